@@ -1,4 +1,4 @@
-"""What the door answers that is of its own making. Imports nothing of Temporal: whoever comes over HTTP reads it."""
+"""Answers that the door makes itself. Imports nothing of Temporal, because the HTTP door reads these models too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STALE = timedelta(minutes=30)
 
 
 class Check(Model):
-    """One thing that should be so, and what to do when it is not."""
+    """One condition that should hold, and what to do when it does not."""
 
     name: str
     ok: bool
@@ -37,12 +37,12 @@ class Build(Model):
 
     @property
     def is_stranded(self) -> bool:
-        """It holds rollouts, and nobody serves them."""
+        """Return whether the build holds rollouts and no worker serves them."""
         return self.rollouts > 0 and self.workers == 0
 
 
 class AuditRecord(Model):
-    """One thing that happened, as history has it. `event`: the event's id in its run."""
+    """One event of a workflow's history. `event`: its id in its run."""
 
     at: Time
     kind: AuditKind

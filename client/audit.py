@@ -31,11 +31,11 @@ WAITS = "waits"
 
 
 async def audit_of(histories: AsyncIterable[WorkflowHistory], converter: DataConverter) -> list[AuditRecord]:
-    """The records of these runs, of each rollout in order. Runs come in the order in which they followed each other.
+    """Return the records of these runs in order. Runs come in the order in which they followed each other.
 
-    What a run sent to the archive is told in its own words: the launch, effects with fence and receipt, plans,
-    transitions, holds and the guard's findings. Of the rest history itself knows more: who gave a command and under
-    which id, where a notice went and how often it did not, and what has not been sent to the archive yet.
+    The product's own records (launch, effects with fence and receipt, plans, transitions, holds, the guard's findings)
+    are read from what a run sent to the archive. The history itself says who gave a command and under which id, where a
+    notice went and how often it failed, and what was not sent to the archive yet.
     """
     readers: dict[str, _Reader] = {}
     async for history in histories:
@@ -47,9 +47,9 @@ async def audit_of(histories: AsyncIterable[WorkflowHistory], converter: DataCon
 
 
 def sent_by_rounds(records: Sequence[AuditRecord], archived: Iterable[AuditEntry]) -> list[AuditRecord]:
-    """Records with what became of notices that these left waiting, as whoever sent them archived it.
+    """Return the records, with the outcome of notices that were waiting, as the sender archived it.
 
-    Rounds send what the ledger keeps, and no rollout's history hears of that.
+    The watch's rounds send what the ledger keeps, and no rollout's history records that.
     """
     keys = {waits: {r.data["key"] for r in records if _waits(r) is waits} for waits in (True, False)}
     waits = keys[True] - keys[False]
@@ -58,7 +58,7 @@ def sent_by_rounds(records: Sequence[AuditRecord], archived: Iterable[AuditEntry
 
 
 def _waits(record: AuditRecord) -> bool | None:
-    """Of a notice, whether it had not gone by then; None: it is none that a rollout told."""
+    """Return whether a notice was still waiting at that time; None: the record is no notice of a rollout."""
     if record.kind is not AuditKind.NOTICE or "key" not in record.data:
         return None
     return bool(record.data.get(WAITS))
@@ -70,7 +70,7 @@ def _record(entry: AuditEntry, **more: Any) -> AuditRecord:
 
 
 class _Reader:
-    """Of all runs of one workflow: what one did may be archived by the next."""
+    """Reads all runs of one workflow: a run may archive what the run before it did."""
 
     def __init__(self, converter: DataConverter) -> None:
         self._records: list[AuditRecord] = []
@@ -91,7 +91,7 @@ class _Reader:
         """By the event that took a command in: where its record stands, and which command it is."""
 
     def tell_records(self) -> list[AuditRecord]:
-        """What was recorded, and of the rest what only the events tell."""
+        """Return what was sent to the archive, and everything else that only the events tell."""
         recorded = max((r.at for r in self._records if r.kind is AuditKind.EFFECT), default=None)
         launched = any(_is_launch(r) for r in self._records)
         effects = [e for e in self._effects if recorded is None or e.at > recorded]
@@ -99,7 +99,7 @@ class _Reader:
         return [self._with_proof(record) for record in records]
 
     def _with_proof(self, record: AuditRecord) -> AuditRecord:
-        """How whoever gave a command was proven, by what a worker admitted in this history."""
+        """Return the record with how its author was proven, where a worker of this history admitted the command."""
         if record.kind is not AuditKind.COMMAND or not ({"command", "update"} & record.data.keys()):
             return record
         answer = self._admitted.get(str(record.data.get("warrant", "")), AdmitAnswer())
@@ -197,7 +197,8 @@ class _Reader:
         )
 
     async def _answered(self, event: HistoryEvent) -> None:
-        """A command that was taken in and refused after it: by then it stands in history as one that was given."""
+        """Record the refusal of a command that a worker took in first: history shows that command as one that was
+        given."""
         completed = event.workflow_execution_update_completed_event_attributes
         if not completed.outcome.HasField("failure") or completed.accepted_event_id not in self._given:
             return

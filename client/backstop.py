@@ -64,7 +64,7 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
 
     @classmethod
     async def connect(cls, actor: str, signer: Signer | None = None, **options: Any) -> Backstop:
-        """`signer`: of a front, whose actor is proven. Errors: Unavailable with one sentence."""
+        """Connect as this actor. `signer`: a front's, whose actor is proven. Errors: Unavailable, in one sentence."""
         current_actor.set(actor)
         target = find_target()
         client = await connect(target, identity=f"{actor} (backstop)", **options)
@@ -75,15 +75,15 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
         return self._client
 
     async def close(self) -> None:
-        """Nothing is left open: the connection ends with the process."""
+        """Do nothing: the connection ends with the process."""
 
     async def countersign(self, digest: str) -> Countersigned:
-        """What waits is given, by who asks as the second person. Errors: Refusal: only a front knows who asks."""
+        """Refuse: only a front can countersign, because it knows who asks. Errors: Refusal."""
         whose = "give the command through one (BACKSTOP_URL, or `backstop up` on this machine)"
         raise Refusal(f"only a front can countersign {digest}, because it knows who you are: {whose}")
 
     async def doctor(self) -> list[Check]:
-        """What is well and what is not, each with what to do."""
+        """Return all checks, each with what to do when it fails."""
         checks = [*await temporal_checks(self._client, self._target), *slack_checks()]
         try:
             ledger = await asyncio.wait_for(self.ask(CheckLedger()), _DOCTOR_SECONDS)
@@ -129,21 +129,21 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
         return [*checks, health_check(rollouts, now)]
 
     async def watch(self) -> Check:
-        """Whether the shared watch is alive."""
+        """Check whether the shared watch is alive."""
         try:
             return await watch_check(self._client)
         except RPCError as error:
             return Check(name="watch", ok=False, text=error.message)
 
     async def builds(self) -> list[Build]:
-        """Builds of versioned workers, the newest first."""
+        """Return the builds of versioned workers, the newest first."""
         try:
             return await builds(self._client)
         except RPCError as error:
             raise await self._told(error) from error
 
     async def use_build(self, build: str) -> str:
-        """The build serves; answers with the one before. Errors: BadInput, Refusal, Unavailable."""
+        """Make this build serve; return the one that served before. Errors: BadInput, Refusal, Unavailable."""
         try:
             return await use(self._client, build, self._actor)
         except RPCError as error:

@@ -1,4 +1,4 @@
-"""Bring-ups: begun, commanded, looked at."""
+"""Bring-ups: start, command, query."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from models.temporal_names import STATUS_QUERY
 
 class Bringups(Questions):
     async def bring_up(self, start: BringupStart) -> BringupAnswer:
-        """The bring-up is entered, and goes on by itself. Errors: Refusal with its reason, Unavailable."""
+        """Start the bring-up, which goes on by itself. Errors: Refusal with its reason, Unavailable."""
         cluster = start.entry.cluster
         workflow_id = bringup_workflow_id(cluster)
         try:
@@ -51,7 +51,7 @@ class Bringups(Questions):
         return answer
 
     async def bringup_command(self, cluster: str, command: BringupCommand, order: BringupOrder) -> BringupCommandAnswer:
-        """The command has been taken. Errors: Refusal with its reason, Unavailable."""
+        """Send the command to the cluster's bring-up. Errors: Refusal with its reason, Unavailable."""
         try:
             workflow_id = bringup_workflow_id(cluster)
             what = f"{command} of the bring-up of {cluster}"
@@ -64,14 +64,14 @@ class Bringups(Questions):
             raise failure from error
 
     async def bringup_status(self, cluster: str) -> BringupStatus:
-        """Errors: Refusal where there never was a bring-up of it, Unavailable."""
+        """Return the bring-up's status. Errors: Refusal where the cluster never had a bring-up, Unavailable."""
         try:
             return await self._query(bringup_workflow_id(cluster), STATUS_QUERY, BringupStatus)
         except QUERY_FAILED as error:
             raise await self._told_of_bringup(error, cluster) from error
 
     async def give_up_bringup(self, cluster: str, reason: str) -> BringupRow:
-        """One that Temporal has lost has ended in the book; what it made stands. Errors: Refusal, Unavailable."""
+        """Close a bring-up that Temporal has lost; what it made stays. Errors: Refusal, Unavailable."""
         if all(row.cluster != cluster for row in await self.ask(BringupsOf())):
             raise Refusal(f"the ledger has no open bring-up of {cluster}")
         if await runs_there(self._client, bringup_workflow_id(cluster)):

@@ -1,7 +1,7 @@
-"""What takes several questions to the ledger's desk: whole lists, large documents, many samples.
+"""Calls that take several questions to the ledger's desk: whole lists, large documents, many samples.
 
-Whoever can ask one can do all of it, straight at Temporal (client/questions.py) or through the front
-(client/http_door.py): so it stands apart from both, and knows neither.
+Both doors use them, the one to Temporal (client/questions.py) and the one to the front (client/http_door.py), so this
+file imports neither.
 """
 
 from __future__ import annotations
@@ -51,31 +51,31 @@ _AnswerT = TypeVar("_AnswerT")
 
 
 class Composed:
-    """All of it, for who can ask."""
+    """All composed calls, for a class that has `ask`."""
 
     _now: Clock = staticmethod(utc_now)
 
     async def ask(self, question: Question[_AnswerT], payload: str = "") -> _AnswerT:
-        """The answer of the ledger's desk to one question."""
+        """Return the desk's answer to one question."""
         raise NotImplementedError
 
     async def _pages(self, after: Callable[[Sequence[_T]], Question[tuple[_T, ...]]]) -> list[_T]:
-        """All there is: what is asked `after` what is there already, until nothing more is."""
+        """Return all pages: each next one is asked for `after` the items before it, until a page is empty."""
         rows: list[_T] = []
         while page := await self.ask(after(rows)):
             rows += page
         return rows
 
     async def clusters(self) -> list[ClusterSpec]:
-        """Every cluster of the ledger with present values and latest health."""
+        """Return every cluster of the ledger with present values and latest health."""
         return [spec for spec, _ in await self.clusters_with_stage()]
 
     async def clusters_with_stage(self) -> list[tuple[ClusterSpec, str | None]]:
-        """The same with the stage of the open rollout, if there is one."""
+        """Return every cluster, with the stage of its open rollout where it has one."""
         return [(row.cluster, row.stage) for row in await self.described() if row.cluster is not None]
 
     async def described(self) -> list[desk.LedgerCluster]:
-        """The same with those that make no sense."""
+        """Return every cluster with its stage, those with invalid rows included."""
 
         def after(rows: Sequence[desk.LedgerCluster]) -> desk.LedgerClusters:
             return desk.LedgerClusters(after=_name_of(rows[-1]) if rows else "", limit=50)
@@ -83,15 +83,15 @@ class Composed:
         return await self._pages(after)
 
     async def senseless(self) -> dict[str, tuple[str, ...]]:
-        """By cluster: what stands in the ledger of it and makes no sense."""
+        """Return what is invalid in the ledger, by cluster."""
         return await self.ask(desk.Senseless())
 
     async def plannable(
         self, over: Mapping[str, Any] | None = None
     ) -> tuple[list[tuple[Snapshot, Policy]], dict[str, str]]:
-        """Every cluster of the ledger as a plan would see it, with its policy; a health buffer of the last hour.
+        """Return every cluster that can be planned, with its policy and a health buffer of the last hour.
 
-        Beside them, by cluster, why one cannot be planned now.
+        The second part says, by cluster, why one cannot be planned now.
         """
 
         def after(rows: Sequence[desk.Plannable | desk.Unplannable]) -> desk.SnapshotsNow:
@@ -102,11 +102,11 @@ class Composed:
         return can, {row.cluster: row.why_not for row in rows if isinstance(row, desk.Unplannable)}
 
     async def snapshots(self, over: Mapping[str, Any] | None = None) -> list[tuple[Snapshot, Policy]]:
-        """Those that can be planned."""
+        """Return the clusters that can be planned."""
         return (await self.plannable(over))[0]
 
     async def snapshot(self, cluster: str, over: Mapping[str, Any] | None = None) -> tuple[Snapshot, Policy]:
-        """One cluster as a plan would see it, and its policy, with these settings laid over it.
+        """Return one cluster as a plan would see it, and its policy, with these settings laid over it.
 
         Errors: Refusal for an unknown cluster, BadInput for a bad setting.
         """
@@ -114,7 +114,7 @@ class Composed:
         return answer.snapshot, answer.policy
 
     async def flex(self, cluster: str = "", mode: FlexMode = FlexMode.EQUAL) -> list[FlexNow]:
-        """The flex of one cluster, or of all by name. Errors: Refusal for an unknown cluster."""
+        """Return the flex of one cluster, or of all by name. Errors: Refusal for an unknown cluster."""
         if cluster:
             return list(await self.ask(desk.FlexOf(cluster=cluster, mode=mode)))
 
@@ -124,20 +124,26 @@ class Composed:
         return await self._pages(after)
 
     async def calendar(self, cluster: str = "") -> tuple[Entry, ...]:
-        """Declared windows that are not over, of one cluster or all. Errors: BadInput for an unknown cluster."""
+        """Return the declared windows that are not over, for one cluster or all.
+
+        Errors: BadInput for an unknown cluster.
+        """
         return await self.ask(desk.Calendar(cluster=cluster, since=self._now()))
 
     async def tallies(self, cluster: str, times: Sequence[datetime], within: timedelta) -> desk.Curve:
-        """The curve of a cluster or of all, and when its tallies begin. Errors: BadInput for an unknown cluster."""
+        """Return the curve of a cluster or of all, and when its tallies begin.
+
+        Errors: BadInput for an unknown cluster.
+        """
         return await self.ask(desk.Tallies(cluster=cluster, times=tuple(times), within_seconds=_seconds(within)))
 
     async def past(self, since: datetime, until: datetime, times: Sequence[datetime], within: timedelta) -> Past:
-        """What the ledger knows of this time."""
+        """Return the ledger's record of this time."""
         week = desk.PastWeek(since=since, until=until, times=tuple(times), within_seconds=_seconds(within))
         return await self.ask(week)
 
     async def archived(self, cluster: str) -> tuple[list[ChainedEntry], ChainHead | None]:
-        """The cluster's whole archive, and where its chain should end."""
+        """Return the cluster's whole archive, and where its chain should end."""
         rows: list[ChainedEntry] = []
         while True:
             page = await self.ask(desk.Archived(cluster=cluster, after=rows[-1].seq if rows else 0, limit=200))
@@ -146,16 +152,17 @@ class Composed:
                 return rows, page.head
 
     async def import_fleet(self, fleet: Fleet, stage: StagePart | None = None) -> dict[str, int]:
-        """The fleet stands whole in the ledger, or nothing of it does. Errors: as `take_fleet`."""
+        """Import the whole fleet or none of it. Errors: as `take_fleet`."""
         return (await self.take_fleet(fleet, ImportTerms(whole=True), stage)).counts
 
     async def take_fleet(self, fleet: Fleet, terms: ImportTerms, stage: StagePart | None = None) -> FleetOutcome:
-        """Each cluster of the fleet stands whole in the ledger, or, refused, as it was. Errors: BadInput, Refusal.
+        """Import each cluster of the fleet whole; one that is refused stays as it was. Errors: BadInput, Refusal.
 
-        Where policies change and that takes two admins it waits for the other one (AwaitsSecond).
+        A change of policy that takes two admins waits for the second one (AwaitsSecond).
 
-        `stage`: writes a part straight into the workers' ledger. So goes a fleet with contacts that hold secrets:
-        what travels through Temporal stays in its histories. Errors of it: Refusal where there is no such way.
+        `stage`: writes a part straight into the workers' ledger. A fleet with contacts that hold secrets goes that
+        way, because whatever travels through Temporal stays in its histories. Its errors: Refusal where there is no
+        such way.
         """
         document = zlib.compress(fleet.model_dump_json(exclude_unset=True, by_alias=True).encode())
         parts = [document[at : at + _PART] for at in range(0, len(document), _PART)]
@@ -185,19 +192,19 @@ class Composed:
             raise
 
     async def fleet_pages(self) -> list[FleetPage]:
-        """The ledger as a fleet file, in pages; the first has what is of the fleet as a whole."""
+        """Return the ledger as a fleet file, in pages; the first one has the settings of the whole fleet."""
         pages = [await self.ask(desk.FleetFile())]
         while pages[-1].last:
             pages.append(await self.ask(desk.FleetFile(after=pages[-1].last)))
         return pages
 
     async def add_health(self, samples: Sequence[HealthSample]) -> int:
-        """Samples stand in the ledger; answers how many rows."""
+        """Add health samples to the ledger; return how many rows."""
         batches = [tuple(samples[at : at + _AT_ONCE]) for at in range(0, len(samples), _AT_ONCE)]
         return sum([await self.ask(desk.AddHealth(samples=batch)) for batch in batches])
 
     async def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
-        """Jobs stand in the ledger; answers how many. Errors: BadInput for an unknown cluster."""
+        """Add jobs to the ledger; return how many. Errors: BadInput for an unknown cluster."""
         batches = [tuple(jobs[at : at + _AT_ONCE]) for at in range(0, len(jobs), _AT_ONCE)]
         return sum([await self.ask(desk.AddJobs(jobs=batch)) for batch in batches])
 

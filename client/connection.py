@@ -1,4 +1,4 @@
-"""Where Temporal is: the environment or a profile (temporalio.envconfig), else what `backstop up` runs."""
+"""Finds Temporal: the environment or a profile (temporalio.envconfig), else the one that `backstop up` runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ current_actor: contextvars.ContextVar[str] = contextvars.ContextVar("backstop_ac
 
 @dataclass(frozen=True)
 class TemporalTarget:
-    """A Temporal to talk to. `embedded`: the one that `backstop up` started."""
+    """The address of a Temporal server. `embedded`: `backstop up` started it."""
 
     options: dict[str, Any]
     embedded: bool
@@ -38,7 +38,7 @@ class TemporalTarget:
 
 
 def find_target() -> TemporalTarget:
-    """The configured Temporal, else the embedded one. Errors: BadInput for a broken profile."""
+    """Return the configured Temporal, else the embedded one. Errors: BadInput for a broken profile."""
     try:
         config = ClientConfig.load_client_connect_config()
     except (RuntimeError, ValueError, OSError) as error:
@@ -59,7 +59,7 @@ def find_target() -> TemporalTarget:
 async def connect(
     target: TemporalTarget | None = None, plugins: tuple[Plugin, ...] = (), runtime: Any = None, identity: str = ""
 ) -> Client:
-    """A client of the configured Temporal. Errors: Unavailable, in one sentence; BadInput for broken payload keys."""
+    """Connect to the configured Temporal. Errors: Unavailable, in one sentence; BadInput for broken payload keys."""
     where = target or find_target()
     more: dict[str, Any] = {"runtime": runtime} if runtime is not None else {}
     if identity:

@@ -1,9 +1,9 @@
-"""How values cross the wire, and what becomes of those that we cannot read.
+"""Encodes and decodes values on the wire, and decides what happens to unreadable ones.
 
 Anyone with access to the server may start a workflow or send it a message by hand. Pydantic's own refusal lists
-every fault and repeats what was given: of a large input it is larger than an answer may be, and the workflow
-task that should carry it fails for ever. So what comes from outside is refused in one sentence. What our own
-workers say to each other is left to be retried: another worker may understand it.
+every fault and repeats the input. For a large input it is larger than an answer may be, and the workflow task that
+should carry it fails for ever. So what comes from outside is refused in one sentence. What our own workers say to each
+other is retried, because another worker may understand it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _PYDANTIC = PydanticPayloadConverter()
 
 
 class PayloadConverter(PydanticPayloadConverter):
-    """Pydantic's, with a sentence for what is refused. Errors: ApplicationError of type BadInput."""
+    """Pydantic's converter, which refuses in one sentence. Errors: ApplicationError of type BadInput."""
 
     def __init__(self) -> None:
         # Each workflow and each of its tasks makes a converter: all share one and what it has learnt of our types.
@@ -90,7 +90,7 @@ class PayloadConverter(PydanticPayloadConverter):
 
 
 def _from_outside(type_hints: list[type] | None) -> type | None:
-    """The model from outside that is expected; a handler that takes it or nothing gets it or nothing."""
+    """Return the model from outside that is expected; a handler that takes it or nothing gets it or nothing."""
     hint: Any = type_hints[0] if type_hints else None
     return next((model for model in FROM_OUTSIDE if model is hint or model in get_args(hint)), None)
 
@@ -100,10 +100,10 @@ def _refused(sentence: str) -> ApplicationError:
 
 
 def _refuse_what_is_hidden(payloads: Sequence[Payload], type_hints: list[type] | None) -> None:
-    """Errors: for what could not be decrypted, and for what came in clear where it may not. Source: docs/adr/0058.
+    """Refuse what could not be decrypted, and what came in clear where it may not. Source: docs/adr/0058.
 
-    What people send is refused to their face. What a workflow goes on from is waited for: a worker with the keys may
-    come. To a client it is Unavailable.
+    A person's message is refused at once. A workflow waits for its own state, because a worker with the keys may
+    come. A client gets Unavailable.
     """
     for payload in payloads:
         expected, began = _from_outside(type_hints), run_began.get()
@@ -132,7 +132,7 @@ data_converter = DataConverter(payload_converter_class=PayloadConverter, payload
 
 
 def converter_with(ring: KeyRing | None) -> DataConverter:
-    """The converter where payloads are encrypted with these keys; what failures say is a payload then, too."""
+    """Return the converter that encrypts payloads, and failures' texts, with these keys."""
     if ring is None:
         return data_converter
     return DataConverter(

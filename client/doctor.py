@@ -1,4 +1,4 @@
-"""What `doctor` asks Temporal."""
+"""The checks of `doctor`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _TOLD = 5
 
 
 async def temporal_checks(client: Client, target: TemporalTarget) -> list[Check]:
-    """Namespace, search attributes, workers and the watch."""
+    """Check the namespace, search attributes, workers and the watch."""
     where = "embedded (backstop up)" if target.embedded else "configured"
     checks = [Check(name="temporal", ok=True, text=f"{target.address}, {where}")]
     for ask in (_namespace, _attributes, _workers, _builds, watch_check):
@@ -117,9 +117,9 @@ async def _builds(client: Client) -> Check:
 
 
 def access_checks(access: AccessCheck | None, *, tickets: bool, proven: bool = False) -> list[Check]:
-    """Whether it says anywhere who may do what, who gives roles, and which tokens end soon.
+    """Check whether an access file says who may do what and who gives roles, and which tokens end soon.
 
-    `tickets`: every command needs a front's. `proven`: those of a front are believed.
+    `tickets`: every command needs a front's ticket. `proven`: workers believe a front's tickets.
     """
     if access is None:
         text = "not configured: everybody who reaches Temporal may do everything, under any name (docs/access.md)"
@@ -153,7 +153,7 @@ def access_checks(access: AccessCheck | None, *, tickets: bool, proven: bool = F
 
 
 def keys_checks(unknown: Sequence[str]) -> list[Check]:
-    """Keys that what people approved was signed with, and that workers do not know; none where they know all."""
+    """Report keys that signed people's approvals and that workers do not know; no check where they know all."""
     if not unknown:
         return []
     whose = f"{some_of(list(unknown), _TOLD)}: the ledger has tickets signed with it, and keys.json does not have it"
@@ -163,7 +163,7 @@ def keys_checks(unknown: Sequence[str]) -> list[Check]:
 
 
 def contacts_checks(teams: Sequence[str]) -> list[Check]:
-    """Contacts that came in before access was configured and would be refused now; none where there is none."""
+    """Report contacts from before access was configured that would be refused now; no check without one."""
     if not teams:
         return []
     whose = f"contacts of {some_of(list(teams), _TOLD)} contain a token in clear text, which an import now refuses"
@@ -175,7 +175,7 @@ def contacts_checks(teams: Sequence[str]) -> list[Check]:
 
 
 def without_answers(check: Check) -> Check:
-    """Where nobody answered a question: Temporal lists a worker for minutes after its death, and its last heartbeat."""
+    """Return the check as failed where no worker answered: Temporal lists a worker for minutes after its death."""
     if not check.ok or check.name not in ("workers", "watch"):
         return check
     return check.model_copy(
@@ -188,7 +188,7 @@ def without_answers(check: Check) -> Check:
 
 
 def no_ledger_check(error: BackstopError | None, *, heard: bool, seconds: float) -> Check:
-    """Why nothing is known of the ledger. `error` None: there was no answer in time; `heard`: a worker has answered."""
+    """Say why nothing is known of the ledger. `error` None: no answer came in time; `heard`: a worker has answered."""
     if not heard:
         return Check(name="ledger", ok=False, text=f"not asked: {NO_WORKER}", remedy=START_WORKER)
     if error is None:
@@ -200,7 +200,7 @@ def no_ledger_check(error: BackstopError | None, *, heard: bool, seconds: float)
 
 
 def health_source_checks(ledger: LedgerCheck) -> list[Check]:
-    """Clusters whose Prometheus does not say what it should, and rows of the calendar that are no windows, by name."""
+    """Report clusters whose Prometheus answers badly, and calendar rows that are no windows, by name."""
     wrong = {cluster: text for cluster, text in sorted(ledger.prometheus.items()) if text}
     checks = [
         Check(name="prometheus", ok=False, text=f"{cluster}: {text}", remedy="mend its series (docs/prometheus.md)")
@@ -217,7 +217,7 @@ def health_source_checks(ledger: LedgerCheck) -> list[Check]:
 
 
 def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
-    """Whether health comes in for every open rollout, as the ledger has it."""
+    """Check whether health comes in for every open rollout, according to the ledger."""
     opened = [r for r in rollouts if not r.ended]
     silent = [r for r in opened if r.health_at is None or now - r.health_at >= STALE]
     if not silent:
@@ -238,13 +238,13 @@ def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
 
 
 def doubt_check(doubt: DoubtedSource) -> Check:
-    """A health source that is not believed."""
+    """Report a health source whose figures are not believed."""
     text = f"{doubt.why}, at {doubt.since:%Y-%m-%d %H:%M:%SZ}; not believed of: {some_of(doubt.clusters, 3)}"
     return Check(name="source", ok=False, text=text, remedy=f"mend it; only if it is so: {doubt.confirm_line}")
 
 
 def notice_checks(ledger: LedgerCheck, now: datetime) -> list[Check]:
-    """What waits to be told: for a digest as it should, or longer than it should, and why."""
+    """Report notices that wait longer than they should, with the reason, and count those that wait for a digest."""
     late = [w for w in ledger.notices if w.trouble or now - w.due >= _LATE_NOTICE]
     checks = [
         Check(
@@ -267,7 +267,7 @@ def _notices(waits: Untold) -> str:
 
 
 def seals_check(sealing: Sealing | None, now: datetime) -> list[Check]:
-    """Whether the archive is sealed in time; nothing where no worker seals it."""
+    """Check whether the archive is sealed in time; no check where no worker seals it."""
     if sealing is None:
         return []
     last = sealing.at or sealing.since
@@ -283,7 +283,7 @@ def seals_check(sealing: Sealing | None, now: datetime) -> list[Check]:
 
 
 def grants_check(requests: Sequence[RequestState], now: datetime) -> Check:
-    """Whether what was granted for a time is given back in time, as the ledger has it."""
+    """Check whether temporary grants are given back in time, according to the ledger."""
     late = [r for r in requests if r.is_overdue(now)]
     if not late:
         return Check(name="grants", ok=True, text="none is overdue")
@@ -298,7 +298,7 @@ def grants_check(requests: Sequence[RequestState], now: datetime) -> Check:
 
 
 def senseless_check(by_cluster: Mapping[str, Sequence[str]], teams: Mapping[str, str]) -> Check:
-    """Whether what stands in the ledger makes sense, cluster by cluster and team by team."""
+    """Check whether the ledger's rows are valid, cluster by cluster and team by team."""
     all_sentences = [sentence for _, sentences in sorted(by_cluster.items()) for sentence in sentences]
     all_sentences += [sentence for _, sentence in sorted(teams.items())]
     if not all_sentences:
@@ -312,7 +312,7 @@ def senseless_check(by_cluster: Mapping[str, Sequence[str]], teams: Mapping[str,
 
 
 def rollouts_check(rollouts: Sequence[Overview], lost: Sequence[Overview]) -> Check:
-    """Whether Temporal runs what the ledger has open."""
+    """Check whether Temporal runs every rollout that the ledger has open."""
     opened = sum(not r.ended for r in rollouts)
     if not lost:
         return Check(name="rollouts", ok=True, text=f"of {opened} open in the ledger, Temporal runs all")
@@ -323,7 +323,7 @@ def rollouts_check(rollouts: Sequence[Overview], lost: Sequence[Overview]) -> Ch
 
 
 def promises_checks(rollouts: Sequence[Overview]) -> list[Check]:
-    """Quotas that others set and nobody approved, or that the quotas above do not allow; none where all are kept."""
+    """Report quotas that nobody approved, or that their parents do not allow; no check where all are kept."""
     marks = (CHANGED_BY_OTHERS, NOBODY_APPROVED, ABOVE_ITS_PARENT)
     wrong = [r for r in rollouts if not r.ended and any(mark in r.needs for mark in marks)]
     remedy = "answer it as it says; `backstop status CLUSTER` has what is a promise"
@@ -331,7 +331,7 @@ def promises_checks(rollouts: Sequence[Overview]) -> list[Check]:
 
 
 def histories_check(rollouts: Sequence[Overview], statuses: Mapping[str, RolloutStatus | None]) -> Check:
-    """Whether each rollout's history has the effects that the ledger has. `statuses`: of those that answered."""
+    """Check whether each rollout's history has the ledger's effects. `statuses`: of rollouts that answered."""
     answers = [(row, status) for row in rollouts if not row.ended and (status := statuses.get(row.cluster)) is not None]
     behind = [(row, s) for row, s in answers if row.rollout != s.rollout or row.counter > s.fence]
     if not behind:
@@ -351,7 +351,7 @@ def histories_check(rollouts: Sequence[Overview], statuses: Mapping[str, Rollout
 
 
 def guard_checks(statuses: Mapping[str, RolloutStatus | None]) -> list[Check]:
-    """Rollouts that took over what an earlier run had cut, and do not guard it yet; none where there are none."""
+    """Report rollouts that took over an earlier run's cuts and do not guard them yet; no check where there are none."""
     checks = []
     for cluster, s in sorted(statuses.items()):
         if s is not None and s.unguarded:
@@ -363,7 +363,7 @@ def guard_checks(statuses: Mapping[str, RolloutStatus | None]) -> list[Check]:
 
 
 def bringups_checks(rows: Sequence[BringupRow], lost: Sequence[BringupRow]) -> list[Check]:
-    """Whether Temporal runs the bring-ups that the ledger has open; nothing where it has none."""
+    """Check whether Temporal runs every bring-up that the ledger has open; no check where it has none."""
     if not rows:
         return []
     if not lost:
@@ -374,14 +374,14 @@ def bringups_checks(rows: Sequence[BringupRow], lost: Sequence[BringupRow]) -> l
 
 
 def fleet_checks(lost: KeptFleet | None) -> list[Check]:
-    """That the fleet rollout which the ledger has open runs nowhere; nothing where it does, or none is open."""
+    """Report a fleet rollout that the ledger has open and Temporal does not run; no check where there is none."""
     if lost is None:
         return []
     return [Check(name="fleet", ok=False, text=lost_fleet_sentence(lost).partition(";")[0], remedy=ADOPT_FLEET)]
 
 
 def clock_check(ahead_seconds: float) -> Check:
-    """Whether the worker and Temporal's server agree on the time; by how much the worker's is ahead where not."""
+    """Check whether the worker's clock and the Temporal server's agree, and say by how much they do not."""
     if abs(ahead_seconds) <= CLOCK_SKEW_SECONDS:
         return Check(name="clocks", ok=True, text="the worker's and Temporal's agree within a minute")
     by, way = duration_text(timedelta(seconds=round(abs(ahead_seconds)))), "ahead of" if ahead_seconds > 0 else "behind"
@@ -390,7 +390,7 @@ def clock_check(ahead_seconds: float) -> Check:
 
 
 async def watches(client: Client) -> set[str]:
-    """Ids of the watches that run: one, or as many as there are shards."""
+    """Return the ids of the running watches: one, or as many as there are shards."""
     query = f"WorkflowType = '{WATCH_WORKFLOW}' AND ExecutionStatus = 'Running'"
     ids = {run.id async for run in client.list_workflows(query)}
     if await _running(client, WATCH_ID) is not None:  # a list is a moment late
@@ -409,7 +409,7 @@ async def _running(client: Client, workflow_id: str) -> WorkflowExecutionDescrip
 
 
 async def watch_check(client: Client) -> Check:
-    """Whether the shared watch is alive, every shard of it; what is wrong with the first one that is not."""
+    """Check whether every shard of the shared watch is alive; the text names the first one that is not."""
     ids = await watches(client)
     parts = sorted({part for one in ids for part in watch_parts(one)}) or [WATCH_ID]
     checks = [(part, await _watch_check(client, part)) for part in parts]
@@ -423,7 +423,7 @@ async def watch_check(client: Client) -> Check:
 
 
 async def _watch_check(client: Client, workflow_id: str) -> Check:
-    """A worker that has died leaves its last heartbeat behind."""
+    """Check one shard. A last heartbeat alone proves nothing: it outlives its worker."""
     described = await _running(client, workflow_id)
     if described is None:
         return Check(name="watch", ok=False, text="not running", remedy="backstop worker starts it")

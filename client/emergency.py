@@ -1,6 +1,6 @@
-"""Whether what is being said now is said alone, in an emergency, where a second person would be needed.
+"""Marks a command that one person gives alone, in an emergency, where two would be needed.
 
-Only a front can judge that: straight at Temporal nobody knows who speaks.
+Only a front can judge that: a caller who speaks to Temporal directly is not proven.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ _VERSION = b"backstop 1"
 class Encrypted(PayloadCodec, WithSerializationContext):
     """Compresses, then encrypts; reads what is encrypted for this workflow, and marks what is not encrypted.
 
-    Without a context, as when a history is read by a person, it reads what is of any workflow and marks nothing.
+    Without a context, for example when a person reads a history, it reads payloads of any workflow and marks nothing.
     """
 
     def __init__(self, ring: KeyRing, workflow: str | None = None, *, of_activity: bool = False) -> None:
@@ -80,7 +80,7 @@ class Encrypted(PayloadCodec, WithSerializationContext):
         return payload if plain is None else unfold(plain)
 
     def _opened(self, payload: Payload) -> Payload | None:
-        """None: it is of another workflow, of a key that we do not know, or was changed."""
+        """Decrypt a payload; None: it belongs to another workflow or an unknown key, or was changed."""
         try:
             key_id, named = payload.metadata[KEY_ID].decode(), payload.metadata[WORKFLOW_ID].decode()
         except UnicodeDecodeError:
@@ -108,5 +108,5 @@ class Encrypted(PayloadCodec, WithSerializationContext):
 
 
 def _bound(key_id: str, workflow: str) -> bytes:
-    """What is authenticated beside the payload. A newline is in no key's id."""
+    """Return the bytes that are authenticated beside the payload. No key's id has a newline."""
     return b"\n".join((_VERSION, key_id.encode(), workflow.encode(errors="surrogatepass")))

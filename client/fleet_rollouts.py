@@ -1,4 +1,4 @@
-"""The fleet rollout, of which there is one at a time: launch, command, ask."""
+"""The fleet rollout, of which there is one at a time: launch, command, query."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FLEET_SECONDS = 1800
 
 class FleetRollouts(Questions):
     async def launch_fleet(self, request: FleetLaunch) -> FleetPlan:
-        """The fleet rollout is open and waits for its plan to be approved. Errors: Refusal, Unavailable."""
+        """Open a fleet rollout, which waits for approval of its plan. Errors: Refusal, Unavailable."""
         answer, _ = await self._past_rehearsal(
             lambda: self._opened_fleet(request),
             lambda: self._fleet_rehearsal_ended(request),
@@ -50,7 +50,7 @@ class FleetRollouts(Questions):
         return answer.plan
 
     async def _opened_fleet(self, request: FleetLaunch) -> FleetLaunchAnswer:
-        """Errors: WorkflowAlreadyStartedError, those of models.errors."""
+        """Start the workflow. Errors: WorkflowAlreadyStartedError, those of models.errors."""
         return await self._start(
             FLEET_WORKFLOW,
             FleetInput(launch=self._signed(request, "fleet.launch", FLEET_ID)),
@@ -68,7 +68,7 @@ class FleetRollouts(Questions):
         return Refusal(why)
 
     async def _fleet_rehearsal_ended(self, request: FleetLaunch) -> str:
-        """The id of the rehearsal that gave way to a real launch. Errors: Refusal where what is open is none."""
+        """Abort an open rehearsal for a real launch; return its id. Errors: Refusal where it is none."""
         status = await self.open_fleet()
         if request.shadow or status is None or not status.shadow or request.kept is not None:
             raise await self._fleet_already_open(request, rehearsal=status is not None and status.shadow)
@@ -79,7 +79,7 @@ class FleetRollouts(Questions):
         return status.fleet
 
     async def fleet_command(self, command: FleetCommand, request: FleetCommandRequest) -> FleetCommandAnswer:
-        """The command has been taken. Errors: Refusal with its reason, Unavailable."""
+        """Send the command to the fleet rollout. Errors: Refusal with its reason, Unavailable."""
         try:
             what = f"{command} of the fleet rollout"
             return await self._update(FLEET_ID, "fleet", command, request, FleetCommandAnswer, what)
@@ -90,14 +90,14 @@ class FleetRollouts(Questions):
             raise failure from error
 
     async def fleet_status(self) -> FleetStatus:
-        """Errors: Refusal where there never was a fleet rollout, Unavailable."""
+        """Return the fleet rollout's status. Errors: Refusal where there never was one, Unavailable."""
         try:
             return await self._query(FLEET_ID, FLEET_STATUS_QUERY, FleetStatus)
         except QUERY_FAILED as error:
             raise await self._told_of_fleet(error) from error
 
     async def fleet_plan(self) -> FleetPlan:
-        """The plan that awaits an approval. Errors: Refusal where there is none, Unavailable."""
+        """Return the plan that awaits an approval. Errors: Refusal where there is none, Unavailable."""
         try:
             answer = await self._query_open(FLEET_ID, FLEET_PLAN_QUERY, FleetLaunchAnswer)
         except QUERY_FAILED as error:
@@ -109,7 +109,8 @@ class FleetRollouts(Questions):
         return answer.plan
 
     async def lost_fleet(self) -> KeptFleet | None:
-        """The fleet rollout that the ledger has open and Temporal does not run; None where nobody answers in time."""
+        """Return the fleet rollout that the ledger has open and Temporal does not run; None also without an answer in
+        time."""
         try:
             status = await status_there(self._client, FLEET_ID)
         except RPCError as error:
@@ -123,7 +124,7 @@ class FleetRollouts(Questions):
         return None if kept is None or kept.stage.has_ended else kept
 
     async def open_fleet(self) -> FleetStatus | None:
-        """The fleet rollout that is under way, where there is one and it answers."""
+        """Return the status of the open fleet rollout; None: there is none, or it does not answer."""
         try:
             return await self.fleet_status() if await runs_there(self._client, FLEET_ID) else None
         except (RPCError, BackstopError):

@@ -1,4 +1,4 @@
-"""A front signs: it knows who gives a command, and says so in the message's ticket.
+"""Signs commands as a front: it knows who gives one, and says so in the message's ticket.
 
 Source: docs/security.md, "Tickets".
 """
@@ -23,7 +23,7 @@ _NONCE_BYTES = 18
 
 @dataclass(frozen=True)
 class SigningKey:
-    """A front's private key. `key_id`: by which workers know its public half."""
+    """A front's private key. `key_id`: the name by which workers know its public half."""
 
     key: OKPKey
     key_id: str
@@ -31,9 +31,9 @@ class SigningKey:
 
 @dataclass(frozen=True)
 class FrontSigner:
-    """models.access.tickets.Signer for one principal and one command: its answers are good for a minute.
+    """models.access.tickets.Signer for one principal and one command; its tickets are good for a minute.
 
-    `roles`: those that were used, as the audit shows them. `second`: the signed ticket of whom it countersigns.
+    `roles`: those that were used, as the audit shows them. `second`: the signed ticket of the person it countersigns.
     """
 
     key: SigningKey
@@ -45,7 +45,7 @@ class FrontSigner:
     now: Clock = utc_now
 
     def __call__(self, message: _MessageT, command: str, workflow: str) -> _MessageT:
-        """The message with the principal's name as its actor, and a ticket of its own."""
+        """Return the message with the principal's name as its actor, and a ticket of its own."""
         changes: dict[str, Any] = {"ticket": ""}
         if "actor" in type(message).model_fields:
             changes["actor"] = self.principal.name

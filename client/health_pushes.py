@@ -1,4 +1,4 @@
-"""Pushes of health: look at these clusters now."""
+"""Pushes of health: they make the watch look at these clusters now."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from models.health_pushes import AlertmanagerPush, HealthPush, HealthPushed, Pus
 
 class HealthPushes(Questions):
     async def push_health(self, request: HealthPush) -> HealthPushed:
-        """The watch looks at these clusters at once, and at what they say then. Errors: Unavailable."""
+        """Make the watch look at these clusters, and at their health, at once. Errors: Unavailable."""
         return await self.ask(PushHealth(clusters=request.clusters, word=request.word))
 
     async def push_alerts(self, request: AlertmanagerPush) -> HealthPushed:
-        """The same for the clusters that Alertmanager's alerts name. Errors: BadInput where they name none."""
+        """Make the watch look at the clusters that these alerts name. Errors: BadInput where they name none."""
         return await self.ask(request.to_question())

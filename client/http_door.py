@@ -45,12 +45,15 @@ HEARD = "backstop-worker-heard"
 
 
 def http_door(place: FrontPlace, bearer: Callable[[], str] = lambda: "") -> Backstop:
-    """Whoever has a `Backstop` may as well have this. `bearer`: the token to show; empty: the socket tells."""
+    """Return the door to a front, for code that takes a `Backstop`.
+
+    `bearer`: its token; empty: the socket proves the user.
+    """
     return cast("Backstop", HttpDoor(place, bearer))
 
 
 class HttpDoor:
-    """What is not here is in the table (client/operations.py), or made of questions (client/composed.py)."""
+    """The HTTP door. Other methods come from the table (client/operations.py) or are composed (client/composed.py)."""
 
     def __init__(self, place: FrontPlace, bearer: Callable[[], str]) -> None:
         self._place = place
@@ -61,10 +64,10 @@ class HttpDoor:
         """As `client.workflow_calls.Calls` has it."""
 
     async def close(self) -> None:
-        """Nothing is left open."""
+        """Do nothing: no connection stays open."""
 
     async def ask(self, question: Question[_AnswerT], payload: str = "") -> _AnswerT:
-        """The answer of the ledger's desk. Errors: those of the question, Unavailable."""
+        """Return the answer of the ledger's desk. Errors: those of the question, Unavailable."""
         fields = question.model_dump(mode="json") | ({"payload": payload} if payload else {})
         from models.access.rights import READS_DESK
 
@@ -112,7 +115,10 @@ class HttpDoor:
         return _read(TypeAdapter(type_of(operation.answer)), answer)
 
     async def _said(self, verb: str, path: str, body: bytes, seconds: float, *, changes: bool) -> bytes:
-        """The answer's body; a request that may be given twice is, under one key. Errors: those of models.errors."""
+        """Return the answer's body; a request that may be repeated is, under one key.
+
+        Errors: those of models.errors.
+        """
         headers = {"accept": "application/json", "content-type": "application/json", **_traced()}
         if verb == "POST":
             headers["idempotency-key"] = uuid.uuid4().hex
@@ -138,7 +144,7 @@ class HttpDoor:
         raise AssertionError("the last try neither answered nor failed")
 
     async def _noted(self, exchange: Coroutine[Any, Any, Reply], *, changes: bool) -> Reply:
-        """Who waits for long, or is interrupted, reads what the front does meanwhile."""
+        """Await the exchange, and note what the front does meanwhile when it is slow or the caller interrupts."""
         asking = asyncio.ensure_future(exchange)
         try:
             done, _ = await asyncio.wait({asking}, timeout=_SILENT_SECONDS)
@@ -178,7 +184,7 @@ def _read(adapter: Any, body: bytes) -> Any:
 
 
 def _traced() -> dict[str, str]:
-    """The span that this belongs to, where somebody traces."""
+    """Return the span that this call belongs to, where traces are on."""
     if not is_traced():
         return {}
     from opentelemetry import propagate
@@ -189,7 +195,7 @@ def _traced() -> dict[str, str]:
 
 
 async def _aside(work: Callable[[], _T]) -> _T:
-    """In a thread that ends with the process: who is interrupted does not wait for an answer to come after all."""
+    """Run the work in a daemon thread, so that an interrupted caller does not wait for a late answer."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[_T] = loop.create_future()
 

@@ -1,7 +1,7 @@
-"""One HTTP request and its answer, over the front's socket on this machine or to its URL.
+"""Sends one HTTP request, over the front's socket on this machine or to its URL, and reads the answer.
 
-Over the socket a request is a dozen lines by hand: `http.client` takes longer to import than a request takes. The front
-is asked to close after the answer, so that its end is the end of what comes.
+The request over the socket is written by hand in a dozen lines: `http.client` takes longer to import than a request
+takes. It asks the front to close after the answer, so that the end of the stream ends the answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST = 512 * 1024 * 1024
 
 
 class Reply(NamedTuple):
-    """Header names are in small letters."""
+    """An HTTP answer. Header names are in small letters."""
 
     status: int
     headers: Mapping[str, str]
@@ -30,25 +30,25 @@ class Reply(NamedTuple):
 
 
 class FrontPlace(Protocol):
-    """Where a front is."""
+    """The place of a front."""
 
     def exchange(self, verb: str, target: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Reply:
-        """Errors: Unavailable in one sentence; NotHeard where the request may have been taken all the same."""
+        """Send a request. Errors: Unavailable in one sentence; NotHeard where the front may have taken it."""
         ...
 
 
 class NotHeard(Unavailable):
-    """The connection ended before the answer: what was asked may have been done."""
+    """The connection ended before the answer: the front may have done what was asked."""
 
 
 class AtSocket:
-    """On this machine, where the kernel says who speaks."""
+    """A front on this machine, whose kernel says which user calls."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def answers(self) -> bool:
-        """Somebody listens there, and this user may speak."""
+        """Return whether a front listens there and this user may connect."""
         try:
             self._connected(1.0).close()
         except OSError:
@@ -84,7 +84,7 @@ class AtSocket:
 
 
 class address_of:  # noqa: N801 - used as a function
-    """The path as a socket's address. One that is too long goes by its folder."""
+    """A context with the path as a socket's address; one that is too long is reached through its folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -103,10 +103,10 @@ class address_of:  # noqa: N801 - used as a function
 
 
 class AtUrl:
-    """Anywhere, over HTTP on this machine or TLS."""
+    """A front anywhere: over plain HTTP on this machine, over TLS elsewhere."""
 
     def __init__(self, url: str) -> None:
-        """Errors: BadInput for what is no address of a front, and for plain HTTP to another machine."""
+        """Parse the URL. Errors: BadInput where it is no address of a front, and for plain HTTP to another machine."""
         from urllib.parse import urlsplit
 
         try:
@@ -154,7 +154,7 @@ def _all(line: socket.socket) -> bytes:
 
 
 def _parsed(data: bytes) -> Reply:
-    """Errors: NotHeard for an answer that was cut short, or that is none."""
+    """Parse an HTTP answer. Errors: NotHeard for one that was cut short, or is not HTTP."""
     head, blank_line, body = data.partition(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")

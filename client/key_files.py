@@ -1,4 +1,4 @@
-"""A front's keys on disk: its private key, and the book of public ones that workers read.
+"""Keeps a front's keys on disk: its private key, and the book of public ones that workers read.
 
 Source: docs/security.md, "Keys".
 """
@@ -28,7 +28,7 @@ SIGNS_ON = timedelta(minutes=10)
 
 
 def key_book_file() -> Path:
-    """Of the public keys: BACKSTOP_KEYS, else beside the front's own."""
+    """Return the file of public keys: BACKSTOP_KEYS, else the one beside the front's own key."""
     named = os.environ.get("BACKSTOP_KEYS")
     return Path(named) if named else home() / "keys" / "keys.json"
 
@@ -38,7 +38,7 @@ def front_key_file() -> Path:
 
 
 def read_book(path: Path) -> KeyBook:
-    """Errors: BadInput naming the file, and the field and value where it is one of those."""
+    """Read the book of keys. Errors: BadInput naming the file, and the field and value where one is wrong."""
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -58,7 +58,7 @@ def read_book(path: Path) -> KeyBook:
 
 
 def new_key(now: datetime) -> PublicKey:
-    """A front's first key, and the book with it. Errors: Refusal where it has one."""
+    """Make a front's first key, and the book with it. Errors: Refusal where it has one."""
     private = front_key_file()
     if private.exists():
         raise Refusal(f"{private} already exists: `backstop keys rotate` replaces it with a new key")
@@ -67,25 +67,25 @@ def new_key(now: datetime) -> PublicKey:
 
 
 def rotate_key(now: datetime) -> PublicKey:
-    """A new key in place of the front's, which verifies what it signed until now (and for ten minutes more)."""
+    """Replace the front's key; the old one still verifies what it signed until now (and for ten minutes more)."""
     load_signing_key()
     return _written(read_book(key_book_file()), now, now + SIGNS_ON)
 
 
 def replace_lost_key(now: datetime) -> PublicKey:
-    """A new key where the private one is gone: what it signed stands, and it signs no more from now on."""
+    """Make a new key where the private one is lost: its past signatures stay valid, later ones do not."""
     return _written(read_book(key_book_file()), now, now)
 
 
 def revoke_key(key_id: str, since: datetime) -> KeyBook:
-    """Nothing that it signed from then on counts. Errors: Refusal for an unknown key."""
+    """Revoke a key: its signatures from then on do not count. Errors: Refusal for an unknown key."""
     book = read_book(key_book_file()).revoke(key_id, since)
     _keep(book)
     return book
 
 
 def load_signing_key() -> SigningKey:
-    """The front's own. Errors: BadInput where it is not there, not readable, or not in the book."""
+    """Load the front's own key. Errors: BadInput where it is not there, not readable, or not in the book."""
     private = front_key_file()
     try:
         key = OKPKey.import_key(private.read_bytes())
@@ -104,9 +104,9 @@ def load_signing_key() -> SigningKey:
 
 
 class FrontKey:
-    """Called, it answers the front's own key as it is now; None: it has none.
+    """A callable that returns the front's own key as it is now; None: the front has none.
 
-    What is no key any more leaves the one that was: a front that did not sign would be refused everything.
+    A broken key file leaves the previous key in use: a front that did not sign would be refused everything.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class FrontKey:
 
 
 def _stamp() -> int:
-    """Of when the private key was written; 0: there is none."""
+    """Return when the private key was written, in nanoseconds; 0: there is none."""
     try:
         return front_key_file().stat().st_mtime_ns
     except OSError:
@@ -135,7 +135,7 @@ def _stamp() -> int:
 
 
 def _public(pem: str) -> str | None:
-    """As we write it; None for what is no public key."""
+    """Return the public key as we write it; None where the text is no key."""
     try:
         return OKPKey.import_key(pem).as_pem(private=False).decode()
     except ValueError:
@@ -143,7 +143,7 @@ def _public(pem: str) -> str | None:
 
 
 def _written(book: KeyBook, now: datetime, rotated_at: datetime | None) -> PublicKey:
-    """The book first: no front signs with what no worker knows."""
+    """Write the book first, so that no front signs with a key that no worker knows."""
     key = OKPKey.generate_key("Ed25519")
     public = PublicKey(
         key_id=f"{now:%Y%m%d}-{secrets.token_hex(4)}", pem=key.as_pem(private=False).decode(), valid_from=now

@@ -1,7 +1,7 @@
-"""`backstop login`: the device flow (RFC 8628) with the provider that the front names, and what is kept of it.
+"""The device flow (RFC 8628) of `backstop login` with the provider that the front names, and the login that it keeps.
 
-Kept is a file that its user alone can read: no keyring, which a server without a desktop does not have. A token that is
-ten minutes old is refreshed: a front takes none that is older than fifteen.
+The login is a file that only its user can read, not a keyring, which a server without a desktop does not have. A token
+older than ten minutes is refreshed: a front takes none that is older than fifteen.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 
 
 def fetch_login(place: FrontPlace) -> dict[str, Any]:
-    """What the front says of logging in. Errors: those of models.errors."""
+    """Return what the front says about logging in. Errors: those of models.errors."""
     reply = place.exchange("GET", f"{API}/auth", {"accept": "application/json"}, b"", _HTTP_SECONDS)
     if reply.status != 200:
         raise error_from(reply.status, reply.body)
@@ -40,7 +40,7 @@ def fetch_login(place: FrontPlace) -> dict[str, Any]:
 
 
 def log_in(place: AtUrl, tell: Callable[[str, str], None], pause: Callable[[float], None] = time.sleep) -> None:
-    """Somebody has said yes in a browser, and the tokens are kept. `tell`: hears where to go, and the code to type.
+    """Wait until somebody agrees in a browser, and keep the tokens. `tell` gets the address, and the code to type.
 
     Errors: Refusal where it was declined or took too long, BadInput for a front without a provider, Unavailable.
     """
@@ -80,7 +80,7 @@ def _awaited(oidc: Mapping[str, Any], begun: Mapping[str, Any], pause: Callable[
 
 
 def kept_token(place: FrontPlace) -> str:
-    """The token for the front at this place, refreshed where it is old; empty: nobody has logged in there."""
+    """Return the token for the front at this place, refreshed where it is old; empty: nobody has logged in there."""
     kept = kept_login()
     if not isinstance(place, AtUrl) or kept.get("url") != place.url:
         return ""
@@ -90,7 +90,7 @@ def kept_token(place: FrontPlace) -> str:
 
 
 def _refreshed(kept: dict[str, Any]) -> dict[str, Any]:
-    """Errors: Refusal where the provider takes no refresh any more."""
+    """Refresh the login. Errors: Refusal where the provider refuses to."""
     answer = _posted(
         str(kept["token_endpoint"]),
         {"grant_type": "refresh_token", "refresh_token": kept["refresh_token"], "client_id": kept["client_id"]},
@@ -103,7 +103,7 @@ def _refreshed(kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def kept_login() -> dict[str, Any]:
-    """Empty where nobody has logged in."""
+    """Return the login on disk; empty where nobody has logged in."""
     try:
         return json_object(login_file().read_text())
     except (OSError, ValueError):
@@ -111,7 +111,7 @@ def kept_login() -> dict[str, Any]:
 
 
 def log_out() -> str:
-    """Nothing is kept any more, and the provider was told where it wants to be. Answers where one was logged in."""
+    """Remove the login, and tell a provider that wants to know. Returns the front's URL; empty: there was no login."""
     kept = kept_login()
     login_file().unlink(missing_ok=True)
     if kept.get("revocation_endpoint") and kept.get("refresh_token"):
@@ -122,7 +122,10 @@ def log_out() -> str:
 
 
 def _what_to_keep(url: str, oidc: Mapping[str, Any], tokens: Mapping[str, Any]) -> dict[str, Any]:
-    """Of two tokens the one that is for this front: an access token with its audience, else the identity's."""
+    """Return the login to keep.
+
+    Its token is the access token where that one is for this front, else the identity token.
+    """
     names = ("token_endpoint", "client_id", "issuer", "audience", "revocation_endpoint")
     access = str(tokens.get("access_token", ""))
     token = access if _is_for(access, str(oidc.get("audience", ""))) else str(tokens.get("id_token") or access)
@@ -138,7 +141,7 @@ def _what_to_keep(url: str, oidc: Mapping[str, Any], tokens: Mapping[str, Any]) 
 
 
 def _is_for(token: str, audience: str) -> bool:
-    """As the token says of itself: the front checks it."""
+    """Return whether the token claims this audience; the front verifies it."""
     try:
         body = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
@@ -149,7 +152,7 @@ def _is_for(token: str, audience: str) -> bool:
 
 
 def _keep(login: Mapping[str, Any]) -> None:
-    """In one go, and for nobody else's eyes."""
+    """Write the login at once, readable by nobody else."""
     write_private(login_file(), json.dumps(dict(login)).encode())
 
 
@@ -162,7 +165,7 @@ _OPENER = build_opener(_NoRedirect)
 
 
 def _posted(url: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A form; the answer's JSON, an error's too. Errors: Unavailable."""
+    """Post a form; return the answer's JSON, an error's too. Errors: Unavailable."""
     if not url.startswith(("https://", "http://127.0.0.1:", "http://localhost:", "http://[::1]:")):
         raise Unavailable("the provider's address is neither https:// nor on this machine")
     request = Request(  # noqa: S310 - its scheme was looked at

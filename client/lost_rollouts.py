@@ -1,6 +1,6 @@
-"""Rollouts that the ledger has open and Temporal does not run: its database is gone, or they were terminated.
+"""Finds rollouts that the ledger has open and Temporal does not run: its database is gone, or they were terminated.
 
-Their effects stand, and nobody guards them, until a launch adopts them.
+Their effects stay, and nobody guards them until a launch adopts them.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _RowT = TypeVar("_RowT")
 
 
 async def lost_of(client: Client, rows: Sequence[Overview], listed: Collection[str] = ()) -> list[Overview]:
-    """Those of the ledger's rows that are open and run nowhere. `listed`: clusters whose rollout is known to run.
+    """Return the ledger's open rows whose rollout runs nowhere. `listed`: clusters whose rollout is known to run.
 
-    A list of Temporal is a moment late, so each one that is not in it is asked for by its name.
+    Temporal's list is a moment late, so each one that is not in it is asked for by its name.
     """
     doubted = [row for row in rows if not row.ended and row.cluster not in listed]
     return await run_nowhere(client, doubted, lambda row: rollout_workflow_id(row.cluster))
 
 
 async def run_nowhere(client: Client, rows: Sequence[_RowT], workflow_id: Callable[[_RowT], str]) -> list[_RowT]:
-    """Those whose workflow Temporal does not run."""
+    """Return the rows whose workflow Temporal does not run."""
     turn = asyncio.Semaphore(_AT_ONCE)
 
     async def runs(row: _RowT) -> bool:
@@ -51,17 +51,17 @@ async def is_running(client: Client, cluster: str) -> bool:
 
 
 async def runs_there(client: Client, workflow_id: str) -> bool:
-    """Temporal runs a workflow of this id."""
+    """Return whether Temporal runs a workflow of this id."""
     return await status_there(client, workflow_id) is WorkflowExecutionStatus.RUNNING
 
 
 async def was_stopped(client: Client, workflow_id: str) -> bool:
-    """Temporal has a workflow of this id that neither runs nor came to its own end."""
+    """Return whether the workflow of this id neither runs nor came to its own end."""
     return await status_there(client, workflow_id) in _STOPPED
 
 
 async def status_there(client: Client, workflow_id: str) -> WorkflowExecutionStatus | None:
-    """What Temporal says of a workflow; None: it has none of this id. Errors: RPCError where it does not say."""
+    """Return Temporal's status of a workflow; None: it has none of this id. Errors: RPCError without an answer."""
     try:
         return (await client.get_workflow_handle(workflow_id).describe()).status
     except RPCError as error:

@@ -1,4 +1,4 @@
-"""What is said of rollouts that the ledger has open and Temporal does not run. Imports nothing of Temporal."""
+"""Sentences about rollouts that the ledger has open and Temporal does not run. Imports nothing of Temporal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def adopt_line(cluster: str) -> str:
 
 
 def lost_sentence(row: Overview) -> str:
-    """What is so, and what to do."""
+    """Say that a rollout is lost, and what to do."""
     return (
         f"rollout {row.rollout} of {row.cluster} is open in the ledger ({row.stage}) and Temporal does not run it: "
         f"nobody guards its quotas; take it over with `{adopt_line(row.cluster)}`"
@@ -32,7 +32,7 @@ def lost_sentence(row: Overview) -> str:
 
 
 def lost_bringup_sentence(row: BringupRow) -> str:
-    """What is so, and what to do."""
+    """Say that a bring-up is lost, and what to do."""
     return (
         f"the bring-up of {row.cluster} is open in the ledger ({row.stage.words}) and Temporal does not run it: "
         f"nobody drives it; {lost_bringup_remedy(row.cluster)}"
@@ -40,7 +40,7 @@ def lost_bringup_sentence(row: BringupRow) -> str:
 
 
 def lost_bringup_remedy(cluster: str) -> str:
-    """What to do of one that nobody drives."""
+    """Say what to do about a lost bring-up."""
     return (
         f"add {cluster} again with the same entry, which takes it up; or unmake by hand what it made, then: "
         f"backstop bringup give-up {shlex.quote(cluster)}"
@@ -48,7 +48,7 @@ def lost_bringup_remedy(cluster: str) -> str:
 
 
 def lost_fleet_sentence(kept: KeptFleet) -> str:
-    """What is so, and what to do."""
+    """Say that the fleet rollout is lost, and what to do."""
     clusters = count_text(len(kept.members) or len(kept.unplaced), "cluster")
     return (
         f"fleet rollout {kept.fleet} of {clusters} is open in the ledger ({kept.stage}) and Temporal does not run it: "
@@ -57,13 +57,16 @@ def lost_fleet_sentence(kept: KeptFleet) -> str:
 
 
 def summary_of(row: Overview) -> RolloutSummary:
-    """An open rollout as the ledger alone has it."""
+    """Return an open rollout's summary from the ledger alone."""
     summary = as_summary(row, None)
     return summary.but(needs=row.needs, lost=False)
 
 
 def as_summary(row: Overview, other: RolloutSummary | None) -> RolloutSummary:
-    """In place of what Temporal says of an earlier rollout there. What is not in the ledger is not known."""
+    """Return the row's summary, which replaces Temporal's of an earlier rollout there.
+
+    Fields outside the ledger are unknown.
+    """
     since = datetime.min.replace(tzinfo=UTC) if other is None else other.started  # a worker of an older build said none
     return RolloutSummary(
         cluster=row.cluster,

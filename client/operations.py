@@ -1,4 +1,4 @@
-"""What people can do, as one table: each method of the door (client/backstop.py) with its place in the HTTP API.
+"""The table of everything people can do: each method of the door (client/backstop.py) with its place in the HTTP API.
 
 The front makes its routes of it (web/), the command line its second door (client/http_door.py), and the table of rights
 its keys. Types are named as text, `module:Name`, and looked up when a method is first used: a command imports what its
@@ -51,17 +51,17 @@ class Operation(NamedTuple):
 
     @property
     def in_path(self) -> tuple[str, ...]:
-        """Arguments that are parts of the path."""
+        """The arguments that are parts of the path."""
         return tuple(re.findall(r"\{(\w+)\}", self.path))
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """All of them, in the method's order."""
+        """All arguments, in the method's order."""
         return (*self.in_path, *([self.body] if self.body else []), *self.fields)
 
     @property
     def changes(self) -> bool:
-        """Something is different afterwards: it may be repeated under a key, and is then done once."""
+        """Return whether the method changes something: a call may then be repeated under a key, and is done once."""
         return not self.command.startswith("read.")
 
 
@@ -348,7 +348,7 @@ INNER = frozenset({"archive", "token_of", "aim", "keep_waiting", "turn_waiting",
 
 
 def composed_method(door: Any, name: str) -> Any:
-    """A method of `client.composed.Composed` as one of this door, which has `ask`. None: it has no such method."""
+    """Return a method of `client.composed.Composed` for this door, which has `ask`. None: it has no such method."""
     if name not in COMPOSED and name not in _THEIR_OWN:
         return None
     from client.composed import Composed
@@ -362,7 +362,7 @@ def by_method() -> Mapping[str, Operation]:
 
 
 def questions() -> Iterator[Operation]:
-    """One operation for each question to the ledger's desk that is asked from outside."""
+    """Yield one operation for each question to the ledger's desk that is asked from outside."""
     from models.questions import QUESTIONS
 
     for kind, question in QUESTIONS.items():
@@ -383,7 +383,7 @@ def questions() -> Iterator[Operation]:
 
 @cache
 def by_question() -> Mapping[str, Operation]:
-    """Questions to the desk that are asked from outside, by their kinds."""
+    """Return the questions to the desk that are asked from outside, by their kinds."""
     return {operation.question: operation for operation in questions()}
 
 
@@ -392,7 +392,7 @@ _NAMED = re.compile(r"([\w.]+):(\w+)")
 
 @cache
 def type_of(answer: str) -> Any:
-    """The type that this text names. It is our own text: nothing else ever comes here."""
+    """Return the type that this text names. The texts are this table's own, never a caller's."""
     names: dict[str, Any] = {"list": list, "dict": dict, "str": str, "bool": bool}
 
     def named(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""The keys of encrypted payloads: one file, several keys, of which the newest in use encrypts and all decrypt.
+"""The keys of encrypted payloads: one file of several keys, of which the newest in use encrypts and all decrypt.
 
 The file is read again when it has changed, so that a rotation needs no restart.
 """
@@ -35,7 +35,7 @@ _ROOT = b"payload key of one workflow\n"
 
 
 def keys_file() -> Path:
-    """BACKSTOP_PAYLOAD_KEYS, else in the state folder."""
+    """Return the file of keys: BACKSTOP_PAYLOAD_KEYS, else the one in the state folder."""
     return Path(os.environ.get(VARIABLE) or home() / "keys" / "payload.json")
 
 
@@ -58,7 +58,7 @@ class PayloadKey(Model):
 
 
 class PayloadKeys(Model):
-    """The file. `since`: runs that began before it were not encrypted, and are read as they are."""
+    """The content of the file. `since`: runs that began before it were not encrypted, and are read in clear."""
 
     since: Time
     keys: tuple[PayloadKey, ...] = Field(min_length=1, max_length=1000)
@@ -71,20 +71,20 @@ class PayloadKeys(Model):
         return self
 
     def encrypting_key(self, now: datetime) -> PayloadKey:
-        """The newest that is in use; before any is, the first that will be."""
+        """Return the newest key in use; before any is, the first that will be."""
         by_age = sorted(self.keys, key=lambda key: key.use_from)
         return next((key for key in reversed(by_age) if key.use_from <= now), by_age[0])
 
 
 def new_key(now: datetime, use_from: datetime) -> PayloadKey:
-    """A random one, named by its day and what tells it from others of that day."""
+    """Make a random key, named by its day and random characters."""
     key = os.urandom(_BYTES)
     name = f"{now:%Y%m%d}-{hashlib.sha256(b'id' + key).hexdigest()[:8]}"
     return PayloadKey(key_id=name, key=base64.b64encode(key).decode(), use_from=use_from)
 
 
 def read_keys(path: Path) -> PayloadKeys:
-    """Errors: BadInput naming the file and the fault; what a key is is not said."""
+    """Read the keys. Errors: BadInput naming the file and the fault, never a key."""
     try:
         with regular_file(path) as (file, status):
             if status.st_mode & 0o077 and not _is_mounted_for_us(status):
@@ -101,21 +101,21 @@ def read_keys(path: Path) -> PayloadKeys:
 
 
 def _is_mounted_for_us(status: os.stat_result) -> bool:
-    """Kubernetes gives a mounted secret to root and the pod's group: 0440 of others is as private as it can be."""
+    """Return whether Kubernetes mounted the file: it gives a secret to root and the pod's group, so 0440 is private."""
     return status.st_uid != os.getuid() and not status.st_mode & 0o037
 
 
 def _fault(error: ValidationError) -> str:
-    """Without what was given, where that may be a piece of a key."""
+    """Describe a fault without its value, which may be a piece of a key."""
     first = error.errors(include_input=False, include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{where + ': ' if where else ''}{first['msg'].removeprefix('Value error, ')}"
 
 
 class KeyRing:
-    """The keys of a file, as they are now. Thread-safe: what is read is replaced whole.
+    """The keys of a file, as they are now. Thread-safe: a new reading replaces the old one whole.
 
-    Errors when made: BadInput. Later a file that cannot be read changes nothing: what was read last counts.
+    Errors when made: BadInput. A file that becomes unreadable later changes nothing: the last good reading counts.
     """
 
     def __init__(self, path: Path, now: Clock = utc_now) -> None:
@@ -130,13 +130,13 @@ class KeyRing:
         return self._keys.since
 
     def encrypting_key(self) -> tuple[str, bytes]:
-        """The key that encrypts now: its id, and itself."""
+        """Return the key that encrypts now: its id, and itself."""
         self._look()
         key = self._keys.encrypting_key(self._now())
         return key.key_id, base64.b64decode(key.key)
 
     def key_of(self, key_id: str) -> bytes | None:
-        """A key by its id; None: it is in no file that we know."""
+        """Return a key by its id; None: no known file has it."""
         self._look()
         return next((base64.b64decode(key.key) for key in self._keys.keys if key.key_id == key_id), None)
 
@@ -162,14 +162,14 @@ def _mark_of(path: Path) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=8192)
 def cipher_of(key: bytes, workflow: str) -> AESGCM:
-    """Of one workflow: a key is used for few messages, so that random nonces never meet."""
+    """Return the cipher of one workflow: each key then encrypts few messages, so that random nonces never collide."""
     return AESGCM(hmac.new(key, _ROOT + workflow.encode(errors="surrogatepass"), hashlib.sha256).digest())
 
 
 def configured_ring() -> KeyRing | None:
-    """The ring that the environment names, or that lies in the state folder; None: payloads are not encrypted.
+    """Return the ring that the environment names, or the state folder has; None: payloads are not encrypted.
 
-    Errors: BadInput for one that is named and not there, or that is broken: nothing is sent in clear instead.
+    Errors: BadInput for a named one that is not there, or a broken one: nothing is sent in clear instead.
     """
     path = keys_file()
     if not os.environ.get(VARIABLE) and not path.exists():
@@ -178,10 +178,10 @@ def configured_ring() -> KeyRing | None:
 
 
 def write_keys(path: Path, keys: PayloadKeys) -> None:
-    """Whole or not at all, for its user alone."""
+    """Write the keys whole or not at all, for their user alone."""
     write_private(path, f"{keys.model_dump_json(indent=2)}\n".encode())
 
 
 def rotate_keys(keys: PayloadKeys, now: datetime, after: timedelta) -> PayloadKeys:
-    """With a new key, which begins to encrypt `after` so long: until then every worker has to have it."""
+    """Return the keys with a new one that begins to encrypt `after` that time: by then every worker must have it."""
     return keys.but(keys=(*keys.keys, new_key(now, now + after)))

@@ -1,4 +1,4 @@
-"""Where Backstop keeps its state on this machine. Imports nothing that takes time."""
+"""Paths of Backstop's state on this machine. Imports nothing that takes time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def home() -> Path:
-    """BACKSTOP_HOME, else the user's state folder."""
+    """Return BACKSTOP_HOME, else the user's state folder."""
     named = os.environ.get("BACKSTOP_HOME")
     if named:
         return Path(named)
@@ -16,25 +16,25 @@ def home() -> Path:
 
 
 def embedded_file() -> Path:
-    """Where `backstop up` says which address it serves."""
+    """Return the file in which `backstop up` notes its address."""
     return home() / "temporal.json"
 
 
 def ledger_url() -> str:
-    """BACKSTOP_LEDGER_URL, else the file that `backstop up` keeps."""
+    """Return BACKSTOP_LEDGER_URL, else the database file that `backstop up` keeps."""
     return os.environ.get("BACKSTOP_LEDGER_URL") or f"sqlite:///{home() / 'ledger.db'}"
 
 
 def front_socket() -> Path:
-    """Where the front listens on this machine: BACKSTOP_SOCKET, else beside the state of `backstop up`."""
+    """Return the front's socket on this machine: BACKSTOP_SOCKET, else the one beside the state of `backstop up`."""
     return Path(os.environ.get("BACKSTOP_SOCKET") or home() / "front.sock")
 
 
 def front_file(socket: Path) -> Path:
-    """Where the front says which Temporal it speaks to."""
+    """Return the file in which the front notes its Temporal."""
     return socket.with_suffix(".json")
 
 
 def login_file() -> Path:
-    """What `backstop login` keeps; nobody else can read it."""
+    """Return the file of `backstop login`; nobody else can read it."""
     return home() / "login.json"

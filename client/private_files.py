@@ -1,4 +1,4 @@
-"""Files that are their user's alone: keys, logins."""
+"""Writes files that only their user can read: keys, logins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def private_folder(folder: Path) -> None:
-    """It is there; what of its way was missing nobody but us can enter (`mkdir -p` closes the last one alone)."""
+    """Make the folder. Only we can enter the parents that it makes, too (`mkdir -p` closes the last one alone)."""
     for each in (*reversed(folder.parents), folder):
         if not each.exists():
             each.mkdir(mode=0o700, exist_ok=True)
@@ -18,9 +18,9 @@ def private_folder(folder: Path) -> None:
 
 @contextmanager
 def written_beside(path: Path, content: bytes) -> Iterator[Path]:
-    """The content stands in a file of the same folder, under a name that nobody guesses, to be put in place.
+    """Yield a temporary file of the same folder with the content, under a random name, for the caller to put in place.
 
-    What is not put in place is gone afterwards.
+    It is removed afterwards unless it was put in place.
     """
     private_folder(path.parent)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # 0600, whatever the umask
@@ -35,6 +35,6 @@ def written_beside(path: Path, content: bytes) -> Iterator[Path]:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Whole or not at all, in place of what stood there."""
+    """Replace the file whole or not at all."""
     with written_beside(path, content) as part:
         part.replace(path)

@@ -1,4 +1,4 @@
-"""Our errors as problem details (RFC 9457), and back: one sentence, its kind, and the exit code of a command."""
+"""Translates our errors to problem details (RFC 9457) and back: one sentence, its kind, and a command's exit code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OWN: dict[str, type[BackstopError]] = {
 
 
 def problem(error: BackstopError, request_id: str) -> tuple[int, dict[str, Any]]:
-    """The status, and the document."""
+    """Return the HTTP status, and the document."""
     name = type(error).__name__
     document: dict[str, Any] = {
         "type": KIND + name,
@@ -55,7 +55,7 @@ def problem(error: BackstopError, request_id: str) -> tuple[int, dict[str, Any]]
 
 
 def own_problem(kind: str, status: int, title: str, detail: str, request_id: str) -> dict[str, Any]:
-    """What the front itself has to say. `kind`: of `_OWN`."""
+    """Return the document of an error that the front itself raises. `kind`: a key of `_OWN`."""
     return {
         "type": KIND + kind,
         "title": title,
@@ -67,14 +67,14 @@ def own_problem(kind: str, status: int, title: str, detail: str, request_id: str
 
 
 def exit_code(error: BackstopError) -> int:
-    """Of the command that meets it: 2 bad input, 3 not allowed now, 1 it failed."""
+    """Return the exit code of a command that meets this error: 2 bad input, 3 not allowed now, 1 it failed."""
     if isinstance(error, BadInput):
         return 2
     return 3 if isinstance(error, Refusal) else 1
 
 
 def error_from(status: int, body: bytes) -> BackstopError:
-    """The error that the front told of. What is no problem of ours is Unavailable: something else answers there."""
+    """Return the error in the front's answer. Any other answer is Unavailable: something else listens there."""
     try:
         document = json.loads(body)
         kind, detail = str(document["type"]), str(document["detail"])

@@ -1,4 +1,4 @@
-"""Questions to the ledger's desk, asked over Temporal."""
+"""Asks the ledger's desk over Temporal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Questions(Calls, Composed):
     """The desk, asked by one actor."""
 
     async def ask(self, question: Question[_AnswerT], payload: str = "") -> _AnswerT:
-        """The answer. Errors: those of the question; Unavailable where nobody has taken it up."""
+        """Return the answer. Errors: those of the question; Unavailable where no worker has taken it up."""
         request = DeskRequest(
             kind=question.kind, actor=self._actor, arguments=question.model_dump(mode="json"), payload=payload
         )
@@ -78,7 +78,10 @@ class Questions(Calls, Composed):
             ) from None
 
     async def _answered(self, handle: WorkflowHandle[Any, DeskAnswer], question: Question[Any]) -> DeskAnswer:
-        """The desk's answer, however long it takes. Errors: Unavailable where nobody has taken the question up."""
+        """Return the desk's answer, however long it takes.
+
+        Errors: Unavailable where no worker has taken the question up.
+        """
         waits, waited, changes = chain(_WAITS, repeat(_WAITS[-1])), 0, question.kind not in READS_DESK
         try:
             while (answer := await _heard_within(handle, seconds := next(waits))) is None:
@@ -97,7 +100,7 @@ class Questions(Calls, Composed):
     async def _look_for_a_worker(
         self, handle: WorkflowHandle[Any, DeskAnswer], waited: float, *, changes: bool
     ) -> None:
-        """Some worker has taken it up, or may do so still. Errors: Unavailable: none does, and nothing comes of it."""
+        """Check that a worker has taken the question up, or still may. Errors: Unavailable, and it is withdrawn."""
         if (await handle.describe()).history_length > NEW_EVENTS:
             self.heard.set()
         elif (waited >= sum(_WAITS) or await self.unserved()) and await _stopped(handle):
@@ -108,7 +111,7 @@ class Questions(Calls, Composed):
     async def _archive_refusal(
         self, cluster: str, command: str, reason: str, why: str, request: Model | None = None
     ) -> None:
-        """A refused command leaves no event in the rollout's history: it is archived from here."""
+        """Archive a refused command from here: it leaves no event in the rollout's history."""
         entry = AuditEntry(
             key=f"{ATTEMPT}{uuid.uuid4().hex}",
             cluster=cluster,
@@ -127,12 +130,12 @@ class Questions(Calls, Composed):
 
 
 def desk_workflow_id(question: Question[Any]) -> str:
-    """Of a question that has a run of its own; empty: it has none."""
+    """Return the workflow id of a question that has a run of its own; empty: it has none."""
     return f"{DESK}{question.kind}/{question.own_run}" if question.own_run else ""
 
 
 async def _stopped(handle: WorkflowHandle[Any, DeskAnswer]) -> bool:
-    """No worker had taken it up, and none will."""
+    """End the question's run where no worker has taken it up, so that none will; return whether that was so."""
     try:
         return await stopped_again(handle)
     except RPCError:
@@ -140,7 +143,7 @@ async def _stopped(handle: WorkflowHandle[Any, DeskAnswer]) -> bool:
 
 
 async def _heard_within(handle: WorkflowHandle[Any, DeskAnswer], seconds: float) -> DeskAnswer | None:
-    """The answer; None: not in so many seconds. Errors: those of the question."""
+    """Return the answer; None: it did not come within so many seconds. Errors: those of the question."""
     asking = asyncio.ensure_future(handle.result())
     try:
         done, _ = await asyncio.wait({asking}, timeout=seconds)

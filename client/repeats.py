@@ -1,7 +1,7 @@
-"""Commands that are given twice on purpose: the caller did not hear the answer, and says under one key that it repeats.
+"""Ids of commands that a caller may repeat: one who did not get the answer gives the same key again.
 
-The key, who gave it and what was said make the id by which Temporal knows an update or a workflow. So a repeat gets the
-answer of the first, whoever forwards it: nothing is kept here.
+The key, the author and the message make the id by which Temporal knows an update or a workflow. So a repeat gets the
+answer of the first, whichever front forwards it: nothing is kept here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def repeatable() -> bool:
 
 
 def same_id(where: str, message: Model) -> str:
-    """The same for the same message to the same place under the same key, and else a new one."""
+    """Return the same id for the same message to the same place under the same key, and else a new one."""
     if not (key := repeat_key.get()):
         return uuid.uuid4().hex
     return hashlib.sha256("\0".join((key, where, arguments_hash(message))).encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Requests for more quota: made, decided, looked at."""
+"""Requests for more quota: start, command, query."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _BESIDE_SECONDS = 10
 
 class QuotaRequests(Questions):
     async def request(self, ask: QuotaAsk) -> RequestState:
-        """The request stands: it waits for the cluster's owner, or is refused, and says what else there is.
+        """Make a request. It waits for the cluster's owner, or is refused and lists alternatives.
 
-        Errors: Refusal for a cluster or a quota that is not there.
+        Errors: Refusal for an unknown cluster or quota.
         """
         workflow_id = request_workflow_id(ask.request)
         try:
@@ -41,7 +41,7 @@ class QuotaRequests(Questions):
             raise Refusal(f"request {ask.request} already exists: choose another id") from None
 
     async def decide_request(self, request: str, command: RequestCommand, order: RequestOrder) -> RequestState:
-        """The command has been taken. Errors: Refusal with its reason, Unavailable."""
+        """Send the command to the request. Errors: Refusal with its reason, Unavailable."""
         try:
             what = f"{command} of request {request}"
             return await self._update(request_workflow_id(request), "request", command, order, RequestState, what)
@@ -58,7 +58,7 @@ class QuotaRequests(Questions):
             raise failure from error
 
     async def open_requests(self, cluster: str = "") -> list[RequestState]:
-        """Those that wait or end some day, beside what else is shown: none where no worker answers in time."""
+        """Return the requests that wait, or whose grant will end; none where no worker answers in time."""
         try:
             return list(await asyncio.wait_for(self.ask(RequestsOf(cluster=cluster)), _BESIDE_SECONDS))
         except (BackstopError, TimeoutError):

@@ -1,4 +1,4 @@
-"""What a new rollout is called."""
+"""Makes the ids of new rollouts."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from datetime import UTC, datetime
 
 
 def rollout_id(cluster: str) -> str:
-    """Readable, in order of time, and never given twice."""
+    """Return a readable id, in order of time and never given twice."""
     return f"{cluster[:100]}/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"

@@ -1,4 +1,4 @@
-"""Rollouts of clusters: launch, command, ask, list, and tell what happened."""
+"""Rollouts of clusters: launch, command, query, list, audit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _AnswerT = TypeVar("_AnswerT", bound=Model)
 
 class Rollouts(Questions):
     async def launch(self, request: LaunchRequest) -> LaunchAnswer:
-        """The rollout is open and has its plan. Errors: Refusal with the reason, Unavailable."""
+        """Open a rollout, which then has its plan. Errors: Refusal with the reason, Unavailable."""
         answer, rehearsal = await self._past_rehearsal(
             lambda: self._opened(request), lambda: self._rehearsal_ended(request), lambda: self._already_open(request)
         )
@@ -64,7 +64,7 @@ class Rollouts(Questions):
         return answer.model_copy(update={"gave_way": rehearsal}) if rehearsal else answer
 
     async def _opened(self, request: LaunchRequest) -> LaunchAnswer:
-        """Errors: WorkflowAlreadyStartedError, those of models.errors."""
+        """Start the workflow. Errors: WorkflowAlreadyStartedError, those of models.errors."""
         workflow_id = rollout_workflow_id(request.cluster)
         return await self._start(
             ROLLOUT_WORKFLOW,
@@ -76,7 +76,7 @@ class Rollouts(Questions):
         )
 
     async def _rehearsal_ended(self, request: LaunchRequest) -> str:
-        """The id of the rehearsal that gave way to a real launch. Errors: Refusal where what is open is none."""
+        """Abort an open rehearsal for a real launch; return its id. Errors: Refusal where it is none."""
         try:
             status = await self.status(request.cluster)
         except BackstopError:
@@ -102,7 +102,7 @@ class Rollouts(Questions):
         return Refusal(why)
 
     async def command(self, cluster: str, command: Command, request: CommandRequest) -> CommandAnswer:
-        """The command has been taken. Errors: Refusal with the stage table's reason, Unavailable."""
+        """Send the command to the cluster's rollout. Errors: Refusal with the stage table's reason, Unavailable."""
         try:
             what = f"{command} of {cluster}"
             return await self._update(rollout_workflow_id(cluster), "rollout", command, request, CommandAnswer, what)
@@ -113,24 +113,29 @@ class Rollouts(Questions):
             raise failure from error
 
     async def status(self, cluster: str) -> RolloutStatus:
-        """Errors: Refusal where there never was a rollout, Unavailable."""
+        """Return the rollout's status. Errors: Refusal where the cluster never had a rollout, Unavailable."""
         return await self._asked(cluster, STATUS_QUERY, RolloutStatus)
 
     async def could_act(self, cluster: str) -> list[str]:
-        """Who could do what its rollout needs from a person, as the access file names them; none where there is none.
+        """Return who could do what the rollout needs, as the access file names them; none where there is no file.
 
         Errors: as `status`.
         """
         return list(await could_act_now(self.ask, await self.status(cluster)))
 
     async def who_could(self, needs: str, cluster: str = "", subject: str = "") -> list[str]:
-        """Who could give the first command that a status's `needs` names, as the access file names them; none where
-        there is no file. `cluster` empty: it is of the fleet. `subject`: the request that it is about.
+        """Return who could give the first command in a status's `needs`, as the access file names them.
+
+        Without a file it names nobody. `cluster` empty: the command is the fleet's. `subject`: the request that it
+        decides.
         """
         return list(await who_could_now(self.ask, key_awaited(needs), Target(cluster=cluster), subject) or ())
 
     async def ahead(self, cluster: str) -> Ahead:
-        """What commands to its rollout would lead to. Errors: as `status`, and Refusal of one that has ended."""
+        """Return what commands to the cluster's rollout would lead to.
+
+        Errors: as `status`, and Refusal where it has ended.
+        """
         ahead = await self._asked(cluster, AHEAD_QUERY, Ahead)
         if ahead.stage.has_ended:
             raise Refusal(f"the rollout of {cluster} has ended ({ahead.stage}); launch a new one")
@@ -153,7 +158,10 @@ class Rollouts(Questions):
             raise await self._failed(error, cluster) from error
 
     async def _failed(self, error: BaseException, cluster: str) -> BackstopError:
-        """In a sentence. Of a name that the ledger does not have there is none, and nothing to launch either."""
+        """Return the error in a sentence.
+
+        A cluster that the ledger does not have gets its own: no launch would help there.
+        """
         failure = await self._told(error, cluster)
         if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND and isinstance(failure, Refusal):
             try:
@@ -165,7 +173,7 @@ class Rollouts(Questions):
         return failure
 
     async def rollouts(self) -> list[RolloutSummary]:
-        """The newest rollout of each cluster, open ones first, then by name."""
+        """Return the newest rollout of each cluster, open ones first, then by name."""
         newest: dict[str, RolloutSummary] = {}
         query = f"WorkflowType = '{ROLLOUT_WORKFLOW}' AND ExecutionStatus != 'ContinuedAsNew'"
         try:
@@ -181,7 +189,7 @@ class Rollouts(Questions):
         return sorted(newest.values(), key=lambda s: (not s.open, s.cluster))
 
     async def lost(self, cluster: str = "") -> list[Overview]:
-        """Rollouts that the ledger has open and Temporal does not run; none where nobody answers in time."""
+        """Return rollouts that the ledger has open and Temporal does not run; none where no answer comes in time."""
         try:
             if cluster and await is_running(self._client, cluster):
                 return []
@@ -199,10 +207,11 @@ class Rollouts(Questions):
             raise await self._told(error) from error
 
     async def overview(self) -> list[RolloutSummary]:
-        """The same with what each open one needs from a person, where a worker and its ledger answer in time.
+        """Return the rollouts, with what each open one needs from a person, where a worker and its ledger answer in
+        time.
 
-        Those that are lost are among them, and those that Temporal runs and has not listed yet. Where its list and the
-        ledger part, the rollout itself is asked.
+        They include lost ones, and running ones that Temporal has not listed yet. Where Temporal's list and the
+        ledger differ, the rollout itself is asked.
         """
         summaries = await self.rollouts()
         try:
@@ -241,7 +250,7 @@ class Rollouts(Questions):
         return [as_summary(row, by_cluster.get(row.cluster)) for row in lost]
 
     async def health_at(self, cluster: str) -> datetime | None:
-        """Of the ledger's latest health of a cluster in rollout; None where there is none, or no answer in time."""
+        """Return when the ledger last got health of a cluster in rollout; None: never, or no answer came in time."""
         try:
             rows = await asyncio.wait_for(self.ask(OpenRollouts()), OVERVIEW_SECONDS)
         except (BackstopError, TimeoutError):
@@ -249,7 +258,7 @@ class Rollouts(Questions):
         return next((row.health_at for row in rows if row.cluster == cluster and not row.ended), None)
 
     async def ask_rollouts(self, clusters: Sequence[str], seconds: float) -> dict[str, RolloutStatus | None]:
-        """What each open rollout says of itself; None where it does not answer in so many seconds."""
+        """Return each open rollout's status; None where it does not answer in so many seconds."""
         turn, time = asyncio.Semaphore(_AT_ONCE), asyncio.get_running_loop().time
 
         async def ask(cluster: str) -> RolloutStatus | None:
@@ -263,9 +272,9 @@ class Rollouts(Questions):
         return dict(zip(clusters, await asyncio.gather(*map(ask, clusters)), strict=True))
 
     async def audit(self, cluster: str) -> list[AuditRecord]:
-        """What the workflow history says of every run there is, in order of time; requests for more quota included.
+        """Return the history of every run of the cluster's rollouts and quota requests, in order of time.
 
-        What became of notices that waited in the ledger only its archive has; without a worker they read as waiting.
+        The outcome of notices that waited in the ledger is only in the archive; without a worker they read as waiting.
         """
         own = rollout_workflow_id(cluster)
         rollouts = f"WorkflowType = '{ROLLOUT_WORKFLOW}' AND WorkflowId = {quote(own)}"
@@ -292,7 +301,7 @@ class Rollouts(Questions):
 
 
 def _noted(summary: RolloutSummary, row: Overview | None) -> RolloutSummary:
-    """With what the ledger knows of it."""
+    """Return the summary with what the ledger knows of the rollout."""
     if row is None:
         return summary.model_copy(update={"needs": "", "health_at": None})
     update: dict[str, Any] = {"needs": row.needs, "health_at": row.health_at, "shadow": row.shadow}
@@ -302,7 +311,7 @@ def _noted(summary: RolloutSummary, row: Overview | None) -> RolloutSummary:
 
 
 def _asked(summary: RolloutSummary, status: RolloutStatus | None, now: datetime) -> RolloutSummary:
-    """With what the rollout says of itself: the ledger notes what it needs as things happen, and not as time passes."""
+    """Return the summary with what the rollout itself reports: the ledger is not updated as time alone passes."""
     needs = summary.needs if status is None else status.needs
     stale_after = STALE if status is None or status.stale_after is None else status.stale_after
     if not needs and summary.health_at is None:

@@ -1,6 +1,6 @@
-"""The secret by which Slack signs what it sends, by its name: of the front that checks it, and of `doctor`.
+"""The secret with which Slack signs its messages, by its name: for the front, which checks them, and for `doctor`.
 
-The variable holds a name alone (docs/secrets.md), so that workers can have it too: it tells them that presses arrive.
+The variable holds only a name (docs/secrets.md), so that workers can have it too and know that button presses arrive.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REMEDY = (
 
 
 def slack_secret_name(text: str) -> str:
-    """NAME of `secret:NAME`; empty: nothing is taken from Slack. Errors: BadInput, which does not repeat the value."""
+    """Return NAME of `secret:NAME`; empty: Slack is off. Errors: BadInput, which does not repeat the value."""
     bare = text.strip()
     if not bare:
         return ""
@@ -36,12 +36,12 @@ def slack_secret_name(text: str) -> str:
 
 
 def configured_name() -> str:
-    """What this process was given. Errors: BadInput."""
+    """Return the name in this process's settings. Errors: BadInput."""
     return slack_secret_name(os.environ.get(_VARIABLE, ""))
 
 
 class SigningSecret:
-    """Read each time it is used: a renewed one needs no restart."""
+    """The signing secret, read at each use: a renewed one needs no restart."""
 
     def __init__(self, name: str, folder: Path | None) -> None:
         self.name = name
@@ -49,14 +49,15 @@ class SigningSecret:
 
     @classmethod
     def from_settings(cls) -> SigningSecret | None:
-        """Errors: BadInput."""
+        """Return the configured secret; None: Slack is off. Errors: BadInput."""
         name, folder = configured_name(), os.environ.get("BACKSTOP_SECRETS", "")
         if folder and not folder.startswith("/"):
             raise BadInput(f"BACKSTOP_SECRETS must be the absolute path of a folder, not {brief(folder)}")
         return cls(name, Path(folder) if folder else None) if name else None
 
     def read(self) -> str:
-        """Errors: Refusal, Unavailable: what cannot be read; BadInput for what can be no signing secret."""
+        """Read the secret. Errors: Refusal or Unavailable where it cannot be read; BadInput where it is no signing
+        secret."""
         secret = self._files.read(self.name).strip()
         if not _SIGNING.fullmatch(secret):
             raise BadInput(
@@ -67,7 +68,7 @@ class SigningSecret:
 
 
 def slack_checks() -> list[Check]:
-    """Of this process, where it is a front that takes presses from Slack; none where it does not."""
+    """Check the signing secret, where this process is a front that takes button presses from Slack; else no check."""
     try:
         secret = SigningSecret.from_settings()
         if secret is None:

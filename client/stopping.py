@@ -1,4 +1,4 @@
-"""How a process of ours is told to stop."""
+"""Stops a process of ours on a signal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 
 
 def stop_signal(*, child: bool = False) -> asyncio.Event:
-    """Set at Ctrl-C, SIGTERM or SIGHUP, however often; of a `child` also where whoever started it is gone."""
+    """Return an event that Ctrl-C, SIGTERM or SIGHUP sets, and for a `child` also the end of its parent."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -25,5 +25,5 @@ def stop_signal(*, child: bool = False) -> asyncio.Event:
 
 
 async def until_told(*, child: bool = False) -> None:
-    """Returns when `stop_signal` is set."""
+    """Wait until `stop_signal` is set."""
     await stop_signal(child=child).wait()

@@ -1,8 +1,8 @@
 """OpenTelemetry: one provider for traces, one for metrics, and Temporal's own metrics to the same place.
 
-Nothing of it is imported where nobody asked for it. A command exports its spans in the background and never waits for a
-collector that is away: whether one listens is tried beside the command, and what it takes at the end is bounded. A
-worker says once that its collector is away, and once that it is back.
+Its packages are imported only where they are configured. A command exports its spans in the background and never waits
+for a collector that is away: it tries the connection beside the command, and limits the time of the last export. A
+worker logs once that its collector is away, and once that it is back.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 @contextmanager
 def spoken(command: str) -> Iterator[tuple[tuple[Plugin, ...], Runtime | None]]:
-    """A root span around one command of a person, where tracing is asked for; it is flushed at the end."""
+    """Open a root span around one command of a person, where traces are on, and flush it at the end."""
     endpoint, to_console = _asked_for()
     if endpoint is None and not to_console:
         yield (), None
@@ -54,8 +54,8 @@ def spoken(command: str) -> Iterator[tuple[tuple[Plugin, ...], Runtime | None]]:
 
 
 def of_worker(service: str) -> tuple[tuple[Plugin, ...], Runtime | None, Flush]:
-    """Client plugins, the Temporal runtime and a function that flushes, by OTEL_EXPORTER_OTLP_ENDPOINT (OTLP over gRPC,
-    such as http://127.0.0.1:4317) and BACKSTOP_TRACE; nothing where nothing is configured."""
+    """Return client plugins, the Temporal runtime and a function that flushes, by OTEL_EXPORTER_OTLP_ENDPOINT (OTLP
+    over gRPC, such as http://127.0.0.1:4317) and BACKSTOP_TRACE; none of them where neither is configured."""
     endpoint, to_console = _asked_for()
     if endpoint is None and not to_console:
         return (), None, lambda: None
@@ -73,7 +73,7 @@ def of_worker(service: str) -> tuple[tuple[Plugin, ...], Runtime | None, Flush]:
 
 
 def is_traced() -> bool:
-    """Somebody wants to see spans."""
+    """Return whether this process exports spans."""
     return any(_asked_for())
 
 
@@ -82,7 +82,7 @@ def _asked_for() -> tuple[str | None, bool]:
 
 
 def run_within(seconds: float, do: Flush) -> None:
-    """It is done, or goes on in the background and ends with the process. What goes wrong there is nobody's concern."""
+    """Wait so many seconds for the work, which then goes on in the background. Its errors are ignored."""
 
     def quietly() -> None:
         with contextlib.suppress(Exception):
@@ -94,7 +94,7 @@ def run_within(seconds: float, do: Flush) -> None:
 
 
 class _Listens:
-    """Whether anybody accepts connections where the endpoint says, tried in the background."""
+    """Tries in the background whether anybody accepts connections at the endpoint."""
 
     def __init__(self, endpoint: str) -> None:
         parts = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
@@ -108,13 +108,13 @@ class _Listens:
             self._so = True
 
     def listens_within(self, seconds: float) -> bool:
-        """Whether it is known to be so, after that long at most."""
+        """Return whether the endpoint has accepted a connection, after so many seconds at most."""
         self._thread.join(seconds)
         return self._so
 
 
 class _Outage:
-    """Of a collector: told when it begins and when it ends, and not with each batch."""
+    """Logs once when a collector goes away and once when it comes back, not with each batch."""
 
     def __init__(self, endpoint: str, *, quiet: bool = False) -> None:
         self._endpoint, self._quiet = endpoint, quiet
@@ -122,7 +122,7 @@ class _Outage:
         self._lock = threading.Lock()
 
     def note_result(self, result: _T) -> _T:
-        """The result of an export, which is what both kinds name SUCCESS or FAILURE."""
+        """Note an export's result (both kinds name it SUCCESS or FAILURE) and return it."""
         failed = getattr(result, "name", "") != "SUCCESS"
         with self._lock:
             changed, self._away = failed != self._away, failed

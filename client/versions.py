@@ -1,6 +1,6 @@
 """Builds of the worker: which one serves, which still hold rollouts, and which one is to serve.
 
-Only where workers are versioned (BACKSTOP_BUILD_ID, docs/adr/0012). Source of the words: Temporal's worker
+Used only where workers are versioned (BACKSTOP_BUILD_ID, docs/adr/0012). Source of the words: Temporal's worker
 deployments.
 """
 
@@ -36,7 +36,7 @@ _VERSION = "TemporalWorkerDeploymentVersion"
 
 
 async def builds(client: Client) -> list[Build]:
-    """The newest first; none where no worker was ever versioned."""
+    """Return the builds, the newest first; none where no worker was ever versioned."""
     request = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=DEPLOYMENT)
     try:
         deployment = (await client.workflow_service.describe_worker_deployment(request)).worker_deployment_info
@@ -65,12 +65,12 @@ async def builds(client: Client) -> list[Build]:
 
 
 def current_of(every: Sequence[Build]) -> str:
-    """The build that serves; empty where it is workers without one."""
+    """Return the build that serves; empty where unversioned workers serve."""
     return next((b.build for b in every if b.status == "current"), "")
 
 
 async def pollers(client: Client) -> Sequence[PollerInfo]:
-    """Workers that have lately polled for workflow tasks."""
+    """Return the workers that have lately polled for workflow tasks."""
     request = DescribeTaskQueueRequest(
         namespace=client.namespace,
         task_queue=TaskQueue(name=TASK_QUEUE),
@@ -80,9 +80,9 @@ async def pollers(client: Client) -> Sequence[PollerInfo]:
 
 
 def by_last_poll(listed: Sequence[PollerInfo]) -> tuple[list[PollerInfo], list[PollerInfo]]:
-    """Workers that poll, and those that have ended: a server lists one for minutes after its last poll.
+    """Return the workers that poll, and those that have ended: a server lists one for minutes after its last poll.
 
-    One that ended within the last minute is among the first still.
+    One that ended within the last minute still counts as polling.
     """
     newest = max((poller.last_access_time.ToDatetime(tzinfo=UTC) for poller in listed), default=None)
     serving, gone = list[PollerInfo](), list[PollerInfo]()
@@ -93,7 +93,7 @@ def by_last_poll(listed: Sequence[PollerInfo]) -> tuple[list[PollerInfo], list[P
 
 
 async def none_polls(client: Client) -> bool:
-    """No worker serves, as far as the server knows: it lists one for minutes after its last poll.
+    """Return whether no worker serves, as far as the server knows: it lists one for minutes after its last poll.
 
     A poll lasts a minute and is followed by the next one.
     """
@@ -105,12 +105,12 @@ def _seconds_since(poller: PollerInfo) -> float:
 
 
 def by_build(polling: Iterable[PollerInfo]) -> Counter[str]:
-    """How many workers of each build; the empty one: not versioned."""
+    """Count the workers of each build; the empty build: not versioned."""
     return Counter(poller.deployment_options.build_id for poller in polling)
 
 
 async def use(client: Client, build: str, actor: str) -> str:
-    """The build serves from now on; answers with the one that did before, empty for none.
+    """Make the build serve from now on; return the one that did before, empty for none.
 
     Errors: BadInput for a build that no worker has, Refusal where none of its workers polls.
     """
@@ -131,7 +131,7 @@ async def use(client: Client, build: str, actor: str) -> str:
 
 
 async def _serve(client: Client, request: SetWorkerDeploymentCurrentVersionRequest) -> None:
-    """Ask until the server knows the build on every task queue: it hears of a new worker's queues one by one."""
+    """Ask until the server knows the build on every task queue: it registers a new worker's queues one by one."""
     for patience in range(_HEARD_BY_THEN, -1, -1):
         try:
             await client.workflow_service.set_worker_deployment_current_version(request)

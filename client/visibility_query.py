@@ -1,8 +1,8 @@
-"""Values inside Temporal's visibility queries. Source: its SQL-like list filters."""
+"""Writes values into Temporal's visibility queries. Source: its SQL-like list filters."""
 
 from __future__ import annotations
 
 
 def quote(text: str) -> str:
-    """The text as a literal of a query, whatever is in it."""
+    """Return the text as a literal of a query, safe for any content."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

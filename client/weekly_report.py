@@ -1,4 +1,4 @@
-"""The weekly report's facts: the ledger's of the week, and what open rollouts say now."""
+"""The weekly report's facts: the ledger's record of the week, and the present state of open rollouts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PATIENCE_SECONDS = 60
 async def weekly(
     door: Backstop, since: datetime, until: datetime, times: Sequence[datetime], within: timedelta, *, live: bool
 ) -> Week:
-    """The report of this week. `live`: it ends now, so that open rollouts are asked too."""
+    """Return the report of the week. `live`: it ends now, so that open rollouts are asked too."""
     past = await door.past(since, until, times, within)
     rollouts = [r for r in await door.overview() if r.open] if live or _asks_waves(past) else []
     waves = await _waves(door, past, rollouts) if _asks_waves(past) else None
@@ -35,7 +35,10 @@ async def weekly(
 
 
 async def waves_rolled_out(door: Backstop, monitored: Sequence[str]) -> int:
-    """How many waves are monitored whole: open rollouts know theirs, of the other clusters today's plan says it."""
+    """Count the waves that are monitored whole.
+
+    Open rollouts know their wave; today's plan gives that of other clusters.
+    """
     return waves_done(await _wave_of(door, [r for r in await door.rollouts() if r.open]), monitored)
 
 
@@ -48,7 +51,7 @@ async def _waves(door: Backstop, past: Past, rollouts: Sequence[RolloutSummary])
 
 
 async def _wave_of(door: Backstop, rollouts: Sequence[RolloutSummary]) -> Mapping[str, str]:
-    """By cluster, all that there are."""
+    """Return the wave of every cluster."""
     waves = {r.cluster: r.wave for r in rollouts if r.wave}
     for snapshot, policy in await door.snapshots():
         if snapshot.cluster not in waves:
@@ -57,7 +60,10 @@ async def _wave_of(door: Backstop, rollouts: Sequence[RolloutSummary]) -> Mappin
 
 
 async def _live(door: Backstop, rollouts: Sequence[RolloutSummary], now: datetime) -> Live:
-    """Rollouts that rest in monitored, with all quotas backed and nothing asked, need not be asked either."""
+    """Return the state of the fleet now.
+
+    Rollouts that rest in monitored, all backed and asking nothing, are not asked.
+    """
     real = [r for r in rollouts if not r.shadow]
     busy = [r.cluster for r in real if r.stage != Stage.MONITORED or r.needs or r.unbacked_gpus]
     fleet = await door.open_fleet()
@@ -76,13 +82,13 @@ async def _live(door: Backstop, rollouts: Sequence[RolloutSummary], now: datetim
 
 
 def _coming(statuses: Sequence[RolloutStatus], halted: set[str]) -> list[NextStep]:
-    """Where rollouts go that nobody halts, the soonest first."""
+    """Return the next steps of rollouts that nobody halts, the soonest first."""
     going = (s for s in statuses if s.stage is not Stage.MONITORED and s.cluster not in halted)
     return sorted(map(_next, going), key=_soonest)
 
 
 def _fleet_next(fleet: FleetStatus | None) -> list[NextStep]:
-    """Where the fleet rollout goes, as long as it goes."""
+    """Return the fleet rollout's next step, while it runs."""
     if fleet is None or fleet.stage is not FleetStage.RUNNING or fleet.holds:
         return []
     waiting = ", ".join(f"{w.waiting} {w.wave.place_text}" for w in fleet.waves if w.waiting)
@@ -121,7 +127,7 @@ def _soonest(step: NextStep) -> tuple[bool, float, str]:
 
 
 def _at_risk(status: RolloutStatus) -> AtRisk | None:
-    """Before it writes anything a rollout guards nothing, and has no risks of its own: its sums say what lacks."""
+    """Return the quotas at risk; a rollout that has written nothing guards none, and its sums show the shortfall."""
     advisory = not status.stage.promises
     if not status.at_risk:
         if not status.phantom_gpus:
@@ -145,7 +151,7 @@ def _at_risk(status: RolloutStatus) -> AtRisk | None:
 
 
 def _blocked(status: RolloutStatus, now: datetime) -> list[Blocked]:
-    """By each hold that stands, and by its owner, where a decision is needed that lifts none of them."""
+    """Return one entry for each hold, and one for the owner where a decision is needed that lifts none of them."""
 
     def by(kind: str, who: str, since: datetime, reason: str) -> Blocked:
         at, stage, needs = status.cluster, status.stage, status.needs

@@ -1,4 +1,4 @@
-"""Who could give the command that something waits for."""
+"""Finds out who could give the command that a rollout, a request or a bring-up waits for."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ AskDesk = Callable[[Question[Any]], Awaitable[Any]]
 
 
 def key_awaited(*lines: str) -> str:
-    """The key, in the table of rights, of the first command that the lines name; empty: they name none."""
+    """Return the rights key of the first command that the lines name; empty: they name none."""
     typed = (match for text in lines for match in _TYPED.finditer(f"{text} "))
     keys = (_DOOR.get(match[2], f"{match[1] or 'rollout'}.{match[2]}") for match in typed)
     return next((key for key in keys if key in RIGHTS), "")
 
 
 async def who_could_now(ask: AskDesk, key: str, target: Target, subject: str = "") -> tuple[str, ...] | None:
-    """Who could give the command, as the access file in force names them: whoever launched, asked for or entered it is
-    left out where somebody else has to. None: there is no file. Nobody where the answer does not come in time."""
+    """Return who could give the command, as the access file in force names them, without the person who launched, asked
+    for or entered it where somebody else must act. None: there is no file. Empty: the answer did not come in time."""
     stands = await _in_time(ask(AccessNow()))
     if stands is None or (stands.version is not None and key not in RIGHTS):
         return ()
@@ -50,7 +50,8 @@ async def who_could_now(ask: AskDesk, key: str, target: Target, subject: str = "
 
 
 async def could_act_now(ask: AskDesk, status: RolloutStatus) -> tuple[str, ...]:
-    """Who could give the first command that the rollout needs. Without an access file: whom the policy lets resolve."""
+    """Return who could give the first command that the rollout needs; without an access file those whom the policy lets
+    resolve."""
     if not status.needs:
         return ()
     choices = status.undoing.choices if status.undoing is not None else ()
@@ -62,7 +63,7 @@ async def could_act_now(ask: AskDesk, status: RolloutStatus) -> tuple[str, ...]:
 
 
 async def lifted_by_others(ask: AskDesk, answer: LaunchAnswer, launcher: str) -> str:
-    """That whoever launched it may not resolve what holds it, and who may; empty where they may, or roles say it."""
+    """Say who may resolve its holds where its launcher may not; empty where they may, or an access file decides."""
     if not answer.lifters or is_one_of(launcher, answer.lifters):
         return ""
     stands = await _in_time(ask(AccessNow()))
@@ -77,7 +78,7 @@ async def lifted_by_others(ask: AskDesk, answer: LaunchAnswer, launcher: str) ->
 
 
 async def _in_time(answer: Awaitable[Any]) -> Any:
-    """None where it does not come in time."""
+    """Return the answer; None where it does not come in time."""
     try:
         return await asyncio.wait_for(answer, _SECONDS)
     except (BackstopError, TimeoutError):

@@ -1,4 +1,4 @@
-"""What every call to a workflow has in common: to start one, to command it, to ask it, and to tell why it failed."""
+"""Calls to workflows: start one, command it, query it, and say why that failed."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ class Calls:
         """Takes what a person should read while they wait, a sentence at a time."""
 
     async def unserved(self) -> bool:
-        """No worker polls, as far as Temporal knows; False also where it does not say."""
+        """Return whether no worker polls, as far as Temporal knows; False also where it does not say."""
         try:
             return await none_polls(self._client)
         except RPCError:
             return False
 
     def _signed(self, message: _MessageT, command: str, workflow_id: str) -> _MessageT:
-        """With the ticket of the command, where a front signs."""
+        """Return the message with the command's ticket, where a front signs."""
         return message if self._signer is None else self._signer(message, command, workflow_id)
 
     async def _start(
@@ -115,7 +115,7 @@ class Calls:
         what: str,
         seconds: float = 120,
     ) -> _AnswerT:
-        """What the new workflow answers to `launched`; one that no worker takes up is stopped again.
+        """Start a workflow and return its answer to `launched`; stop it again if no worker takes it up.
 
         `what`: for people, as "the launch of a". Errors: WorkflowAlreadyStartedError, those of models.errors.
         """
@@ -168,7 +168,10 @@ class Calls:
         gives_way: Callable[[], Awaitable[str]],
         already_open: Callable[[], Awaitable[BackstopError]],
     ) -> tuple[_AnswerT, str]:
-        """What is opened, and the id of the rehearsal that gave way to it; empty: none was there. Errors: theirs."""
+        """Open it, past a rehearsal; return the answer and the id of the rehearsal that gave way (empty: none).
+
+        Errors: theirs.
+        """
         try:
             return await opened(), ""
         except WorkflowAlreadyStartedError:
@@ -179,7 +182,7 @@ class Calls:
             raise await already_open() from None
 
     async def _rehearsal_is_over(self, workflow_id: str, rehearsal: str) -> None:
-        """It was aborted and has ended, which is waited for a while. Errors: Refusal where it has not."""
+        """Wait a while for the aborted rehearsal to end. Errors: Refusal where it has not ended."""
         try:
             await asyncio.wait_for(self._client.get_workflow_handle(workflow_id).result(), _ENDS_SECONDS)
         except TimeoutError:
@@ -191,7 +194,7 @@ class Calls:
             raise await self._told(error) from error
 
     async def _said_at_last(self, workflow_id: str, update_id: str, kind: type[_AnswerT]) -> _AnswerT:
-        """What one answers that has started, and whose first step a busy worker did not end: it is made anew."""
+        """Return the answer of a run whose first step a busy worker did not end: that step is made anew."""
         handle = self._client.get_workflow_handle(workflow_id)
 
         async def ask() -> _AnswerT:
@@ -207,7 +210,7 @@ class Calls:
             raise await self._told(error) from error
 
     async def _answered_before(self, workflow_id: str, update_id: str, kind: type[_AnswerT]) -> _AnswerT | None:
-        """What the one that runs answered to the same launch; None where it was another one that started it."""
+        """Return what the running workflow answered to the same launch; None where another launch started it."""
         handle = self._client.get_workflow_handle(workflow_id).get_update_handle(update_id, result_type=kind)
         try:
             answered: _AnswerT = await handle.result(rpc_timeout=_PATIENCE)
@@ -218,12 +221,12 @@ class Calls:
     async def _update(
         self, workflow_id: str, of: str, name: str, request: Model, kind: type[_AnswerT], what: str
     ) -> _AnswerT:
-        """The answer, asked for again (under one id) where the server let go of the command before it was taken.
+        """Return the answer, asking again (under one id) where the server dropped the command before it was taken.
 
-        It does when a rollout continues as new while something else arrives: that step of the workflow is made
-        anew, and its updates are answered with WorkflowNotReady, or that it is closing. Each try is signed anew: a
-        ticket is good for a minute. `of`: whose command it is, as the table of rights names it. `what`: for people, as
-        "approve of a".
+        The server does so when a rollout continues as new while something else arrives: that step of the workflow is
+        made anew, and its updates are answered with WorkflowNotReady, or that it is closing. Each try is signed
+        anew: a ticket is good for a minute. `of`: whose command it is, as the table of rights names it. `what`: for
+        people, as "approve of a".
         """
         handle = self._client.get_workflow_handle(workflow_id)
         update_id = same_id(f"{workflow_id} {name}", request)
@@ -261,10 +264,9 @@ class Calls:
         what: str,
         take_back: Callable[[asyncio.Future[_T]], Awaitable[bool]],
     ) -> _T:
-        """What comes of it once a worker takes it up. Where none does it is taken back: what failed happens no more.
+        """Return the result once a worker takes the call up. Where none does, take it back: then it never happens.
 
-        `take_back`: False where a worker has it already. Errors: Unavailable, and nothing comes of it; those of what
-        is begun.
+        `take_back`: False where a worker has it already. Errors: Unavailable, and nothing was done; those of `begin`.
         """
         await self._polled(what)
         asking = asyncio.ensure_future(begin())
@@ -285,7 +287,7 @@ class Calls:
             _leave(asking)
 
     async def _polled(self, what: str) -> None:
-        """Some worker polls, as far as Temporal knows. Errors: Unavailable, and nothing was given."""
+        """Check that some worker polls, as far as Temporal knows. Errors: Unavailable, and nothing was sent."""
         try:
             for left in reversed(range(_LOOKS)):
                 if self.heard.is_set() or not await self.unserved():
@@ -300,7 +302,7 @@ class Calls:
     async def _taken_back(
         self, asking: asyncio.Future[_T], take_back: Callable[[asyncio.Future[_T]], Awaitable[bool]]
     ) -> bool:
-        """Whether nothing comes of it. Errors: Unavailable where Temporal does not say so."""
+        """Return whether the call was taken back. Errors: Unavailable where Temporal does not say so."""
         if asking.done():
             return False
         try:
@@ -310,7 +312,10 @@ class Calls:
             raise Unavailable(f"{why}; whether it is carried out is not known: look at `backstop status`") from error
 
     async def _read_by_worker(self, asking: asyncio.Future[_T]) -> _T:
-        """The answer to what changes nothing. Errors: Unavailable where no worker polls; those of the question."""
+        """Return the answer to a call that changes nothing.
+
+        Errors: Unavailable where no worker polls; those of the question.
+        """
         try:
             if not await _is_done(asking, _SILENT_SECONDS):
                 if not self.heard.is_set() and await self.unserved():
@@ -321,10 +326,10 @@ class Calls:
             _leave(asking)
 
     async def _query(self, workflow_id: str, name: str, kind: type[_AnswerT]) -> _AnswerT:
-        """The workflow's answer, asked for again while it moves on.
+        """Return the workflow's answer, asking again while it moves on.
 
         One that was terminated before it took in all that had reached it would move on for ever, and no worker may
-        answer for it: that is told as if there were no such workflow.
+        answer for it: that error is the same as for a workflow that does not exist.
         """
         handle = self._client.get_workflow_handle(workflow_id)
         for tries_left in reversed(range(_QUESTIONS)):
@@ -342,14 +347,14 @@ class Calls:
         raise AssertionError("the last try neither answered nor failed")
 
     async def _query_open(self, workflow_id: str, name: str, kind: type[_AnswerT]) -> _AnswerT:
-        """As `_query`, of what may still come. One that was terminated answers as it last stood, and nothing comes."""
+        """Query as `_query`, for a workflow that must still run. A terminated one would answer with its last state."""
         answer = await self._query(workflow_id, name, kind)
         if await was_stopped(self._client, workflow_id):
             raise RPCError(_STOPPED, RPCStatusCode.NOT_FOUND, b"")
         return answer
 
     async def _told(self, error: BaseException, cluster: str = "") -> BackstopError:
-        """Temporal's errors as ours: one sentence, and what to do next in its type."""
+        """Return Temporal's error as ours: one sentence, and what to do next in its type."""
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, ApplicationError):
             cause = getattr(cause, "cause", None) or cause.__cause__
@@ -375,7 +380,7 @@ class Calls:
 
 
 async def _read(start: WithStartWorkflowOperation[Any, Any]) -> None:
-    """The start holds the error of its update again: unread, it would be printed at exit."""
+    """Read the error of a start that failed with its update: unread, it would be printed at exit."""
     with contextlib.suppress(WorkflowAlreadyStartedError, RPCError, TimeoutError):
         await asyncio.wait_for(start.workflow_handle(), 0.1)
 
@@ -386,13 +391,13 @@ async def _is_done(asking: asyncio.Future[Any], seconds: float) -> bool:
 
 
 def _leave(asking: asyncio.Future[Any]) -> None:
-    """Nobody waits for it any more, nor reads how it failed."""
+    """Abandon a task: nobody awaits it or reads its error any more."""
     asking.cancel()
     asking.add_done_callback(lambda left: None if left.cancelled() else left.exception())
 
 
 async def stopped_again(handle: WorkflowHandle[Any, Any]) -> bool:
-    """Whether no worker had taken it up: then it has ended, and was never begun."""
+    """Terminate the run if no worker has taken it up, so that nothing of it happens; return whether that was so."""
     if (await handle.describe(rpc_timeout=_SHORT)).history_length > NEW_EVENTS:
         return False
     await handle.terminate(reason="no worker has taken it up", rpc_timeout=_SHORT)
@@ -400,7 +405,7 @@ async def stopped_again(handle: WorkflowHandle[Any, Any]) -> bool:
 
 
 async def _until_taken(ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-    """The answer, asked for again while the server lets go of the call before the workflow takes it."""
+    """Return the answer, asking again while the server drops the call before the workflow takes it."""
     for tries_left in reversed(range(_TRIES)):
         try:
             return await ask()
@@ -412,7 +417,7 @@ async def _until_taken(ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
 
 
 def _not_taken(error: RPCError) -> bool:
-    """The workflow did not take the call, and will when asked again: this run, the next, or it has ended."""
+    """Return whether to ask again: the workflow did not take the call, and this run or the next one will answer it."""
     return any(words in error.message for words in (_CLOSING, _FIRST_STEP)) or any(
         detail.Is(WorkflowNotReadyFailure.DESCRIPTOR) for detail in error.grpc_status.details
     )

@@ -1,4 +1,4 @@
-"""The access file, as it is handed in: read whole, and all that is wrong with it told at once."""
+"""Reads the access file whole, and reports all that is wrong with it at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PARTS: dict[str, type[Person] | type[Service] | type[Grant]] = {
 
 
 def read_access(path: str | FilePath) -> AccessFile:
-    """Errors: BadFile with all that is wrong with it, each with line, field and value."""
+    """Read an access file. Errors: BadFile with all that is wrong with it, each with line, field and value."""
     handed = handed_in(path, "the field grants", "an access file")
     try:
         file = AccessFile.model_validate(handed.data)
@@ -39,7 +39,7 @@ def read_access(path: str | FilePath) -> AccessFile:
 
 
 def _beside(handed: Handed) -> Iterator[Problem]:
-    """What does not fit together, of the entries that are well by themselves: the model's own check stops at once."""
+    """Yield what does not fit together among entries that are valid one by one: the model's own check stops at once."""
     parts: dict[str, list[Any]] = {}
     places: dict[str, list[int]] = {}
     complete = True

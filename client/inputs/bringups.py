@@ -1,8 +1,8 @@
-"""What people hand in to bring clusters up: recipes, and entries as YAML or from a spreadsheet.
+"""Reads what people hand in to bring clusters up: recipes, and entries as YAML or from a spreadsheet.
 
-Entries are checked against their recipes before anything is sent: a placeholder that nothing fills and a recipe that is
-not there are told together, each with its line. Whether first quotas fit under C the ledger alone knows, which has the
-fleet's policy.
+Entries are checked against their recipes before anything is sent: a placeholder without a value and an unknown recipe
+are reported together, each with its line. Only the ledger, which has the fleet's policy, knows whether first quotas fit
+under C.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ BRINGUP_TEMPLATES = {kind.word: kind.template for kind in _KINDS}
 
 
 def read_recipes(path: str) -> RecipeFile:
-    """The recipes of a file. "-": standard input. Errors: BadFile with all that is wrong with it; BadInput."""
+    """Read the recipes of a file. "-": standard input. Errors: BadFile with all that is wrong with it; BadInput."""
     return handed_in(path, "the field recipes").check(RecipeFile)
 
 
 def read_entries(paths: Sequence[str], recipes: RecipeFile) -> tuple[BringupEntry, ...]:
-    """The clusters to be brought up, of one YAML file or of tables, each one's recipe filled by its values.
+    """Read the clusters to bring up, from one YAML file or from tables; each one's values fill its recipe.
 
     Errors: BadFile with all that is wrong with them; BadInput.
     """
@@ -74,7 +74,7 @@ def read_entries(paths: Sequence[str], recipes: RecipeFile) -> tuple[BringupEntr
 
 
 def _against(entry: BringupEntry, number: int, recipes: RecipeFile) -> list[Problem]:
-    """What is wrong with the entry for its recipe."""
+    """Return what is wrong with the entry for its recipe."""
     place: Path = ("bringups", number)
 
     def problem(field: str, text: str) -> Problem:
@@ -104,7 +104,7 @@ def _against(entry: BringupEntry, number: int, recipes: RecipeFile) -> list[Prob
 
 
 def _tabled(paths: Sequence[str]) -> Handed:
-    """The document that the tables make up."""
+    """Return the document that the tables make up."""
     tables = [read_table(path, _KINDS) for path in paths]
     document = _Entries("bringups")
     for table in one_of_each(tables, _KINDS, "backstop bringup template"):
@@ -126,7 +126,7 @@ class _Entries(TabledDocument):
 
 
 def _islands(row: TableRow) -> list[dict[str, Any]]:
-    """`island1:22; island2:22`: each with its nodes."""
+    """Parse `island1:22; island2:22` into islands, each with its nodes."""
     islands = []
     for part in filter(None, (part.strip() for part in re.split("[;,]", row.cells["islands"]))):
         name, _, nodes = part.rpartition(":")

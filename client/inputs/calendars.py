@@ -1,4 +1,4 @@
-"""iCalendar files as declared windows. Source: RFC 5545.
+"""Reads iCalendar files as declared windows. Source: RFC 5545.
 
 An event names its clusters by its location, with commas between them, its kind by a category (maintenance, sev,
 freeze), and what it takes by X-BACKSTOP-GPUS and X-BACKSTOP-ISLANDS. A series of events is followed for a year.
@@ -38,7 +38,7 @@ _KINDS = {kind.value: kind for kind in WindowKind}
 
 
 class CalendarRead(NamedTuple):
-    """What a file declares, and of each event that is left out what is wrong with it."""
+    """The windows that a file declares, and for each event that was left out what is wrong with it."""
 
     declared: tuple[Declared, ...]
     left_out: tuple[str, ...] = ()
@@ -47,11 +47,11 @@ class CalendarRead(NamedTuple):
 def read_calendar(
     path: str, now: datetime, clusters: Sequence[str] = (), kind: WindowKind = WindowKind.MAINTENANCE
 ) -> CalendarRead:
-    """What the file's events declare, from now on; an event that is cancelled takes back what it declared.
+    """Read the windows that the file's events declare, from now on; a cancelled event withdraws its own.
 
-    One that cannot be read is left out, with all of its UID, and takes nothing back.
-    `clusters`: of all events, whatever their location. `kind`: of events without a category that is one.
-    Errors: BadInput naming the file, the event and what is wrong with it, where none is left, and for what is no file.
+    An event that cannot be read is left out, with all others of its UID, and withdraws nothing. `clusters`: of all
+    events, whatever their location. `kind`: of events that have no category with a kind. Errors: BadInput naming the
+    file, the event and its fault, where no event is left, and where the file is no calendar.
     """
     name = Path(path).name
     calendar = _parsed(path, name)
@@ -86,7 +86,7 @@ def read_calendar(
 def _declared(
     source: str, events: Sequence[Any], name: str, now: datetime, clusters: Sequence[str], kind: WindowKind
 ) -> Declared:
-    """Of the events of one UID: a series, and what departs from it."""
+    """Return the windows of one UID's events: a series, and its exceptions."""
     for event in events:
         _refuse_nonsense(event, name, now)
     windows: list[tuple[str, Window]] = []
@@ -98,7 +98,7 @@ def _declared(
 
 
 def _coming(events: Sequence[Any], name: str, now: datetime) -> list[Any]:
-    """Each time that one of these takes place within a year, those that have begun included."""
+    """Return each time that these events take place within a year, times that have begun included."""
     calendar = icalendar.Calendar()
     for event in events:
         calendar.add_component(event)
@@ -130,7 +130,7 @@ def _parsed(path: str, name: str) -> Any:
 
 
 def _with_durations_as_written(data: bytes) -> bytes:
-    """Each DURATION, unfolded, has its text beside it in a property of our own."""
+    """Return the text with each DURATION, unfolded, repeated as it was written in a property of our own."""
     unfolded = re.sub(rb"\r?\n[ \t]", b"", data)
     return re.sub(rb"(?im)^(DURATION(?:;[^:\r\n]*)?:([^\r\n]*))", rb"\1\n" + _AS_WRITTEN.encode() + rb":\2", unfolded)
 
@@ -174,7 +174,7 @@ def _kind(event: Any) -> WindowKind | None:
 
 
 def _moment(event: Any, field: str, name: str) -> datetime:
-    """A day begins at midnight UTC. A time without a zone could be any: it is refused."""
+    """Return a property's time; a day begins at midnight UTC. A time without a zone is ambiguous: it is refused."""
     value = event[field].dt
     if isinstance(value, datetime):
         if value.tzinfo is None:
@@ -191,7 +191,7 @@ def _without_zone(event: Any, field: str, value: datetime, zone: str | None, nam
 
 
 def _refuse_unknown_zones(event: Any, name: str) -> None:
-    """A cancelled or an added time in an unknown zone could be any, too."""
+    """Refuse an unknown zone in a cancelled or added time: that time is ambiguous too."""
     for field in _DATES:
         properties = event.get(field, ())
         for each in properties if isinstance(properties, list) else [properties]:
@@ -202,9 +202,10 @@ def _refuse_unknown_zones(event: Any, name: str) -> None:
 
 
 def _end(event: Any, name: str) -> datetime:
-    """When one time of an event ends: weeks and days of a DURATION are on the wall's clock, hours and less are exact.
+    """Return when one time of an event ends: weeks and days of a DURATION follow the wall clock, hours and less are
+    exact.
 
-    Source: RFC 5545, 3.3.6. An added time (RDATE) may have another length than its event: that one is gone by.
+    Source: RFC 5545, 3.3.6. An added time (RDATE) may have a length other than its event's: then that length holds.
     """
     ends, starts = _moment(event, "DTEND", name), event["DTSTART"].dt
     parts = _DURATION.fullmatch(str(event.get(_AS_WRITTEN, "")).strip())
@@ -220,7 +221,7 @@ def _end(event: Any, name: str) -> datetime:
 
 
 def _refuse_nonsense(event: Any, name: str, now: datetime) -> None:
-    """What the library would turn round, or follow for ever."""
+    """Refuse an event that the library would misread or expand without end."""
     if "DTSTART" not in event:
         raise BadInput(f"{name}: event {_title(event)!r} has no DTSTART")
     rules = _rules(event)

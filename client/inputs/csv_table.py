@@ -1,4 +1,4 @@
-"""A CSV that people hand in, gzipped or not: its columns are checked, and each row knows its line."""
+"""Reads a CSV that people hand in, gzipped or not: its columns are checked, and each row knows its line."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ CsvRow = tuple[int, list[str]]
 
 
 def says_nothing(cell: str) -> bool:
-    """Empty, or as other programs write what they do not know: NaN, null."""
+    """Return whether a cell is empty, or has what other programs write for unknown: NaN, null."""
     return cell.strip().lower() in _UNKNOWN
 
 
 def latest(now: datetime | None) -> float:
-    """No look is later: nobody has seen what is to come. A day is left to clocks and zones that differ.
+    """Return the latest time that a sample may have: a day from now, because clocks and zones differ.
 
     Units: seconds since 1970. `now`: this moment.
     """
@@ -44,7 +44,7 @@ TOO_LATE = "is more than a day ahead of now"
 
 
 def csv_text(path: str | Path) -> tuple[str, str]:
-    """What to call the file, and its text. Errors: BadInput."""
+    """Return the file's name for messages, and its text. Errors: BadInput."""
     name, raw = content(path)
     if raw[:2] == b"\x1f\x8b":
         try:
@@ -55,7 +55,7 @@ def csv_text(path: str | Path) -> tuple[str, str]:
 
 
 def csv_rows(name: str, text: str, delimiter: str = ",", skipped: int = 0) -> Iterator[CsvRow]:
-    """Each row with the line it begins on. `skipped`: lines of the file before the text. Errors: BadInput."""
+    """Return each row with the line it begins on. `skipped`: lines of the file before the text. Errors: BadInput."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
     line = skipped + 1
     try:
@@ -67,9 +67,9 @@ def csv_rows(name: str, text: str, delimiter: str = ",", skipped: int = 0) -> It
 
 
 class CsvTable:
-    """Rows come one by one. `line` is the last one's.
+    """A table whose rows come one by one. `line`: the last row's.
 
-    `needed` and `optional` columns; where none is needed, any may be there.
+    `needed` and `optional` columns; without needed ones any column may be there.
     Errors: BadInput naming the file, the line, and the column or the value.
     """
 
@@ -98,7 +98,7 @@ class CsvTable:
         return cls(name, csv_rows(name, text), needed, optional)
 
     def rows(self) -> Iterator[list[str]]:
-        """The cells as they stand, a row at least; empty lines are skipped."""
+        """Yield the cells of each row as they are; there is at least one row, and empty lines are skipped."""
         width, empty = len(self.columns), True
         for self.line, row in self._rows:  # noqa: B020
             if row:
@@ -110,7 +110,7 @@ class CsvTable:
             raise BadInput(f"{self.name} has no rows below its header")
 
     def records(self) -> Iterator[dict[str, str]]:
-        """The rows by column, without blanks around the values."""
+        """Yield the rows by column, without blanks around the values."""
         for row in self.rows():
             yield {column: cell.strip() for column, cell in zip(self.columns, row, strict=True)}
 
@@ -120,5 +120,5 @@ class CsvTable:
         return int(text)
 
     def bad(self, what: str, line: int | None = None) -> BadInput:
-        """Of the last row, or of another line."""
+        """Return the error for the last row, or for another line."""
         return BadInput(f"{self.name}, line {line or self.line}: {what}")

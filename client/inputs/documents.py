@@ -1,7 +1,7 @@
-"""The documents that people hand in: a fleet and what else is YAML or JSON.
+"""Reads the documents that people hand in: a fleet, and others in YAML or JSON.
 
-A file is read and checked whole before anything is done with it. What is wrong with it is one sentence
-with the file, the line and the field, and the value.
+A file is read and checked whole before anything is done with it. An error is one sentence with the file, the line, the
+field and the value.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ModelT = TypeVar("_ModelT", bound=Model)
 
 @dataclass(frozen=True)
 class Handed:
-    """A document as it was handed in."""
+    """A document as a person handed it in."""
 
     name: str
     """What to call the file, or the files."""
@@ -54,7 +54,7 @@ class Handed:
     """Where parts of it stand: `recipes.yaml, line 12`."""
 
     def check(self, model: type[_ModelT]) -> _ModelT:
-        """Errors: BadFile with all that is wrong with it."""
+        """Validate the document. Errors: BadFile with all that is wrong with it."""
         try:
             return model.model_validate(self.data)
         except ValidationError as error:
@@ -67,7 +67,7 @@ class Handed:
 
 
 def handed_in(path: str | FilePath, fields: str, what: str = "") -> Handed:
-    """A file that is one document, not yet checked. In words: `fields` that it has at least, and `what` it is.
+    """Read a file that is one document, without checking it. In words: its least `fields`, and `what` it is.
 
     JSON when the name ends in .json, or when the content is; else YAML. "-": standard input. Errors: BadInput.
     """
@@ -86,7 +86,7 @@ def handed_in(path: str | FilePath, fields: str, what: str = "") -> Handed:
 
 @dataclass(frozen=True)
 class FleetDocument:
-    """A fleet as it was handed in."""
+    """A fleet, and the document that a person handed in."""
 
     fleet: Fleet
     name: str
@@ -98,7 +98,7 @@ class FleetDocument:
 
 
 def read_fleet(path: str | FilePath) -> Fleet:
-    """The fleet that the file describes, each cluster's policy checked with the default laid under it.
+    """Read the file's fleet; each cluster's policy is checked on top of the default policy.
 
     JSON when the name ends in .json, or when the content is; else YAML. "-": standard input.
     Errors: BadFile with all that is wrong with it.
@@ -107,12 +107,12 @@ def read_fleet(path: str | FilePath) -> Fleet:
 
 
 def read_fleet_document(path: str | FilePath) -> FleetDocument:
-    """The same, and where its parts stand."""
+    """Read the file's fleet, and the lines of its parts."""
     return fleet_document(handed_in(path, "the field clusters", "a fleet file"))
 
 
 def fleet_document(handed: Handed, *, partial: bool = False) -> FleetDocument:
-    """Errors: BadFile with all that is wrong with it."""
+    """Return the fleet of a document. Errors: BadFile with all that is wrong with it."""
     fleet, problems = None, list[Problem]()
     try:
         fleet = Fleet.model_validate(handed.data)
@@ -128,7 +128,7 @@ def fleet_document(handed: Handed, *, partial: bool = False) -> FleetDocument:
 
 
 def _beside(data: dict[str, Any], problems_before: Sequence[Problem]) -> list[Problem]:
-    """What else is wrong with parts that are well by themselves: the checks of the whole stop at the first fault."""
+    """Return the other problems of valid parts: the checks of the whole stop at the first fault."""
     paths = {problem.path for problem in problems_before}
     faulty = {path[1] for path in paths if path[:1] == ("clusters",) and len(path) > 1}
     try:
@@ -175,30 +175,33 @@ def _of_policy(default: Policy, own: Mapping[str, Any], number: int) -> list[Pro
 
 
 def read_milestones(path: str | FilePath) -> MilestoneFile:
-    """The plan's milestones, as YAML or JSON. "-": standard input. Errors: BadInput."""
+    """Read the plan's milestones, as YAML or JSON. "-": standard input. Errors: BadInput."""
     from models.reports.milestones import MilestoneFile
 
     return read_document(path, MilestoneFile, "the field milestones")
 
 
 def read_flex_demand(path: str | FilePath) -> FlexDemand:
-    """What is to be divided among whom, as YAML or JSON. "-": standard input. Errors: BadInput."""
+    """Read the GPUs to divide and the teams to divide them among, as YAML or JSON. "-": standard input.
+
+    Errors: BadInput.
+    """
     from models.flex.division import FlexDemand
 
     return read_document(path, FlexDemand, "the fields capacity_gpus and teams")
 
 
 def read_flex_story(path: str | FilePath) -> FlexStory:
-    """A cluster, its teams and what happens, as YAML or JSON. "-": standard input. Errors: BadInput."""
+    """Read a story, as YAML or JSON: a cluster, its teams and events. "-": standard input. Errors: BadInput."""
     from models.flex.scenario import FlexStory
 
     return read_document(path, FlexStory, "the fields capacity_gpus, teams and steps")
 
 
 def read_document(path: str | FilePath, model: type[_ModelT], fields: str) -> _ModelT:
-    """A file that is one document. `fields`: what it has at least, in words.
+    """Read a file that is one document. `fields`: its least fields, in words.
 
-    Errors: BadInput with the first thing that is wrong with it, and how many more there are.
+    Errors: BadInput with the first fault and the number of others.
     """
     handed = handed_in(path, fields)
     try:
@@ -208,7 +211,7 @@ def read_document(path: str | FilePath, model: type[_ModelT], fields: str) -> _M
 
 
 def read_policy(default: Policy, settings: Mapping[str, Any], options: Mapping[str, str]) -> Policy:
-    """The default with single settings laid over it. `options`: how the person spelt each one.
+    """Return the default policy with single settings laid over it. `options`: how the person spelt each one.
 
     Errors: BadInput naming the option and the value.
     """
@@ -222,13 +225,13 @@ def read_policy(default: Policy, settings: Mapping[str, Any], options: Mapping[s
 
 
 def _text(path: str | FilePath) -> tuple[str, str]:
-    """What to call the file, and its text."""
+    """Return the file's name for messages, and its text."""
     name, raw = content(path)
     return name, decode_text(name, raw)
 
 
 def content(path: str | FilePath) -> tuple[str, bytes]:
-    """What to call the file, and its bytes. Errors: BadInput."""
+    """Return the file's name for messages, and its bytes. Errors: BadInput."""
     if str(path) == STANDARD_INPUT:
         return "standard input", sys.stdin.buffer.read()
     name = str(path)
@@ -244,7 +247,7 @@ def content(path: str | FilePath) -> tuple[str, bytes]:
 
 
 def decode_text(name: str, raw: bytes) -> str:
-    """The text of a file. Errors: BadInput naming the line."""
+    """Return the text of a file. Errors: BadInput naming the line."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

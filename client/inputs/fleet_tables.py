@@ -1,4 +1,4 @@
-"""A fleet from a spreadsheet: tables of clusters, quotas and teams, which are told apart by their headers."""
+"""Reads a fleet from a spreadsheet: tables of clusters, quotas and teams, which their headers tell apart."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ FLEET_TEMPLATES = {kind.word: kind.template for kind in _KINDS}
 
 
 def read_fleet_files(paths: Sequence[str]) -> FleetDocument:
-    """One fleet file, or tables that make one up. Errors: BadFile with all that is wrong with them; BadInput."""
+    """Read one fleet file, or tables that make one up. Errors: BadFile with all that is wrong with them; BadInput."""
     tabled = are_tables(paths, "fleet files", "clusters and quotas")
     return read_fleet_tables(paths) if tabled else read_fleet_document(paths[0])
 
 
 def read_fleet_tables(paths: Sequence[str]) -> FleetDocument:
-    """The fleet that the tables make up together. Errors: BadFile with all that is wrong with them; BadInput."""
+    """Read the fleet that the tables make up together. Errors: BadFile with all that is wrong with them; BadInput."""
     tables = [_of_a_fleet(read_table(path, _KINDS)) for path in paths]
     fleet = _Fleet("clusters")
     for table in one_of_each(tables, _KINDS, "backstop fleet template"):
@@ -79,7 +79,7 @@ def read_fleet_tables(paths: Sequence[str]) -> FleetDocument:
 
 
 def _of_a_fleet(table: Table) -> Table:
-    """Errors: BadInput where a column names a setting that there is not."""
+    """Return the table. Errors: BadInput where a column names a setting that does not exist."""
     for column in table.rows[0][1] if table.rows else ():
         if table.kind.is_setting(column) and column.removeprefix(POLICY) not in Policy.model_fields:
             raise BadInput(
@@ -123,7 +123,7 @@ class _Fleet(TabledDocument):
 
 
 def _agree(row: TableRow, cluster: Mapping[str, Any], fields: Mapping[str, Any], policy: Mapping[str, Any]) -> None:
-    """A cluster of several islands has several rows, which say the same of it, or nothing."""
+    """Report where a row contradicts an earlier one: a cluster of several islands has several rows."""
     for name, value, standing in (
         *((f, fields[f], cluster.get(f)) for f in fields),
         *((f"{POLICY}{k}", policy[k], cluster.get("policy", {}).get(k)) for k in policy),

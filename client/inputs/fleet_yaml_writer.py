@@ -1,4 +1,4 @@
-"""A fleet document as YAML that plain_yaml reads back as it was."""
+"""Writes a fleet document as YAML that plain_yaml reads back unchanged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ teams:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Texts that would read as something else are quoted; nothing is an alias; a leaf of the tree takes one line."""
+    """A dumper that quotes ambiguous texts, writes no aliases, and puts a leaf of the tree into one line."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -42,7 +42,7 @@ def _mapping(dumper: yaml.SafeDumper, value: dict[str, Any]) -> yaml.Node:
 
 
 def _flat(values: Collection[Any]) -> bool:
-    """What goes into one line: values, and lists of values."""
+    """Return whether these go into one line: values, and lists of values."""
     return not any(isinstance(v, dict) or (isinstance(v, list) and any(map(_nested, v))) for v in values)
 
 
@@ -60,5 +60,8 @@ _Dumper.add_representer(list, _list)
 
 
 def fleet_yaml(document: dict[str, Any]) -> str:
-    """The document in its own order of fields. It has texts, numbers, booleans, None, lists and mappings alone."""
+    """Return the document as YAML, in its own order of fields.
+
+    It has only texts, numbers, booleans, None, lists, mappings.
+    """
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)

@@ -1,4 +1,4 @@
-"""Health as it was looked at: a CSV with a row for each look at a cluster or one of its islands."""
+"""Reads health samples: a CSV with a row for each look at a cluster or one of its islands."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def read_health(
     now: datetime | None = None,
     left_out: dict[str, str] | None = None,
 ) -> tuple[HealthSample, ...]:
-    """The samples of a health CSV by time, then cluster: one for each cluster and time.
+    """Return the samples of a health CSV by time, then cluster: one for each cluster and time.
 
-    A row without an island (the column may be absent) speaks for its cluster's only island. `now`: this moment.
-    `left_out`: takes clusters with a row that is wrong, and what is; all rows of such a one are left out. Without it,
-    and where none is left, the first such row is refused. Errors: BadInput.
+    A row without an island (the column may be absent) counts for its cluster's only island. `now`: this moment.
+    `left_out`: takes each cluster that has a wrong row, with the fault; all rows of such a cluster are left out.
+    Without it, and where no cluster is left, the first such row is refused. Errors: BadInput.
     """
     end = latest(now)
     table = CsvTable.read(path, _NEEDED, _OPTIONAL)
@@ -95,7 +95,7 @@ def _island(table: CsvTable, row: Mapping[str, str], names: Mapping[str, tuple[s
 
 @lru_cache(4096)
 def _instant(text: str) -> datetime:
-    """Errors: ValueError that goes on after the column's name."""
+    """Parse a time. Errors: ValueError with a text that goes on after the column's name."""
     try:
         at = datetime.fromisoformat(text)
         instant = at.astimezone(UTC)

@@ -1,9 +1,9 @@
-"""Health history as hours: CSV files of node or GPU counts, gzipped or not, with one cluster or many.
+"""Reads health history as hours: CSV files of node or GPU counts, gzipped or not, with one cluster or many.
 
-Two kinds of file are understood. Hourly: one row for each hour, with the worst instant and the mean of what was
-healthy. Samples: what `backstop fleet import --health` takes, a row for each look at a cluster or one of its islands;
-a sample stands until the next one, for an hour at most, and a cluster is known where all of its islands are. What no
-row speaks for is unknown, not healthy.
+There are two kinds of file. Hourly: one row for each hour, with the lowest and the mean count of healthy units.
+Samples: the file that `backstop fleet import --health` takes, a row for each look at a cluster or one of its islands;
+a sample holds until the next one, for an hour at most, and a cluster is known where all of its islands are. Hours that
+no row covers are unknown, not healthy.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _MOST = 10**7
 
 
 def read_series(path: str | Path, gpus_per_node: int | None = None, now: datetime | None = None) -> tuple[Series, ...]:
-    """The hours of each cluster in the file, in the order of their names. `now`: this moment.
+    """Return the hours of each cluster in the file, in the order of their names. `now`: this moment.
 
     Units: the file's, nodes or GPUs; `gpus_per_node` says how many GPUs fail together where it counts GPUs (8). Columns
-    that name no unit count GPUs where it is given, else nodes.
+    that name no unit count GPUs where `gpus_per_node` is given, else nodes.
     Errors: BadInput naming file, line, column and value.
     """
     return _Histories(CsvTable.read(path), gpus_per_node, latest(now)).series()
@@ -47,7 +47,7 @@ class _Rows:
 
 
 class _Histories:
-    """One CSV on its way to series."""
+    """Reads one CSV into series."""
 
     def __init__(self, table: CsvTable, gpus_per_node: int | None, latest: float) -> None:
         self._table = table
@@ -71,7 +71,7 @@ class _Histories:
         return tuple(make(cluster, clusters[cluster]) for cluster in sorted(clusters))
 
     def _columns(self, header: list[str]) -> None:
-        """Which column holds what, in which unit."""
+        """Set which column holds what, and in which unit."""
         columns = ", ".join(header)
         ways = [of for of in ("_nodes", "_gpus", "") if f"total{of}" in header]
         if len(ways) != 1:
@@ -139,7 +139,7 @@ class _Histories:
         return [cells[at] for cells in rows.cells]
 
     def _numbers(self, meaning: str, rows: _Rows) -> Hours:
-        """The column as numbers from zero to `_MOST`."""
+        """Return the column as numbers from zero to `_MOST`."""
         cells = self._column(meaning, rows)
         try:
             numbers = np.array(cells, dtype=np.float64)
@@ -163,7 +163,7 @@ class _Histories:
         return (times // 3600).astype(np.int64)
 
     def _times(self, rows: _Rows) -> Hours:
-        """Seconds of each row; a time without a zone is taken as UTC."""
+        """Return the seconds of each row; a time without a zone is taken as UTC."""
         if "time" not in self._at:
             return self._counts("hour", rows) * 3600.0
         times = np.array([_seconds(cell) for cell in self._column("time", rows)])
@@ -197,7 +197,7 @@ class _Histories:
         planned: Hours,
         rows: _Rows,
     ) -> Series:
-        """The values at their hours; what lies between is unknown."""
+        """Return the values at their hours; hours between them are unknown."""
         first = int(hours.min())
         length = int(hours.max()) - first + 1
         self._spanning(cluster, length, rows.lines[int(hours.argmax())])
@@ -213,7 +213,7 @@ class _Histories:
         return Series(cluster, placed(total), placed(worst), placed(mean), absent, self._node, self._unit, first)
 
     def _spanning(self, cluster: str, hours: int, line: int) -> None:
-        """Errors: BadInput for so long a time that a slip is likelier."""
+        """Refuse a time span so long that an error in the file is likelier. Errors: BadInput."""
         if hours > _MOST_HOURS:
             raise self._table.bad(
                 f"cluster {shown(cluster)} spans {count_text(hours, 'hour')}: more than fifty years", line
@@ -222,7 +222,7 @@ class _Histories:
     # --- faults -----------------------------------------------------------------------------------
 
     def _refuse(self, rows: _Rows, wrong: npt.NDArray[np.bool_], meaning: str, what: str) -> None:
-        """Errors: BadInput about the first row that is wrong."""
+        """Raise BadInput about the first row that is wrong."""
         if wrong.any():
             row = int(np.argmax(wrong))
             value = shown(rows.cells[row][self._at[meaning]].strip())

@@ -1,4 +1,4 @@
-"""Jobs as people export them: a CSV with a line for each."""
+"""Reads jobs as people export them: a CSV with a line for each."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ClassesOf = Mapping[tuple[str, str], Sequence[str]]
 
 
 def read_jobs(path: str | Path, classes: ClassesOf | None = None) -> tuple[ClusterJob, ...]:
-    """The jobs of a CSV; empty cells are left out. Errors: BadInput naming the file, the line and the value.
+    """Read the jobs of a CSV; empty cells are left out. Errors: BadInput naming the file, the line and the value.
 
-    `classes`: those of the quotas that are known; a job of one of these is of none but its classes.
+    `classes`: those of the known quotas; a job of such a quota belongs to one of them.
     """
     table = CsvTable.read(path, _NEEDED, [field for field in ClusterJob.model_fields if field not in _NEEDED])
     lines: dict[tuple[object, ...], int] = {}
@@ -43,7 +43,7 @@ def read_jobs(path: str | Path, classes: ClassesOf | None = None) -> tuple[Clust
 
 
 def classes_in(fleet: Fleet) -> ClassesOf:
-    """Of its quotas, as far as the file says them: where it says no policy, the ledger's stands."""
+    """Return the classes of the fleet's quotas; a quota whose policy the file does not give is left to the ledger."""
     classes: dict[tuple[str, str], tuple[str, ...]] = {}
     for cluster in fleet.clusters:
         has_policy = "policy" in fleet.model_fields_set or "classes" in cluster.policy

@@ -1,12 +1,12 @@
-"""YAML as people mean it, fast: `010` and `no` stay text, a key given twice is refused.
+"""Reads YAML the way people mean it, fast: `010` and `no` stay text, a key given twice is refused.
 
 Theory of operation. libyaml's events are folded into plain dicts and lists as they come. PyYAML's own way
 (events, nodes with marks, generators, objects) takes several times as long on a large fleet, and loses a
-duplicate key on the way. Plain scalars follow YAML 1.2's core schema, but that a number with a leading
-zero stays text: 1.1 reads 0345 as 229, and neither reading is what a quota should rest on.
+duplicate key on the way. Plain scalars follow YAML 1.2's core schema, except that a number with a leading
+zero stays text: 1.1 reads 0345 as 229, and a quota should rest on neither reading.
 
-Garbage collection rests meanwhile: everything made here stays reachable, and looking through a million
-young containers again and again was most of the time.
+Garbage collection is off meanwhile: everything made here stays reachable, and scanning a million young containers again
+and again took most of the time.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _FREE_NODES = 5_000_000
 
 
 def load(text: str, source: str) -> Any:
-    """The one document in `text` as dicts, lists, text, numbers, booleans and None; None when there is none.
+    """Return the one document in `text` as dicts, lists, text, numbers, booleans and None; None where there is none.
 
-    Errors: BadInput naming `source`, the line and what is wrong.
+    Errors: BadInput naming `source`, the line and the fault.
     """
     with _gc_resting():
         return _Folder(text, source).document()
 
 
 def lines_of(text: str, paths: Sequence[tuple[str | int, ...]]) -> list[int | None]:
-    """The line (from 1) of the deepest part of each path that the document has; None where it cannot be told."""
+    """Return the line (from 1) of the deepest part of each path that the document has; None where it is not known."""
     try:
         with _gc_resting():
             node = yaml.compose(text, Loader=yaml.CSafeLoader)
@@ -126,7 +126,7 @@ class _Folder:
         return event
 
     def _node(self, event: yaml.Event) -> tuple[Any, int]:
-        """The value that begins with this event, and how many nodes it stands for, aliases followed."""
+        """Return the value that begins with this event, and its number of nodes, aliases followed."""
         if isinstance(event, yaml.ScalarEvent):
             result = self._scalar(event), 1
         elif isinstance(event, yaml.AliasEvent):
@@ -181,7 +181,7 @@ class _Folder:
         return ({**merged, **fields} if merged else fields), size
 
     def _merge(self, value: Any, mark: _Marked | None) -> dict[str, Any]:
-        """What `<<` brings in; the first of several wins, as YAML has it."""
+        """Return the mapping that `<<` merges in; the first of several wins, as in YAML."""
         parts = value if isinstance(value, list) else [value]
         result: dict[str, Any] = {}
         for part in reversed(parts):
@@ -207,7 +207,7 @@ class _Folder:
 
 
 def is_plain_text(text: str) -> bool:
-    """Whether it is text as it stands, unquoted."""
+    """Return whether YAML reads the unquoted text as text."""
     return text not in _WORDS and isinstance(_plain(text), str)
 
 

@@ -1,4 +1,4 @@
-"""Seals and their public key, as a person hands them in. Whoever has these needs nothing else to check the ledger."""
+"""Reads seals and their public key from a person. Both together suffice to check the ledger."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST = 2**31
 
 
 def read_seals(where: str, keys: Sequence[str]) -> list[Seal]:
-    """The seals of a file, or of a folder (a Git repository) that has `seals.txt`, each checked.
+    """Read the seals of a file, or of a folder (a Git repository) that has `seals.txt`, and check each.
 
     `keys`: files with a public key, or keys as text; none: the one beside this machine's own. Errors: BadInput.
     """

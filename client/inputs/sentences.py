@@ -1,4 +1,4 @@
-"""A refused value in one sentence: where it stands, what it must be, and what it is."""
+"""Describes a refused value in one sentence: its place, what it must be, and what it is."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _FIELDS = frozenset(name for model in _DESCRIBED for name in model.model_fields)
 
 
 class Problem(NamedTuple):
-    """The first thing wrong. `text` begins with the field's path where it has one."""
+    """One fault of a value. `text` begins with the field's path where it has one."""
 
     path: Path
     text: str
@@ -70,7 +70,7 @@ class Problem(NamedTuple):
 
 
 def path_text(path: Sequence[str | int]) -> str:
-    """`clusters[2].quotas[0].gpus`."""
+    """Return a path as `clusters[2].quotas[0].gpus`."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
@@ -78,20 +78,20 @@ def path_text(path: Sequence[str | int]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as a person wrote it, cut short where it is long."""
+    """Return a value as a person wrote it, cut short where it is long."""
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else brief(value)
 
 
 def first_problem(error: ValidationError, data: Any) -> Problem:
-    """The first problem of a refused value. `data` is what was given."""
+    """Return the first problem of a refused value. `data`: the input."""
     faults = _own(error.errors(include_url=False), data)
     return _problem(faults[0], data)._replace(more=len(faults) - 1)
 
 
 def all_problems(error: ValidationError, data: Any, under: Path = ()) -> list[Problem]:
-    """Every problem of a refused value, in the order of its parts."""
+    """Return every problem of a refused value, in the order of its parts."""
     return [_problem(fault, data, under) for fault in _own(error.errors(include_url=False), data)]
 
 
@@ -108,7 +108,8 @@ def join_path(path: Path, text: str) -> str:
 
 
 def _own(faults: list[ErrorDetails], data: Any) -> list[ErrorDetails]:
-    """One for each place: not a list that is short because of its refused entries, not each form of a union."""
+    """Return one fault for each place, without those of a list that is short only because its entries were refused, and
+    without one for each form of a union."""
     seen: dict[Path, ErrorDetails] = {}
     for fault in faults:
         seen.setdefault(_place(fault, data), fault)
@@ -120,7 +121,7 @@ def _own(faults: list[ErrorDetails], data: Any) -> list[ErrorDetails]:
 
 
 def _place(fault: ErrorDetails, data: Any) -> Path:
-    """The error's location, without the steps that name a validator and not a field."""
+    """Return the error's location, without the steps that name a validator and not a field."""
     place: list[str | int] = []
     for number, step in enumerate(fault["loc"]):
         last = number == len(fault["loc"]) - 1
@@ -165,7 +166,7 @@ def _at(data: Any, path: Path) -> Any:
 
 
 def _closer(place: Path, text: str, data: Any) -> tuple[Path, str]:
-    """Our validators' sentences begin with the field that they speak of, where it is one of what was given."""
+    """Return the path down to the given field that our validator's sentence begins with, where it names one."""
     word, _, rest = text.partition(" ")
     here = _at(data, place)
     if rest and isinstance(here, dict) and word in here:

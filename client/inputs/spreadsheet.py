@@ -1,8 +1,8 @@
-"""Tables as spreadsheets write them, whatever they are of.
+"""Reads tables as spreadsheets write them.
 
-What a spreadsheet does to a table is taken as it is meant: a byte order mark, semicolons or tabs between cells, a first
-line `sep=;`, empty rows and empty columns at the end, 96.0 for 96. What could mean two things is refused: `1,024` is
-1024 to one reader and 1.024 to another. A formula is no value, and neither is what came of one that failed.
+Usual marks of a spreadsheet are accepted: a byte order mark, semicolons or tabs between cells, a first line `sep=;`,
+empty rows and empty columns at the end, 96.0 for 96. Ambiguous ones are refused: `1,024` is 1024 to one reader and
+1.024 to another. A formula is no value, nor is the result of a failed one.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ class TableKind:
 
     @property
     def template(self) -> str:
-        """A header and one row as an example, as CSV."""
+        """Return a header and one example row, as CSV."""
         return f"{','.join(self.example)}\n{','.join(self.example.values())}\n"
 
     def is_setting(self, column: str) -> bool:
-        """The column is named for a setting."""
+        """Return whether the column's name names a setting."""
         return any(column.startswith(prefix) for prefix in self.settings)
 
 
 def _types(annotation: Any) -> Iterator[Any]:
-    """The types that an annotation is made of: `tuple[int, ...] | None` has a tuple and an int."""
+    """Return the types that an annotation is made of: `tuple[int, ...] | None` has a tuple and an int."""
     yield get_origin(annotation) or annotation
     for part in get_args(annotation):
         yield from _types(part)
@@ -85,7 +85,7 @@ class Table:
 
 
 def read_table(path: str, kinds: Sequence[TableKind]) -> Table:
-    """A file's table, of the first kind that its header is of. Errors: BadInput."""
+    """Read a file's table, as the first kind that fits its header. Errors: BadInput."""
     name, text = csv_text(path)
     first, _, rest = text.partition("\n")
     skipped = 0
@@ -107,7 +107,7 @@ def read_table(path: str, kinds: Sequence[TableKind]) -> Table:
 
 
 def _tidied(name: str, rows: Iterable[CsvRow]) -> list[CsvRow]:
-    """The rows that hold anything, as wide as the header without its empty end. What is in a cell is one line to us."""
+    """Return the rows that hold anything, cut to the header's width; line breaks in a cell become blanks."""
     tidy = [(line, _without_end(row)) for line, row in rows if any(cell.strip() for cell in row)]
     width = len(tidy[0][1]) if tidy else 0
     for line, row in tidy:
@@ -142,7 +142,7 @@ class TableRow:
         return self.cells[column]
 
     def fields(self, *columns: str) -> dict[str, Any]:
-        """The values of these columns, or of all fields. An empty cell says none, except where a value is needed."""
+        """Return the values of these columns, or of all fields. An empty cell is left out, unless a value is needed."""
         values: dict[str, Any] = {}
         for column in columns or self.kind.fields:
             if column not in self.cells:
@@ -158,7 +158,7 @@ class TableRow:
         return values
 
     def several(self, column: str) -> list[str]:
-        """Separated by spaces or semicolons."""
+        """Return the cell's parts, separated by spaces or semicolons."""
         return [each for each in re.split(r"[;\s]+", self.cells[column]) if each]
 
     def _list(self, column: str) -> Any:
@@ -168,7 +168,7 @@ class TableRow:
         return each or None
 
     def _count(self, column: str) -> dict[str, Any]:
-        """An empty cell says nothing of a count: its default, or unknown."""
+        """Parse a count; an empty cell leaves it at its default, or unknown."""
         return {column: self._number(column, self.cells[column])} if self.cells[column] else {}
 
     def _number(self, column: str, cell: str) -> Any:
@@ -181,14 +181,15 @@ class TableRow:
         return 0
 
     def settings(self, prefix: str) -> Iterator[tuple[str, str]]:
-        """What the columns say whose names begin so: the rest of the name, and the cell; empty cells say nothing."""
+        """Yield the cells of columns whose names begin with the prefix: the rest of the name, and the cell, where not
+        empty."""
         for column, cell in self.cells.items():
             if column.startswith(prefix) and cell:
                 yield column.removeprefix(prefix), cell
 
 
 def setting_of(cell: str) -> Any:
-    """A number, list or mapping where it reads as JSON, else the text itself: 10m, busy."""
+    """Parse a setting: a number, list or mapping where it reads as JSON, else the text itself: 10m, busy."""
     try:
         return json.loads(cell)
     except (ValueError, RecursionError):

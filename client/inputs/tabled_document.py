@@ -1,4 +1,4 @@
-"""One document out of several tables: which file is of which kind, and where in them each part of it stands."""
+"""Joins several tables into one document: which file is of which kind, and where in them each part comes from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ POLICY = "policy."
 
 
 def are_tables(paths: Sequence[str], what: str, kinds: str) -> bool:
-    """All are tables; else it is one file. `what` such files and `kinds` of table are called. Errors: BadInput."""
+    """Return whether all files are tables; otherwise there must be one file. Errors: BadInput.
+
+    `what` names such files and `kinds` the tables, in the error.
+    """
     tables = [path for path in paths if is_table(path)]
     if tables and len(tables) < len(paths):
         raise BadInput(f"{tables[0]} is a table and {next(p for p in paths if p not in tables)} is not: give one kind")
@@ -25,7 +28,10 @@ def are_tables(paths: Sequence[str], what: str, kinds: str) -> bool:
 
 
 def one_of_each(tables: Sequence[Table], kinds: Sequence[TableKind], template: str) -> list[Table]:
-    """In the order of the kinds, of which the first must be there. `template`: what prints one. Errors: BadInput."""
+    """Return the tables in the order of the kinds, of which the first is required. Errors: BadInput.
+
+    `template`: the command that prints one.
+    """
     table_of: dict[str, Table] = {}
     for table in tables:
         other = table_of.setdefault(table.kind.word, table)
@@ -43,7 +49,7 @@ def policy_of(row: TableRow) -> dict[str, Any]:
 
 
 class TabledDocument:
-    """A document of clusters with their quotas as it grows. `word`: what it calls its list of clusters."""
+    """A growing document of clusters with their quotas. `word`: its name for the list of clusters."""
 
     def __init__(self, word: str) -> None:
         self._word = word
@@ -55,14 +61,14 @@ class TabledDocument:
         self._lines: dict[Path, str] = {}
 
     def take(self, table: Table, add: Callable[[TableRow], None]) -> None:
-        """Each row of it is added."""
+        """Add each row of a table."""
         for line, cells in table.rows:
             row = TableRow(f"{table.name}, line {line}", table.kind, cells)
             add(row)
             self._faults += row.faults
 
     def note_place(self, row: TableRow, *path: str | int) -> None:
-        """This part of the document comes from the row."""
+        """Note that this part of the document comes from the row."""
         self._lines[path] = row.place
 
     def add_cluster(self, row: TableRow, name: str, cluster: dict[str, Any]) -> None:
@@ -72,7 +78,7 @@ class TabledDocument:
         self.clusters.append(cluster)
 
     def add_quota(self, row: TableRow) -> None:
-        """To its cluster, whose table came before."""
+        """Add a quota to its cluster, whose table came before."""
         name = row.text("cluster")
         number = self.numbers.get(name)
         if number is None:
@@ -83,7 +89,7 @@ class TabledDocument:
         quotas.append(row.fields())
 
     def hand_over(self, paths: Sequence[str]) -> Handed:
-        """All of it. Errors: BadFile with what is wrong with single rows."""
+        """Return the whole document. Errors: BadFile with what is wrong with single rows."""
         if self._faults:
             raise BadFile(self._faults[:MOST_PROBLEMS], max(0, len(self._faults) - MOST_PROBLEMS))
         return Handed(", ".join(paths), self.data, lambda parts: [self._place(part) for part in parts])
