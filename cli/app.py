@@ -1,4 +1,4 @@
-"""Which commands there are, in the order of the help."""
+"""All commands, in the order of the help."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from models.rollout.command_rows import ROLLOUT_ROWS
 
 
 class Commands(LazyGroup):
-    """What each list says is the first paragraph of the command's own help: tests/unit/test_cli_lazy.py."""
+    """The table of commands.
+
+    Each text is the first paragraph of the command's own help: tests/unit/test_cli_lazy.py.
+    """
 
     table: ClassVar[Mapping[str, Listed]] = {
         "up": Listed(

@@ -1,4 +1,4 @@
-"""Commands, options and what they take, as plain data: what completion reads in place of typer's objects."""
+"""Commands, options and their values, as plain data: completion reads it in place of typer's objects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WORDS = {
 
 
 def make_tree() -> dict[str, Any]:
-    """Of all of `backstop`."""
+    """Return the tree of all commands."""
     from cli.app import app
 
     return _node(typer.main.get_command(app), ())
@@ -43,7 +43,7 @@ def _node(command: Any, path: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _takes(parameter: Any, path: tuple[str, ...]) -> dict[str, Any]:
-    """The words that it takes, or the kind of names."""
+    """Return the words that an option or argument takes, or the kind of names."""
     metavar = (parameter.metavar or "").strip("[].")
     words = [item.value for item in parameter.shell_complete(None, "") if item.type == "plain"]
     if words:

@@ -1,4 +1,4 @@
-"""A typer command of each row of models/lifecycle/command_rows.py: its arguments and options, help and examples."""
+"""Makes a typer command of each row of models/lifecycle/command_rows.py: arguments, options, help and examples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NEEDED = inspect.Parameter.empty
 
 
 class TypedOrder(NamedTuple):
-    """One command as it was typed."""
+    """One command as a person typed it."""
 
     row: CommandRow
     of: Any
@@ -31,7 +31,7 @@ class TypedOrder(NamedTuple):
 
 
 def command_of(row: CommandRow, give: Callable[[TypedOrder], None], of: Any = None) -> Callable[..., None]:
-    """A function that typer makes a command of."""
+    """Return a function that typer makes a command of."""
 
     def run(*, of: Any = None, emergency: bool = False, yes: bool = False, **typed: Any) -> None:
         reason, as_json, actor = (typed.pop(name) for name in ("reason", "as_json", "actor"))
@@ -54,7 +54,7 @@ def command_of(row: CommandRow, give: Callable[[TypedOrder], None], of: Any = No
 def add_orders(
     group: typer.Typer, rows: Mapping[str, CommandRow], give: Callable[[TypedOrder], None], of: Any = None
 ) -> None:
-    """A command for each row. `of`: the type of the argument that says what the commands are for."""
+    """Add a command for each row. `of`: the type of the argument that names the rollouts or the request."""
     for row in rows.values():
         command = command_of(row, give, of)
         add = group.command(row.name, epilog=examples(*row.examples.splitlines()), rich_help_panel=row.panel or None)
@@ -66,7 +66,7 @@ def _parameter(name: str, annotation: Any, default: Any = _NEEDED) -> inspect.Pa
 
 
 def _type_of(field: CommandField) -> tuple[Any, Any]:
-    """Of its parameter, and the default."""
+    """Return the type of the field's parameter, and its default."""
     shown: Any = field.otherwise or not field.needed
     option = f"--{field.option or field.name}"
     if not field.metavar:

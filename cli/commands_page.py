@@ -1,6 +1,6 @@
-"""docs/commands.md: what the command line says of itself, below an introduction that people write.
+"""docs/commands.md: the command line's own description, below an introduction that people write.
 
-`python -m cli.commands_page docs/commands.md` (`make docs`) writes it anew; a test says when that is needed. Everything
+`python -m cli.commands_page docs/commands.md` (`make docs`) writes it anew; a test fails when that is needed. The text
 comes from the commands' own objects and nothing from a terminal, so the page is the same on every machine.
 """
 
@@ -90,7 +90,7 @@ ANSWERED_BY = {
 
 
 def commands_by_panel() -> dict[str, dict[str, Any]]:
-    """Every command by its whole name, under the headings of `backstop --help` and in its order."""
+    """Return every command by its whole name, under the headings of `backstop --help` and in its order."""
     from cli.app import app
 
     group: Any = typer.main.get_command(app)
@@ -110,7 +110,7 @@ def _leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 
 def generate_page() -> str:
-    """The index, what many commands take, and each command."""
+    """Return the index, the options that many commands take, and each command."""
     panels = commands_by_panel()
     counts = Counter(_explained(p) for commands in panels.values() for c in commands.values() for p in c.params)
     shared = {line: None for line, count in counts.items() if count >= _MANY}
@@ -124,7 +124,7 @@ def generate_page() -> str:
 
 
 def _index(names: Iterable[str]) -> str:
-    """Links, those of one group in brackets: `up, fleet (import, show)`."""
+    """Return links, those of one group in brackets: `up, fleet (import, show)`."""
     entries = []
     for group, members in groupby(names, lambda name: name.rpartition(" ")[0]):
         links = ", ".join(f"[{name.rpartition(' ')[2]}](#{name.replace(' ', '-')})" for name in members)
@@ -155,14 +155,14 @@ def _section(name: str, command: Any, shared: Container[str]) -> Iterator[str]:
 
 
 def _explained(parameter: Any) -> str:
-    """An argument or option and what it is for, in one line."""
+    """Return an argument or option and its help, in one line."""
     default = parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
     shown = f" Default: {getattr(default, 'value', default)}." if default and default not in (True, "-") else ""
     return f"`{_spelling(parameter)}`: {parameter.help}{shown}"
 
 
 def _spelling(parameter: Any) -> str:
-    """As it is typed: `[CLUSTER]...`, `-o, --output FORM`, `--yes`."""
+    """Return the usage of a parameter: `[CLUSTER]...`, `-o, --output FORM`, `--yes`."""
     if parameter.param_type_name == "argument":
         many = "..." if parameter.nargs != 1 else ""
         name = parameter.metavar.removesuffix("...")
@@ -174,7 +174,7 @@ def _spelling(parameter: Any) -> str:
 
 
 def with_commands(text: str) -> str:
-    """The page with what is between `<!-- commands -->` and `<!-- end -->` made anew."""
+    """Return the page with the part between `<!-- commands -->` and `<!-- end -->` made anew."""
     return re.sub(
         r"(<!-- commands -->\n).*(<!-- end -->)",
         lambda m: f"{m[1]}\n{generate_page()}\n\n{m[2]}",

@@ -1,10 +1,10 @@
-"""What the shell offers for the next word, at once: from files, never from the server.
+"""Answers the shell's completion at once: from files, never from the server.
 
 Theory of operation. Every Tab starts a process, so nothing heavy may be imported: no typer, no pydantic, no Temporal.
-The commands and their options stand in a file that is made from typer's own whenever our sources are newer
-(cli/command_tree.py); names stand in another that commands keep as they see them (cli/completion_names.py). Names
-that are older than some minutes are looked up by a process of their own, for the next Tab. The shell's side is what
-`backstop --install-completion` writes; docs/adr/0043.
+The commands and their options are in a file that is made from typer's own whenever our sources are newer
+(cli/command_tree.py). Names are in another file, which commands update as they see names (cli/completion_names.py). If
+names are older than some minutes, a process of its own looks them up for the next Tab. The shell's side is the script
+that `backstop --install-completion` writes; docs/adr/0043.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Offer = tuple[str, str]
 
 
 def is_shell_asking() -> bool:
-    """Whether a shell asks, in a way that is answered here; typer knows others."""
+    """Return whether a shell asks in a way that this file answers; typer answers others."""
     return os.environ.get(ASKED_BY, "") in [f"complete_{shell}" for shell in _SHELLS]
 
 
 def answer() -> int:
-    """Tells the shell. The exit code matters to fish alone: whether there is anything to offer."""
+    """Print the offers; return the exit code, which only fish reads: 0 if there is any offer."""
     shell = os.environ[ASKED_BY].removeprefix("complete_")
     words, begun = _typed(shell)
     offers = [(word, what) for word, what in offers_for(_tree(), names.kept_names(), words, begun) if _plain(word)]
@@ -54,7 +54,7 @@ def answer() -> int:
 
 
 def _typed(shell: str) -> tuple[list[str], str]:
-    """The words before the one that is being typed, and as much of it as there is."""
+    """Return the words before the current one, and its part before the cursor."""
     if shell == "bash":
         words = os.environ.get("COMP_WORDS", "").split("\n")
         at = int(os.environ.get("COMP_CWORD", "0") or 0)
@@ -65,7 +65,7 @@ def _typed(shell: str) -> tuple[list[str], str]:
 
 
 def offers_for(tree: Mapping[str, Any], names_of: Mapping[str, Any], words: Sequence[str], begun: str) -> list[Offer]:
-    """What may come next, as far as it begins like that."""
+    """Return the possible next words that begin as typed."""
     node, at, waits, first = tree, 0, None, ""
     for word in words:
         if waits is not None:
@@ -90,7 +90,7 @@ def offers_for(tree: Mapping[str, Any], names_of: Mapping[str, Any], words: Sequ
 
 
 def _meant(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The command that is meant where none is named: `backstop flex CLUSTER`."""
+    """Return the default command where none is named: `backstop flex CLUSTER`."""
     meant: Mapping[str, Any] = node.get("commands", {}).get(node.get("otherwise"), node)
     return meant
 
@@ -104,8 +104,9 @@ def _next(node: Mapping[str, Any], names_of: Mapping[str, Any], at: int, first: 
 
 
 def _values(of: Mapping[str, Any], names_of: Mapping[str, Any], first: str) -> Iterator[Offer]:
-    """Of an option or argument: its words, or names of its kind. `first`: the argument before it, a hold's cluster;
-    where none is typed yet, holds of all clusters are offered.
+    """Yield the values of an option or argument: its words, or names of its kind.
+
+    `first`: the argument before it, a hold's cluster; where none is typed yet, holds of all clusters are offered.
     """
     for word in of.get("words", ()):
         yield word, ""
@@ -119,8 +120,9 @@ def _values(of: Mapping[str, Any], names_of: Mapping[str, Any], first: str) -> I
 
 
 def _plain(word: str) -> bool:
-    """A word that needs no quotes in any shell. Others are typed by hand: names are other people's, and shells read
-    what we offer.
+    """Return whether the word needs no quotes in any shell.
+
+    Other words are not offered: names come from other people, and shells evaluate what completion prints.
     """
     return all(char.isalnum() or char in "._-/@+,%:=" for char in word) and word.isprintable()
 
@@ -139,7 +141,7 @@ def _lines(shell: str, offers: Sequence[Offer]) -> Iterator[str]:
 
 
 def _tree() -> Mapping[str, Any]:
-    """Commands and options; made anew where our sources have changed."""
+    """Return commands and options; the file is made anew where our sources have changed."""
     path, stamp = os.path.join(names.folder(), "commands.json"), _stamp()
     kept = names.read(path)
     if kept.get("stamp") != stamp:
@@ -152,7 +154,7 @@ def _tree() -> Mapping[str, Any]:
 
 
 def _stamp() -> list[float | str]:
-    """Changes with any file that makes commands."""
+    """Return a stamp that changes with any file that makes commands."""
     here = os.path.dirname(os.path.abspath(__file__))
     places = (here, os.path.join(here, "commands"))
     files = [entry for place in places for entry in os.scandir(place) if entry.name.endswith(".py")]
@@ -160,7 +162,7 @@ def _stamp() -> list[float | str]:
 
 
 def _look_again() -> None:
-    """Where names are old, a process of its own asks for them, and this one does not wait for it."""
+    """Start a process that looks up the names where they are old; it is not waited for."""
     tried = f"{names.file()}.tried"
     with contextlib.suppress(OSError):
         if names.age() < _OLD_SECONDS or _seconds_since(tried) < _PAUSE_SECONDS:

@@ -1,7 +1,7 @@
-"""Names that commands have seen, kept for completion in the shell: clusters with their stages, teams, holds, requests.
+"""Names that commands have seen, for completion in the shell: clusters with their stages, teams, holds, requests.
 
-A file for each Temporal that is asked, so that names of one are never offered for another. Only the standard library:
-a completion reads it in a few milliseconds. What cannot be kept is not kept; nobody is told.
+Each Temporal has its own file, so that names of one are never offered for another. It uses only the standard library: a
+completion reads it in a few milliseconds. Errors of writing are ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kept = dict[str, Any]
 
 
 def folder() -> str:
-    """Below BACKSTOP_HOME, else in the user's cache."""
+    """Return the folder of the names: below BACKSTOP_HOME, else in the user's cache."""
     home = os.environ.get("BACKSTOP_HOME")
     if home:
         return os.path.join(home, "completion")
@@ -41,35 +41,36 @@ def file() -> str:
 
 
 def kept_names() -> Kept:
-    """By kind: clusters with their stages, teams, holds and windows by cluster, requests with what they are."""
+    """Return all names by kind: clusters with their stages, teams, holds and windows by cluster, requests with their
+    texts."""
     return read(file())
 
 
 def age() -> float:
-    """Seconds since all clusters were seen; infinite where they never were."""
+    """Return the seconds since all clusters were seen; infinite where they never were."""
     seen = kept_names().get("seen")
     return time.time() - seen if isinstance(seen, int | float) else float("inf")
 
 
 def note_fleet(clusters: Mapping[str, str], teams: Iterable[str]) -> None:
-    """All clusters that there are, each with the stage of its open rollout or nothing, and all teams."""
+    """Note all clusters, each with the stage of its open rollout or nothing, and all teams."""
     before = kept_names().get("holds", {})
     holds = {cluster: before[cluster] for cluster in clusters if cluster in before}
     _keep({"clusters": dict(clusters), "teams": sorted({*teams}), "holds": holds, "seen": time.time()})
 
 
 def note_stages(stages: Mapping[str, str]) -> None:
-    """Of some clusters."""
+    """Note the stages of some clusters."""
     _keep({"clusters": {**kept_names().get("clusters", {}), **stages}})
 
 
 def note_holds(cluster: str, holds: Iterable[str]) -> None:
-    """Of one rollout."""
+    """Note the holds of one rollout."""
     _keep({"holds": {**kept_names().get("holds", {}), cluster: [*holds]}})
 
 
 def note_windows(windows: Iterable[tuple[str, int]]) -> None:
-    """All declared ones that are not over, each with its cluster."""
+    """Note all declared windows that are not over, each with its cluster."""
     by_cluster: dict[str, list[str]] = {}
     for cluster, number in windows:
         by_cluster.setdefault(cluster, []).append(str(number))
@@ -77,7 +78,7 @@ def note_windows(windows: Iterable[tuple[str, int]]) -> None:
 
 
 def note_requests(requests: Mapping[str, str]) -> None:
-    """Those that wait for somebody, each with what it is."""
+    """Note the requests that wait for somebody, each with its text."""
     _keep({"requests": dict(requests)})
 
 
@@ -95,7 +96,7 @@ def read(path: str) -> Kept:
 
 
 def write(path: str, document: Kept) -> None:
-    """Whole or not at all, for its owner alone."""
+    """Write the file whole or not at all, for its owner alone."""
     with contextlib.suppress(OSError, ValueError):
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         aside = f"{path}.{os.getpid()}"

@@ -1,4 +1,4 @@
-"""Before what touches many or undoes: its consequence on the screen, and a person who says yes."""
+"""Shows the impact of a command that undoes something or touches many clusters, and asks a person to agree."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: for scripts.
 
 
 def can_ask(*, as_json: bool = False) -> bool:
-    """A person reads what is shown, and can answer. JSON is for programs: nothing else may stand beside it."""
+    """Return whether a person reads the screen and can answer.
+
+    JSON is for programs: nothing else may be printed beside it.
+    """
     return not as_json and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def consent(
     question: str, consequence: Callable[[], Sequence[RenderableType]], *, yes: bool, as_json: bool = False
 ) -> None:
-    """Returns where it may be done. `consequence` is found out only where somebody is asked.
+    """Ask, and return if the person agrees. `consequence` is called only where somebody is asked.
 
-    Errors: BadInput where nobody can be asked and nobody said --yes; typer.Exit(1) for a no. Nothing has changed then.
+    Errors: BadInput where nobody can be asked and --yes was not given; typer.Exit(1) for a no. Nothing has changed
+    then.
     """
     if not yes:
         needs_somebody(question, as_json=as_json)
@@ -34,13 +38,13 @@ def consent(
 
 
 def needs_somebody(question: str, *, as_json: bool = False) -> None:
-    """Errors: BadInput where nobody can be asked."""
+    """Check that a person can be asked. Errors: BadInput where nobody can."""
     if not can_ask(as_json=as_json):
         raise BadInput(f"{question} There is no terminal to ask on, so nothing was changed: give --yes if you mean it")
 
 
 def shown_and_asked(question: str, parts: Sequence[RenderableType]) -> None:
-    """Errors: typer.Exit(1) for a no."""
+    """Show the parts and ask. Errors: typer.Exit(1) for a no."""
     from cli.output import show
     from views.words import line
 

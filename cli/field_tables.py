@@ -43,7 +43,7 @@ _COUNTS_GPUS = re.compile("gpus|blocks")
 
 
 def default_of(field: FieldInfo) -> Any:
-    """The default as a person would write it; None where there is none, or it is no value."""
+    """Return the default as a person would write it; None where there is none, or it is no value."""
     if isinstance(field.default, timedelta):
         return duration_text(field.default)
     if isinstance(field.default, Fraction):
@@ -52,7 +52,7 @@ def default_of(field: FieldInfo) -> Any:
 
 
 def unit_of(name: str, schema: dict[str, Any], types: dict[str, Any]) -> str:
-    """What a field's values are, told from its JSON Schema."""
+    """Return the unit of a field's values, read from its JSON Schema."""
     match schema:
         case {"exclusiveMaximum": 1}:
             return "0 to below 1"
@@ -79,7 +79,7 @@ def unit_of(name: str, schema: dict[str, Any], types: dict[str, Any]) -> str:
 
 
 def table_of(model: type[Documented]) -> str:
-    """The model's fields as a Markdown table."""
+    """Return the model's fields as a Markdown table."""
     lines = ["| field | unit | default | |", "|---|---|---|---|"]
     schema, described = model.model_json_schema(), model.field_docs()
     for attribute, field in model.model_fields.items():
@@ -92,7 +92,7 @@ def table_of(model: type[Documented]) -> str:
 
 
 def with_tables(text: str) -> str:
-    """The document with the table between each pair of `<!-- fields NAME -->` and `<!-- end -->` made anew."""
+    """Return the document with the table between each pair of `<!-- fields NAME -->` and `<!-- end -->` made anew."""
     models = {model.__name__: model for model in (*DESCRIBED, *BRINGUP_DESCRIBED, *ACCESS_DESCRIBED)}
     return re.sub(
         r"(<!-- fields (\w+) -->\n).*?(<!-- end -->)",

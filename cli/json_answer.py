@@ -1,4 +1,4 @@
-"""What every answer in JSON has: the name and the version of its schema."""
+"""The name and schema version that every JSON answer has."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class JsonAnswer(Model):
 
     @classmethod
     def grown_from(cls, value: Model, **more: Any) -> Self:
-        """A value of ours as an answer itself, perhaps with more beside its own fields."""
+        """Return a value of ours as an answer, with these fields beside its own."""
         fields = {name: getattr(value, name) for name in type(value).model_fields}
         return cast("Self", cls.model_construct(**fields, **more))
 

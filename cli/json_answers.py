@@ -1,4 +1,4 @@
-"""The JSON that read commands answer with, one model for each schema.
+"""The JSON answers of read commands, one model for each schema.
 
 Within a version fields may be added; none goes away or changes its meaning.
 """
@@ -38,23 +38,23 @@ from views.row_models import FlexOffered
 
 
 class HaircutAnswer(Haircut, JsonAnswer, schema="haircut"):
-    """What buffers would cost: each list has one entry for each of `buffers`, in their order."""
+    """The costs of buffers: each list has one entry for each of `buffers`, in their order."""
 
 
 class HaircutPart(Part):
-    """One cluster or wave at the buffer that is explained: a row of `backstop haircut --by`."""
+    """A cluster or wave at the explained buffer: a row of `backstop haircut --by`."""
 
     name: str
 
 
 class HaircutTeam(TeamPart):
-    """One team's quotas likewise."""
+    """A team's quotas at the explained buffer."""
 
     name: str
 
 
 class CalendarAnswer(JsonAnswer, schema="calendar"):
-    """Declared windows, and what those ahead will take, by cluster."""
+    """Declared windows, and what future ones will take, by cluster."""
 
     windows: tuple[Entry, ...]
     taken_back: tuple[Entry, ...] = ()
@@ -67,7 +67,7 @@ class CalendarAnswer(JsonAnswer, schema="calendar"):
 
 
 class BufferAnswer(JsonAnswer, schema="buffer"):
-    """What can be promised of one cluster, and the record to believe it by. Units: as its history counts."""
+    """The GPUs that one cluster can promise, and the record that supports it. Units: as its history counts."""
 
     cluster: str
     unit: Literal["nodes", "gpus"]
@@ -106,7 +106,7 @@ class BufferAnswer(JsonAnswer, schema="buffer"):
 
 
 class WhyLine(TeamWhy):
-    """One team in one cluster."""
+    """A team in one cluster."""
 
     flex_free_gpus: int | None
     """What flex has free in that cluster; null: nobody asked, because nothing is missing."""
@@ -142,7 +142,7 @@ class WhyAnswer(JsonAnswer, schema="why"):
 
 
 class RequestAnswer(JsonAnswer, schema="request"):
-    """One request for more quota as it stands."""
+    """A request for more quota."""
 
     request: RequestState
 
@@ -169,7 +169,7 @@ class FlexShare(Model):
 
 
 class FlexShares(Model):
-    """A division, as schedulers read it: a plain object, with neither schema nor version."""
+    """A division, in the form that schedulers read: a plain object, with neither schema nor version."""
 
     shares: tuple[FlexShare, ...]
     """Of the teams that have no children, in the order given."""
@@ -188,7 +188,7 @@ class FlexScenes(Model):
 
 
 class BurndownAnswer(JsonAnswer, schema="burndown"):
-    """The curve of one cluster, or of all where none is named."""
+    """The curve of the named cluster, or of all."""
 
     cluster: str
     since: Time
@@ -200,7 +200,7 @@ class BurndownAnswer(JsonAnswer, schema="burndown"):
 
 
 class MilestonesAnswer(JsonAnswer, schema="milestones"):
-    """Where the plan's milestones stand, in its order."""
+    """The progress of the plan's milestones, in its order."""
 
     at: Time
     milestones: tuple[MilestoneStanding, ...]
@@ -217,7 +217,7 @@ class ClustersAnswer(JsonAnswer, schema="clusters"):
 
 
 class LimitBack(Model):
-    """A limit of a scheduler; null: none."""
+    """A limit that was taken back in a scheduler; null: none."""
 
     name: str
     before_gpus: int | None
@@ -225,7 +225,7 @@ class LimitBack(Model):
 
 
 class DetachedAnswer(JsonAnswer, schema="detach"):
-    """A cluster whose scheduler is left alone again, and the limits that were taken back there."""
+    """A cluster that Backstop has left, and the limits that it took back there."""
 
     cluster: Name
     limits: tuple[LimitBack, ...]
@@ -284,18 +284,18 @@ class AdoptedAnswer(JsonAnswer, schema="adopted"):
 
 
 class LaunchedMany(JsonAnswer, schema="launches"):
-    """What became of a launch of several clusters."""
+    """The results of a launch of several clusters."""
 
     launched: tuple[LaunchedAnswer, ...]
     refused: tuple[RefusedLaunch, ...]
 
 
 class CommandTaken(CommandAnswer, JsonAnswer, schema="command"):
-    """What a command to a rollout led to."""
+    """The result of a command to a rollout."""
 
 
 class CommandOutcome(Model):
-    """What became of a command in one of several clusters."""
+    """The result of a command in one of several clusters."""
 
     cluster: Name
     stage: Stage | None
@@ -313,7 +313,7 @@ class CommandOutcome(Model):
 
 
 class CommandsTaken(JsonAnswer, schema="commands"):
-    """What became of one command in several clusters, in the order in which they were named."""
+    """The results of one command in several clusters, in the order in which they were named."""
 
     answers: tuple[CommandOutcome, ...]
 
@@ -347,7 +347,7 @@ class FleetPlanFile(JsonAnswer, schema="fleet-plan-file"):
 
 
 class FleetCommandTaken(FleetCommandAnswer, JsonAnswer, schema="fleet-command"):
-    """What a command to the fleet rollout led to."""
+    """The result of a command to the fleet rollout."""
 
 
 class CheckLine(Model):
@@ -358,7 +358,7 @@ class CheckLine(Model):
 
 
 class BuildLine(Model):
-    """One build of the worker. `rollouts`: open ones that it holds; `workers`: of it that poll."""
+    """A build of the worker. `rollouts`: open ones that it holds; `workers`: its workers that poll."""
 
     build: str
     status: str
@@ -382,7 +382,7 @@ class PayloadKeyLine(Model):
 
 
 class PayloadKeysAnswer(JsonAnswer, schema="payload-keys"):
-    """The newest first. `since`: runs that began before it are read in clear."""
+    """The keys of payloads, the newest first. `since`: runs that began before it are read in clear."""
 
     since: Time
     keys: tuple[PayloadKeyLine, ...]

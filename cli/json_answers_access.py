@@ -1,4 +1,4 @@
-"""The JSON that commands of access answer with, beside cli/json_answers.py."""
+"""The JSON answers of `backstop access`, beside cli/json_answers.py."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from views.row_models import RightLine
 
 
 class AccessAnswer(AccessStands, JsonAnswer, schema="access"):
-    """The access file in force, and what waits. `said`: in words, also where no access is configured."""
+    """The access file in force, and the one that waits. `said`: in words, also where no access is configured."""
 
     configured: bool
     said: str
 
 
 class AccessImportAnswer(AccessOutcome, JsonAnswer, schema="access-import"):
-    """What an import led to, or would."""
+    """The result of an import, or of its dry run."""
 
 
 class WhoCanAnswer(JsonAnswer, schema="access-who-can"):
-    """Who could give a command there."""
+    """The people who could give a command there."""
 
     cluster: str
     team: str
@@ -29,7 +29,7 @@ class WhoCanAnswer(JsonAnswer, schema="access-who-can"):
 
 
 class CanAnswer(JsonAnswer, schema="access-can"):
-    """What somebody may do there. `roles` of each line: those that let them."""
+    """The commands that somebody may give there. `roles` of each line: those that allow it."""
 
     user: str
     cluster: str
@@ -38,7 +38,7 @@ class CanAnswer(JsonAnswer, schema="access-can"):
 
 
 class AccessRecoveredAnswer(JsonAnswer, schema="access-recovered"):
-    """An access file that was put in force beside all rules."""
+    """An access file that was put in force past all rules."""
 
     hash: str
     said: str
@@ -51,29 +51,29 @@ class TokensAnswer(JsonAnswer, schema="access-tokens"):
 
 
 class TokenMadeAnswer(TokenLine, JsonAnswer, schema="access-token"):
-    """A token that was made or revoked. `token` stands in the answer to `new`, once."""
+    """A token that was made or revoked. Only the answer to `new` has `token`."""
 
     token: str = ""
     undo: str = ""
 
 
 class WaitingAnswer(JsonAnswer, schema="countersign-list"):
-    """What waits for a second person, the oldest first."""
+    """The commands that wait for a second person, the oldest first."""
 
     waiting: tuple[Waiting, ...]
 
 
 class CountersignedAnswer(Countersigned, JsonAnswer, schema="countersign"):
-    """What became of a command that two have given."""
+    """The result of a command that two people have given."""
 
 
 class WithdrawnAnswer(Waiting, JsonAnswer, schema="countersign-withdrawn"):
-    """A command that waits no more."""
+    """A command that was withdrawn."""
 
     undo: str
 
 
 class EmergencySeenAnswer(Emergency, JsonAnswer, schema="access-seen"):
-    """What somebody did alone, and who has looked at it."""
+    """An act that somebody did alone, and the person who has reviewed it."""
 
     undo: str

@@ -1,4 +1,4 @@
-"""The JSON of what happened: lines of history and archive, and whether the chains hold."""
+"""The JSON of the audit: lines of history and archive, and whether the chains hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from models.base import Name, Time
 
 
 class AuditLine(JsonAnswer, schema="audit"):
-    """One thing that happened, from workflow history."""
+    """An event from workflow history."""
 
     cluster: Name
     at: Time
@@ -26,7 +26,7 @@ class AuditLine(JsonAnswer, schema="audit"):
 
 
 class ArchiveLine(JsonAnswer, schema="archive"):
-    """One thing that happened, from the ledger's archive, with its place in the hash chain."""
+    """An event from the ledger's archive, with its place in the hash chain."""
 
     seq: int
     previous_hash: str
@@ -46,7 +46,7 @@ class ArchiveLine(JsonAnswer, schema="archive"):
 
 
 class ChainAnswer(JsonAnswer, schema="chain"):
-    """Whether an archive is whole. `broken`: one sentence for each place where it is not."""
+    """A check of one archive. `broken`: one sentence for each place where its chain is broken."""
 
     cluster: Name
     rows: int
@@ -59,7 +59,7 @@ class ChainAnswer(JsonAnswer, schema="chain"):
 
 
 class ChainsAnswer(JsonAnswer, schema="chains"):
-    """Whether every archive is what was sealed. `seal`: the last one."""
+    """A check of every archive against the seals. `seal`: the last one."""
 
     seal: int
     sealed_at: Time | None

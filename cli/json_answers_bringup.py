@@ -1,4 +1,4 @@
-"""The JSON that commands of bring-ups answer with, beside cli/json_answers.py."""
+"""The JSON answers of `backstop bringup`, beside cli/json_answers.py."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from models.bringup.recipe import ClusterRecipe
 
 
 class RecipesAnswer(JsonAnswer, schema="recipes"):
-    """Recipes as they were read, and the entries that were checked against them."""
+    """Recipes, and the entries that were checked against them."""
 
     recipes: tuple[ClusterRecipe, ...]
     entries: tuple[BringupEntry, ...]
 
 
 class BringupsEnteredAnswer(JsonAnswer, schema="bringups-entered"):
-    """What became of each entry."""
+    """The result for each entry."""
 
     entered: tuple[BringupAnswer, ...]
 
 
 class BringupsAnswer(JsonAnswer, schema="bringups"):
-    """The board."""
+    """All bring-ups."""
 
     bringups: tuple[BringupRow, ...]
 
 
 class BringupCommandedAnswer(BringupCommandAnswer, JsonAnswer, schema="bringup-command"):
-    """What became of a command."""
+    """The result of a command to a bring-up."""
 
     cluster: Name

@@ -1,4 +1,4 @@
-"""The JSON of what is done to the ledger's fleet: its diff, imports, clusters taken out or called otherwise."""
+"""The JSON of changes to the ledger's fleet: diffs, imports, clusters that were removed or renamed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models.cluster.import_lines import Line
 
 
 class FleetLine(Model):
-    """One difference. `place`: where it stands in the file, where it does."""
+    """A difference. `place`: its place in the file, where it has one."""
 
     place: str
     kind: str
@@ -29,14 +29,17 @@ class FleetLine(Model):
 
 
 class FleetWarning(Model):
-    """What is legal and odd."""
+    """An entry that is legal but odd."""
 
     place: str
     text: str
 
 
 class FleetDiffAnswer(JsonAnswer, schema="fleet-diff"):
-    """What an import of the file would do. At most 2,000 lines in all, refused ones first; `totals` counts all."""
+    """The changes that an import of the file would make.
+
+    It has at most 2,000 lines, refused ones first; `totals` counts all.
+    """
 
     file: str
     prune: bool
@@ -76,7 +79,7 @@ class ImportAnswer(JsonAnswer, schema="import"):
 
 
 class UndoneAnswer(JsonAnswer, schema="fleet-undone"):
-    """A cluster that was taken out of the ledger or renamed, and the command that undoes it."""
+    """A cluster that was removed or renamed, and the command that undoes it."""
 
     cluster: Name
     what: str

@@ -1,4 +1,4 @@
-"""The JSON that `backstop keys` answers with, beside cli/json_answers.py."""
+"""The JSON answers of `backstop keys`, beside cli/json_answers.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from models.base import Model, Time
 
 
 class KeyLine(Model):
-    """One key of fronts. `status`: signs, verifies (what it signed before), or revoked."""
+    """A key of fronts. `status`: signs, verifies (only earlier signatures), or revoked."""
 
     key_id: str
     status: str

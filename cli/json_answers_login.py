@@ -1,4 +1,4 @@
-"""What commands about the front itself answer as JSON."""
+"""The JSON answers of commands about the front itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cli.json_answer import JsonAnswer
 
 
 class Whoami(JsonAnswer, schema="whoami"):
-    """Who one is, to whom, and how that is proven."""
+    """The caller's identity, the front, and the proof."""
 
     name: str
     proof: str

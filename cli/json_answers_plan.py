@@ -1,4 +1,4 @@
-"""What `plan` answers in JSON. It stands by itself: the models of all other answers take longer than a plan."""
+"""The JSON answers of `plan`, in a file of their own: importing all other answers' models takes longer than a plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.planning.plan import Plan
 
 
 class PlanAnswer(Plan, JsonAnswer, schema="plan"):
-    """A plan with its hash, which is what an approval names."""
+    """A plan with its hash, which an approval names."""
 
     plan_hash: str = Field(alias="hash")
     headroom_gpus: int

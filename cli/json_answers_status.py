@@ -1,4 +1,4 @@
-"""What `status` answers in JSON. It stands by itself, as what `plan` does: scripts ask every few seconds."""
+"""The JSON answer of `status`, in a file of its own as for `plan`: scripts ask every few seconds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A group of commands whose modules are imported when one of them is run, and not before.
+"""A group of commands that imports each command's module only when that command runs.
 
-To import all commands took half a second, which `--version`, `--help` and each Tab would wait for. So what their lists
-say stands in a table (cli/app.py), and a test holds the table against the modules.
+Importing all commands took half a second, for which `--version`, `--help` and each Tab would wait. So the texts of
+their lists are in a table (cli/app.py), and a test compares the table with the modules.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class Listed(NamedTuple):
-    """What lists say of a command or a group, and the module of cli/commands that has it."""
+    """The text of a command or group in lists, and its module in cli/commands."""
 
     module: str
     panel: str
@@ -24,7 +24,7 @@ class Listed(NamedTuple):
 
 
 class LazyGroup(TyperGroup):
-    """Lists, completion and "did you mean" go by the table; what is run is taken from its module."""
+    """A group whose lists, completion and "did you mean" use the table; a command that runs comes from its module."""
 
     table: ClassVar[Mapping[str, Listed]] = {}
 
@@ -36,7 +36,7 @@ class LazyGroup(TyperGroup):
         return list(self.table)
 
     def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:
-        """As it is listed; `resolve_command` has the real one."""
+        """Return the command as lists show it; `resolve_command` returns the real one."""
         listed = self.table.get(cmd_name)
         return listed and TyperCommand(cmd_name, help=listed.help, rich_help_panel=listed.panel)
 
@@ -46,7 +46,7 @@ class LazyGroup(TyperGroup):
 
 
 class _Loading(Mapping[str, Any]):
-    """Each command by its name, imported when it is taken out."""
+    """A mapping of commands by name that imports each one when it is read."""
 
     def __init__(self, table: Mapping[str, Listed]) -> None:
         self._table = table
@@ -66,7 +66,7 @@ class _Loading(Mapping[str, Any]):
 
 @cache
 def commands_of(module: str) -> dict[str, Any]:
-    """The commands and groups that a module of cli/commands adds, by name."""
+    """Return the commands and groups that a module of cli/commands adds, by name."""
     one = typer.Typer(add_completion=False)
     import_module(f"cli.commands.{module}").add_to(one)
     commands = dict(typer.main.get_group(one).commands)
@@ -76,9 +76,9 @@ def commands_of(module: str) -> dict[str, Any]:
 
 
 def _flow(command: Any) -> None:
-    """Its help and that of its own commands has no line breaks but between paragraphs.
+    """Join the lines of each paragraph of the command's help, and of its own commands'.
 
-    The help keeps those of the source after the first paragraph, and breaks what is longer than a terminal once more.
+    Typer keeps the source's line breaks after the first paragraph, and breaks lines longer than the terminal again.
     """
     command.help = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n")) or None
     for own in getattr(command, "commands", {}).values():

@@ -6,10 +6,10 @@ import os
 
 
 def import_lightly() -> None:
-    """Pydantic and the base of our models, in the way of a program that ends in a moment.
+    """Import pydantic and the base of our models, for a program that ends in a moment.
 
-    Of all models that an import brings along a command reads or writes a few: the others are not built. And nobody's
-    plugins for Pydantic are looked for.
+    A command uses a few of the models that an import brings along, so the others are not built. Pydantic's plugins
+    are not looked for.
     """
     plugins = "PYDANTIC_DISABLE_PLUGINS"
     ours = plugins not in os.environ

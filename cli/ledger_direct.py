@@ -1,4 +1,4 @@
-"""What must not travel through Temporal goes to the ledger by a program of the workers' (workers/stage_import.py)."""
+"""Writes secrets to the ledger past Temporal, by a program of the workers' (workers/stage_import.py)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECONDS = 120
 
 
 def stage_import(import_id: str, part: int, payload: bytes) -> None:
-    """The part of an import stands in the ledger that this machine reaches. Errors: Refusal where it reaches none."""
+    """Write this part of an import into the ledger that this machine reaches. Errors: Refusal where it reaches none."""
     command = [*program("workers.stage_import"), import_id, str(part)]
     try:
         done = subprocess.run(command, input=payload, capture_output=True, timeout=_SECONDS, check=False)
@@ -34,7 +34,7 @@ def stage_import(import_id: str, part: int, payload: bytes) -> None:
 
 
 def recover_access(file: AccessFile, actor: str, reason: str) -> str:
-    """The access file is in force in the ledger that this machine reaches. Errors: Refusal where it reaches none."""
+    """Put the access file in force in the ledger that this machine reaches. Errors: Refusal where it reaches none."""
     command = [*program("workers.access_recover"), actor, reason]
     text = file.model_dump_json(exclude_unset=True, by_alias=True).encode()
     try:

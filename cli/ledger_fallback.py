@@ -27,14 +27,14 @@ _T = TypeVar("_T")
 
 
 class Silence(NamedTuple):
-    """Why nothing was heard. `sure`: it is no use to go on waiting."""
+    """The reason for the silence. `sure`: waiting longer is of no use."""
 
     why: str
     sure: bool
 
 
 class LastWord(NamedTuple):
-    """What the ledger has of open rollouts, by cluster, in place of an answer."""
+    """The ledger's rows of open rollouts, by cluster, in place of an answer."""
 
     rollouts: tuple[Overview, ...]
     at: datetime
@@ -46,7 +46,7 @@ class LastWord(NamedTuple):
 
 
 def ask_or_read(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T | LastWord:
-    """The answer; where no worker gives one, what the ledger has, if this machine reaches it.
+    """Return the answer; where no worker gives one, the ledger's rows, if this machine reaches it.
 
     Errors: Unavailable, saying what to start, where neither can be had; those of the question.
     """
@@ -95,7 +95,7 @@ async def _silence(
     deserted: asyncio.Task[None],
     opened: asyncio.Future[Backstop],
 ) -> Silence | None:
-    """None as soon as a worker has said anything, or the question has failed by itself."""
+    """Return why nobody answers; None once a worker has answered anything, or the question has failed by itself."""
     waits: set[asyncio.Task[Any]] = {answer, hearing, deserted}
     done, _ = await asyncio.wait(waits, timeout=_SILENT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     if hearing in done:
@@ -119,7 +119,7 @@ async def _silence(
 
 
 async def _deserted(opened: asyncio.Future[Backstop]) -> None:
-    """Returns where no worker polls, as far as Temporal knows, and else never."""
+    """Return once no worker polls, as far as Temporal knows; otherwise never."""
     door = await asyncio.shield(opened)
     await asyncio.sleep(_LATE_SECONDS)
     # By the way it is heard, over HTTP, whether a worker has answered the front.
@@ -128,7 +128,7 @@ async def _deserted(opened: asyncio.Future[Backstop]) -> None:
 
 
 async def _read() -> tuple[tuple[Overview, ...], datetime] | None:
-    """Open rollouts in the ledger, and when it was asked; None where there is no ledger that can be read from here."""
+    """Return the ledger's open rollouts, and when it was asked; None where no ledger can be read from here."""
     await asyncio.sleep(_LATE_SECONDS)
     program = await asyncio.create_subprocess_exec(
         *_PROGRAM, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL

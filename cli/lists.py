@@ -1,4 +1,4 @@
-"""How a list is asked for, the same way by every command that shows one: in which form, which rows, in which order.
+"""Options of every command that shows a list: its form, which rows, in which order.
 
 Rows are those of the JSON answer, and so are the names of their fields: `--sort -healthy_gpus`,
 `--filter 'stage=roll*'`. A field of a value inside a row is named with a dot (`window.kind`); lists have no name.
@@ -59,7 +59,7 @@ Filter = Annotated[
 
 @dataclass(frozen=True)
 class Listing:
-    """What was asked for of a list."""
+    """The chosen form, rows and order of a list."""
 
     form: Form
     sort: str = ""
@@ -78,16 +78,16 @@ class Listing:
 
     @property
     def options(self) -> list[str]:
-        """Those that choose among rows, as far as they were given."""
+        """The given options that choose or sort rows."""
         return ["--sort"] * bool(self.sort) + ["--filter"] * bool(self.filters)
 
     def of_one(self, named: str) -> None:
-        """Errors: BadInput where something chooses among rows and there is one thing."""
+        """Refuse options that choose among rows where there is one thing. Errors: BadInput."""
         if self.options:
             raise BadInput(f"{self.options[0]} is given together with {named}: it is for a list")
 
     def rows(self, rows: Iterable[_RowT], kind: type[_RowT]) -> list[_RowT]:
-        """Those that are wanted, in the order that is wanted. Errors: BadInput naming the fields that there are."""
+        """Return the chosen rows in the chosen order. Errors: BadInput naming the fields that there are."""
         selection = list(rows)
         if not self.options:
             return selection
@@ -106,7 +106,7 @@ class Listing:
     def tell(
         self, answer: Callable[[], Any], parts: Callable[[], Sequence[RenderableType]], names: Iterable[str] | None
     ) -> None:
-        """The answer in its form. `names`: of its rows; None where they have none. Errors: BadInput."""
+        """Print the answer in its form. `names`: those of its rows; None where they have none. Errors: BadInput."""
         from cli.output import show, show_json, show_names, show_yaml
 
         match self.form:
@@ -123,7 +123,7 @@ class Listing:
 
 
 def read_listing(output: Output = None, sort: Sort = "", filters: Filter = None, as_json: AsJson = False) -> Listing:
-    """What the options say. Errors: BadInput where two of them contradict each other."""
+    """Read the options. Errors: BadInput where two of them contradict each other."""
     if as_json and output not in (None, Form.JSON):
         raise BadInput(f"--json is given together with -o {output}: give one of them")
     return Listing(Form.JSON if as_json else output or Form.TABLE, sort, tuple(filters or ()))
@@ -134,12 +134,12 @@ listed = with_options("how", read_listing)
 
 
 def plain_listing(as_json: bool) -> Listing:
-    """How a command that changes something tells what stands then."""
+    """Return the form in which a command that changes something shows the result."""
     return Listing(Form.JSON if as_json else Form.TABLE, forms=False)
 
 
 def document(answer: Any) -> Any:
-    """An answer as JSON has it: of a model of ours, or of a list of them."""
+    """Return an answer, which is a model of ours or a list of them, as JSON."""
     if isinstance(answer, list):
         return [document(one) for one in answer]
     return answer.model_dump(mode="json", by_alias=True) if not hasattr(answer, "as_json") else answer.as_json()
@@ -157,7 +157,7 @@ _COMPARED: dict[str, Callable[[float, float], bool]] = {
 
 
 def fields_of(kind: type[BaseModel]) -> dict[str, tuple[str, ...]]:
-    """By their names in JSON, where the single values of a row stand."""
+    """Return the path to each single value of a row, by its name in JSON."""
     from pydantic import BaseModel
 
     paths: dict[str, tuple[str, ...]] = {}
@@ -192,13 +192,13 @@ def _value(row: BaseModel, path: tuple[str, ...]) -> Any:
 
 
 def field_of(text: str) -> str:
-    """That a --filter is about; empty where it is none."""
+    """Return the field of a --filter; empty where it has none."""
     match = _CONDITION.fullmatch(text)
     return "" if match is None else match[1]
 
 
 def _condition(text: str, fields: dict[str, tuple[str, ...]]) -> Callable[[BaseModel], bool]:
-    """Errors: BadInput naming the filter."""
+    """Parse a filter. Errors: BadInput naming the filter."""
     match = _CONDITION.fullmatch(text)
     if match is None:
         raise BadInput(f"--filter takes FIELD=VALUE, FIELD!=VALUE, FIELD>N or FIELD<N, not {text!r}")
@@ -210,7 +210,7 @@ def _condition(text: str, fields: dict[str, tuple[str, ...]]) -> Callable[[BaseM
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether it is that, where a * stands for anything."""
+    """Return whether the text matches the pattern, in which a * matches anything."""
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.DOTALL) is not None
 
 
@@ -233,7 +233,7 @@ def _compared(text: str, path: tuple[str, ...], sign: str, wanted: str) -> Calla
 
 
 def _text(row: BaseModel, field: str, attribute: str) -> str:
-    """A field's value as JSON spells it; of null nothing."""
+    """Return a field's value as JSON spells it; empty for null."""
     value: Any = row.model_dump(mode="json", by_alias=True, include={attribute})
     for name in field.split("."):
         value = None if value is None else value[name]

@@ -1,11 +1,11 @@
-"""How a command ends.
+"""Runs a command and ends the process.
 
 Exit codes: 0 done, 1 the operation failed, 2 bad input, 3 not allowed now. An error is one sentence on
-standard error. Ctrl-C ends with 130, a closed pipe with 141, and neither says a word.
+standard error. Ctrl-C ends with 130, a closed pipe with 141, both without a word.
 
 A command that is done flushes and leaves at once: Python's own way out may trip over Temporal's threads
-(docs/temporal.md, "What bites"), and there is nothing left to tidy up. What takes long to import is imported inside
-`run`, so that Ctrl-C is quiet from the start.
+(docs/temporal.md, "What bites"), and there is nothing left to tidy up. Slow imports are inside `run`, so that Ctrl-C is
+quiet from the start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FAILED, BAD_INPUT, NOT_ALLOWED, INTERRUPTED, PIPE_CLOSED = 1, 2, 3, 130, 141
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The exit code of one command, everything said."""
+    """Run one command, print everything, and return its exit code."""
     try:
         return _ran(arguments)
     except KeyboardInterrupt:
@@ -58,7 +58,7 @@ def _ran(arguments: Sequence[str]) -> int:
 
 
 def _failed(error: Exception) -> int:
-    """A person gets a sentence, never a traceback."""
+    """Print one sentence for an error, never a traceback."""
     from cli.output import PipeClosed, complain
 
     if isinstance(error, PipeClosed | BrokenPipeError):
@@ -72,7 +72,7 @@ def _failed(error: Exception) -> int:
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:
-    """An unset variable of a shell must not read as if an option had been left out. Errors: BadInput."""
+    """Refuse an empty value: a shell's unset variable must not read as an omitted option. Errors: BadInput."""
     for before, word in pairwise(("", *arguments)):
         option, sign, value = word.partition("=")
         name = before if not word else option if sign and not value else ""
@@ -87,7 +87,7 @@ def _code(error: BackstopError) -> int:
 
 
 def _misused(error: typer.TyperException) -> int:
-    """Wrong options: one sentence, and where to read more. Without any argument: the help itself."""
+    """Report wrong options in one sentence that names the help; without any argument print the help itself."""
     from cli.output import complain
 
     sentence = error.format_message().replace("Value error, ", "")  # of an option that takes one of some words
@@ -102,7 +102,7 @@ def _misused(error: typer.TyperException) -> int:
 
 
 def main() -> NoReturn:
-    """The console entry."""
+    """Run the console entry point."""
     gc.set_threshold(100_000)  # what is imported stays: to look it through again and again takes a tenth of a command
     if any(name.endswith("_COMPLETE") for name in os.environ):
         from cli import completion

@@ -1,4 +1,4 @@
-"""The same for many clusters: a few at a time, and one that is refused keeps no other from its turn."""
+"""Does the same for many clusters, a few at a time; one refusal does not stop the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AnswerT = TypeVar("_AnswerT")
 async def act_on_each(
     items: Iterable[_T], act: Callable[[_T], Awaitable[_AnswerT]]
 ) -> list[tuple[_T, _AnswerT | BackstopError]]:
-    """What became of each, in their order."""
+    """Return the answer or error of each, in their order."""
     turn = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: _T) -> tuple[_T, _AnswerT | BackstopError]:

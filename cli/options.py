@@ -27,7 +27,7 @@ ROLL_OUT = "Roll out"
 
 
 def optional_cluster(cluster: str) -> str:
-    """What can be a cluster's name, or nothing. Errors: BadInput."""
+    """Check a cluster's name, which may be empty. Errors: BadInput."""
     if len(cluster) > 200 or any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in cluster):
         shown = cluster if len(cluster) <= 80 else f"{cluster[:80]}..."
         raise BadInput(f"CLUSTER must be a name: one line of at most 200 characters, not {shown!r}")
@@ -35,14 +35,17 @@ def optional_cluster(cluster: str) -> str:
 
 
 def needed_cluster(cluster: str) -> str:
-    """A cluster's name. Errors: BadInput, also for none: an unset variable of a shell must not mean anything."""
+    """Check a cluster's name.
+
+    Errors: BadInput, also for an empty one: a shell's unset variable must not mean anything.
+    """
     if not cluster.strip():
         raise BadInput("CLUSTER is empty: name a cluster")
     return optional_cluster(cluster)
 
 
 def named_or_all(context: typer.Context, parameter: typer.CallbackParam, cluster: str) -> str:
-    """A cluster's name, or nothing where none was given. Errors: BadInput, also for one that is empty."""
+    """Check a cluster's name, which may be left out. Errors: BadInput, also for an empty one."""
     source = context.get_parameter_source(parameter.name or "")
     if not cluster.strip() and source is not None and source.name == "COMMANDLINE":
         raise BadInput("CLUSTER is empty: name a cluster, or leave it out")
@@ -74,7 +77,7 @@ NeededReason = Annotated[
 
 
 def _alone(context: typer.Context, wanted: bool) -> bool:
-    """What this command says is said so, and nothing after it."""
+    """Mark this command, and no later one, as given alone in an emergency."""
     from client.emergency import acts_alone
 
     if wanted:
@@ -111,7 +114,7 @@ SettingsOption = Annotated[
 
 
 class Otherwise(TyperGroup):
-    """Commands of which one is meant where the first word is none of them: `backstop flex CLUSTER` shows it."""
+    """A group with a default command: `backstop flex CLUSTER` shows it."""
 
     otherwise = ""
     alone = True
@@ -124,12 +127,12 @@ class Otherwise(TyperGroup):
 
 
 def examples(*lines: str) -> str:
-    """A help text's last part: one example a line."""
+    """Return a help text's last part: one example a line."""
     return "\n\n".join(("Examples:", *lines))
 
 
 def actor_of(actor: str) -> str:
-    """The actor that was named, else the login name."""
+    """Return the named actor, else the login name."""
     if actor.strip():
         return actor.strip()
     try:
@@ -139,7 +142,7 @@ def actor_of(actor: str) -> str:
 
 
 def number(option: str, text: str, least: float, most: float) -> float:
-    """The number that was given. Errors: BadInput naming the option and the value."""
+    """Parse a number. Errors: BadInput naming the option and the value."""
     try:
         value = float(text)
     except ValueError:
@@ -151,7 +154,7 @@ def number(option: str, text: str, least: float, most: float) -> float:
 
 @dataclass(frozen=True)
 class Overlay:
-    """What lies over clusters' own policies."""
+    """Settings over clusters' own policies."""
 
     settings: dict[str, Any]
     spelt: Mapping[str, str] = field(default_factory=dict)
@@ -159,18 +162,18 @@ class Overlay:
 
     @property
     def buffer(self) -> dict[str, Any]:
-        """The part that a snapshot is taken by: a buffer may need the cluster's health history."""
+        """The setting that a snapshot needs: a buffer may use the cluster's health history."""
         return {key: value for key, value in self.settings.items() if key == "buffer"}
 
     def apply_to(self, policy: Policy) -> Policy:
-        """The policy with the settings laid over it. Errors: BadInput naming the option and the value."""
+        """Return the policy with the settings laid over it. Errors: BadInput naming the option and the value."""
         from client.inputs.documents import read_policy
 
         return read_policy(policy, self.settings, dict(self.spelt))
 
 
 def overlay_of(settings: list[str] | None, *, buffer: str = "", max_tier: str = "") -> Overlay:
-    """Errors: BadInput for what has no KEY=VALUE form or is given twice."""
+    """Read settings for a policy. Errors: BadInput where one is not KEY=VALUE or is given twice."""
     laid, spelt = settings_given("--policy", settings or ()), {}
     for key, value, option in (("buffer", buffer, "--buffer"), ("max_tier", max_tier, "--max-tier")):
         if value:
@@ -182,7 +185,7 @@ def overlay_of(settings: list[str] | None, *, buffer: str = "", max_tier: str = 
 
 
 def settings_given(option: str, settings: Sequence[str]) -> dict[str, Any]:
-    """What was given as KEY=VALUE. Errors: BadInput for another form, and for what is given twice."""
+    """Parse KEY=VALUE settings. Errors: BadInput for another form, and for a setting that is given twice."""
     values: dict[str, Any] = {}
     for setting in settings:
         key, sign, value = setting.partition("=")
@@ -193,7 +196,7 @@ def settings_given(option: str, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def pilots_of(options: Sequence[str]) -> tuple[str, ...]:
-    """Errors: BadInput for an empty name."""
+    """Check the pilots' names. Errors: BadInput for an empty name."""
     names = tuple(dict.fromkeys(name.strip() for names_text in options for name in names_text.split(",")))
     if "" in names:
         raise BadInput(f"--pilot takes names with commas between, not {','.join(options)!r}")
@@ -201,7 +204,7 @@ def pilots_of(options: Sequence[str]) -> tuple[str, ...]:
 
 
 def wave_of(text: str) -> Wave:
-    """A wave by its number or its tier. Errors: BadInput."""
+    """Parse a wave's number or tier. Errors: BadInput."""
     from models.fleet.state import WAVES, Wave
 
     choices = [w for w in WAVES if w is not Wave.AFTER]
@@ -218,7 +221,7 @@ def _once(values: dict[str, Any], key: str, value: Any, option: str) -> None:
 
 
 def _value(text: str) -> Any:
-    """A number, list or mapping where it reads as JSON, else the text itself: 10m, busy."""
+    """Parse a value: a number, list or mapping where it reads as JSON, else the text itself: 10m, busy."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -229,7 +232,7 @@ _ModelT = TypeVar("_ModelT", bound="BaseModel")
 
 
 def check_model(model: type[_ModelT], **fields: Any) -> _ModelT:
-    """What is sent to the server. Errors: BadInput naming the option and the value."""
+    """Make a model to send to the server. Errors: BadInput naming the option and the value."""
     from pydantic import ValidationError
 
     from client.inputs.sentences import first_problem
@@ -241,8 +244,8 @@ def check_model(model: type[_ModelT], **fields: Any) -> _ModelT:
 
 
 def with_options(name: str, read: Callable[..., object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator: a command's parameter of this name is what `read` makes of its own options, which come in its
-    place.
+    """Return a decorator that replaces a command's parameter of this name with the options of `read`, which make its
+    value.
 
     `read` declares them as a command does.
     """

@@ -1,8 +1,8 @@
-"""What reaches the screen or a pipe: tables, sentences, JSON. Nothing here knows what they mean.
+"""Prints tables, sentences and JSON to the screen or a pipe, whatever they mean.
 
 A terminal gets what fits it (views/layout.py). A pipe gets all of the text: no colour codes, no wrapping, no cut-off
-cells. Text that people or other systems wrote is shown with its control characters spelt out, so that it can neither
-break a row nor speak to the terminal.
+cells. Text that people or other systems wrote is printed with its control characters spelt out, so that it can neither
+break a row nor control the terminal.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ from views.words import ENDLESS, clean
 
 
 class PipeClosed(Exception):
-    """Whoever read our output has left."""
+    """The reader of our output has closed the pipe."""
 
 
 def console(width: int | None = None) -> Console:
-    """The terminal; or one of this width, which Rich does not print beyond."""
+    """Return the terminal, or one of this width, beyond which Rich does not print."""
     return Console(file=sys.stdout, markup=False, emoji=False, highlight=False, width=width)
 
 
 def show(*parts: RenderableType, wide: bool | None = None) -> None:
-    """The parts one below the other. `wide`: all of them, however wide the terminal is; None: nobody can ask for
-    it."""
+    """Print the parts one below the other.
+
+    `wide`: all columns, however narrow the terminal is; None: the command has no -o.
+    """
     if wide is not None:
         for grid in _grids(parts):
             grid.listed = True
@@ -49,13 +51,14 @@ def show(*parts: RenderableType, wide: bool | None = None) -> None:
 
 
 def live() -> bool:
-    """Whether a picture can be drawn anew in place."""
+    """Return whether a picture can be redrawn in place."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 class Picture:
-    """Parts that are drawn anew in place. Unlike Rich's own live display it knows of lines that the terminal wraps
-    by itself: commands, which are never cut.
+    """Parts that are redrawn in place.
+
+    Unlike Rich's own live display it counts lines that the terminal wraps by itself: commands, which are never cut.
     """
 
     def __init__(self) -> None:
@@ -64,7 +67,7 @@ class Picture:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and rows of the terminal."""
+        """Return the columns and rows of the terminal."""
         return console().size
 
     def draw(self, *parts: RenderableType) -> None:
@@ -85,13 +88,13 @@ class Picture:
 
 
 def left_out(why: Mapping[str, str]) -> None:
-    """To whoever reads along, beside the answer: clusters that it is not about, and why."""
+    """Report on standard error the clusters that the answer leaves out, and why."""
     for _, sentence in sorted(why.items()):
         to_stderr(f"left out: {clean(sentence)}")
 
 
 def _write(text: str) -> None:
-    """All of it, at once. Errors: PipeClosed."""
+    """Write all of the text at once. Errors: PipeClosed."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -107,7 +110,7 @@ def _grids(parts: Iterable[RenderableType]) -> Iterator[Grid]:
 
 
 def _plain(part: RenderableType) -> Iterator[str]:
-    """The part's lines as text, as wide as they are."""
+    """Return the part's lines as text, at their full width."""
     if isinstance(part, Padding):
         for text in _plain(part.renderable):
             yield " " * part.left + text
@@ -120,12 +123,12 @@ def _plain(part: RenderableType) -> Iterator[str]:
 
 
 def show_json(answer: Any) -> None:
-    """One JSON document."""
+    """Print one JSON document."""
     _write(json.dumps(answer, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def show_yaml(*answers: Any) -> None:
-    """The same documents as YAML."""
+    """Print the same documents as YAML."""
     import yaml
 
     texts = (yaml.safe_dump(answer, sort_keys=False, allow_unicode=True, width=ENDLESS) for answer in answers)
@@ -133,17 +136,17 @@ def show_yaml(*answers: Any) -> None:
 
 
 def show_names(names: Iterable[str]) -> None:
-    """Each once, one a line."""
+    """Print each name once, one a line."""
     _write("".join(f"{clean(name)}\n" for name in dict.fromkeys(names)))
 
 
 def show_json_line(answer: Any) -> None:
-    """One JSON document in one line."""
+    """Print one JSON document in one line."""
     _write(json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write(file: str, option: str, text: str) -> None:
-    """All of it, gzipped where the name ends so, to standard output for a dash.
+    """Write the text to the file, gzipped where its name ends so, or to standard output for a dash.
 
     Errors: BadInput naming the option and the file.
     """
@@ -159,7 +162,7 @@ def write(file: str, option: str, text: str) -> None:
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int, int], object]]:
-    """To be told how many are done, of how many: a bar on a terminal's standard error, and nothing in a pipe."""
+    """Yield a function that takes how many are done of how many, and shows a bar on a terminal, nothing in a pipe."""
     from rich.progress import Progress
 
     err = Console(file=sys.stderr)
@@ -170,7 +173,7 @@ def progress(what: str, total: int) -> Iterator[Callable[[int, int], object]]:
 
 @contextmanager
 def show_waiting(what: str) -> Iterator[None]:
-    """Says on a terminal what is waited for, while it lasts."""
+    """Show on a terminal what the command waits for, until it is over."""
     if not sys.stderr.isatty():
         yield
         return
@@ -179,7 +182,7 @@ def show_waiting(what: str) -> Iterator[None]:
 
 
 def complain(sentence: str) -> None:
-    """One sentence on standard error: in a pipe one line, at a terminal as many as fit, a command on its own."""
+    """Print one sentence on standard error: in a pipe one line, at a terminal wrapped, a command on its own line."""
     to_stderr(f"backstop: {clean(sentence)}")
 
 

@@ -1,6 +1,6 @@
-"""The table of rights, for docs/access.md: made of models/access/rights.py.
+"""The table of rights for docs/access.md, made of models/access/rights.py.
 
-`python -m cli.rights_table docs/access.md` writes it anew; a test finds out when that is needed.
+`python -m cli.rights_table docs/access.md` writes it anew; a test fails when that is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REACHES = {
 
 
 def rights_table() -> str:
-    """A row for each right, with all keys that it is the right of."""
+    """Return a row for each right, with all its keys."""
     lines = ["| commands | may | who | bounded by | second person |", "|---|---|---|---|---|"]
     keys_by: dict[str, list[str]] = {}
     for key, right in _rows():
@@ -40,7 +40,7 @@ def _rows() -> Iterator[tuple[str, Right]]:
 
 
 def with_rights(text: str) -> str:
-    """The document with the table between `<!-- rights -->` and `<!-- end -->` made anew."""
+    """Return the document with the table between `<!-- rights -->` and `<!-- end -->` made anew."""
     return re.sub(
         r"(<!-- rights -->\n).*?(<!-- end -->)", lambda m: f"{m[1]}{rights_table()}\n{m[2]}", text, flags=re.DOTALL
     )

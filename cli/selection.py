@@ -1,4 +1,4 @@
-"""Which clusters a command is for: names, globs of open rollouts, and filters. Pure: what is open is given."""
+"""Selects a command's clusters: names, globs of open rollouts, and filters. Pure: the open rollouts are an argument."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ GLOB = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True)
 class Selection:
-    """What was typed. Names and globs first; filters, where there are any, leave some of the open rollouts."""
+    """The names, globs and filters of a command. Filters leave some of the open rollouts."""
 
     names: tuple[str, ...] = ()
     wave: str = ""
@@ -51,12 +51,12 @@ class Selection:
 
     @property
     def plain_cluster(self) -> str:
-        """The one cluster that is meant whatever is open; empty: what is open decides, or several are meant."""
+        """The one cluster that is meant whatever is open; empty: the open rollouts decide, or several are meant."""
         return self.names[0] if len(self.names) == 1 and not self.looks else ""
 
     @property
     def looks(self) -> bool:
-        """What is open must be known."""
+        """Return whether the selection depends on what is open."""
         return self.is_filtered or any(map(GLOB.search, self.names))
 
     @property
@@ -65,7 +65,7 @@ class Selection:
 
     @property
     def text(self) -> str:
-        """As it was typed."""
+        """The selection as it was typed."""
         options = (("--wave", self.wave), ("--stage", self.stage))
         words = [*self.names, *(f"{option} {value}" for option, value in options if value)]
         return " ".join([*words, *(["--needs"] if self.needs else [])])
@@ -74,7 +74,7 @@ class Selection:
 def selection(
     clusters: ClustersOrGlobs = None, wave: WaveOption = "", stage: StageOption = "", needs: NeedsOption = False
 ) -> Selection:
-    """Errors: BadInput for nothing at all, an empty name, and a wave or stage that there is not."""
+    """Read the selection. Errors: BadInput for an empty one, an empty name, and an unknown wave or stage."""
     from models.rollout.stages import Stage
 
     names = tuple(dict.fromkeys(needed_cluster(name) for name in clusters or ()))
@@ -102,9 +102,9 @@ def _tier(text: str) -> str:
 
 
 def chosen_clusters(of: Selection, rollouts: Sequence[RolloutSummary]) -> tuple[str, ...]:
-    """The clusters, those that were named first, each once. A name without a filter needs no open rollout.
+    """Return the clusters, named ones first, each once. A name without a filter needs no open rollout.
 
-    Errors: BadInput for a glob or a filter that leaves none, and where it is not known what needs a person.
+    Errors: BadInput for a glob or a filter that leaves none, and where it is unknown what needs a person.
     """
     opened = {r.cluster: r for r in rollouts if r.open}
     meant: dict[str, None] = {}

@@ -31,7 +31,7 @@ _SECONDS = 10.0
 
 
 def give(order: TypedOrder) -> None:
-    """Asked for where it undoes, or is for several; the same to each of them."""
+    """Give the command to each rollout; one that undoes, or goes to several, asks first."""
     from models.rollout.commands import CommandRequest
 
     if order.row.asks is Asks.PLAN:
@@ -50,7 +50,7 @@ def give(order: TypedOrder) -> None:
 
 
 def _approve(order: TypedOrder) -> None:
-    """The plans that are shown and agreed to, each by its hash."""
+    """Show the plans, ask, and approve each by its hash."""
     if not order.yes and not can_ask(as_json=order.as_json):
         raise BadInput(
             "--plan is missing: there is no terminal to show a plan and ask; `backstop status CLUSTER` shows its hash, "
@@ -64,7 +64,7 @@ def _approve(order: TypedOrder) -> None:
 
 
 def clusters_of(of: Selection, person: str) -> tuple[str, ...]:
-    """Errors: BadInput where a glob or filter leaves none."""
+    """Return the selection's clusters. Errors: BadInput where a glob or filter leaves none."""
     from cli.selection import chosen_clusters
 
     if not of.looks:
@@ -75,7 +75,7 @@ def clusters_of(of: Selection, person: str) -> tuple[str, ...]:
 def _said(
     order: TypedOrder, clusters: Sequence[str], person: str, fields: Callable[[str], Mapping[str, str]]
 ) -> list[Outcome]:
-    """What became of the command in each. Errors: those of the client, where there is but one."""
+    """Send the command to each; return the outcomes. Errors: those of the client, where there is one cluster."""
     from cli.many import act_on_each
     from models.rollout.commands import CommandRequest
     from models.rollout.stages import Command
@@ -91,7 +91,7 @@ def _said(
 
 
 def _consent(order: TypedOrder, clusters: Sequence[str], person: str) -> dict[str, BackstopError]:
-    """Those that are left out, and why: a yes is to what was shown, and to nothing else.
+    """Ask where the command needs it; return the clusters that are left out, and why: a yes covers only what was shown.
 
     Errors: as `consent`; Refusal where no rollout would take it.
     """
@@ -119,7 +119,7 @@ def _consent(order: TypedOrder, clusters: Sequence[str], person: str) -> dict[st
 
 
 def _consent_to_promote(order: TypedOrder, question: str, clusters: Sequence[str], person: str) -> None:
-    """One is asked about where it leaves something that whoever gives it may not know, and somebody can be asked."""
+    """Ask about a promotion that leaves something open; for one cluster only where somebody can be asked."""
     from views.consequence import consequence_parts, many_parts
 
     several = len(clusters) > 1
@@ -138,7 +138,7 @@ def _consent_to_promote(order: TypedOrder, question: str, clusters: Sequence[str
 def _agreed_to(
     row: CommandRow, aheads: Sequence[Ahead], silent: Mapping[str, BackstopError], refusals: Mapping[str, str]
 ) -> dict[str, BackstopError]:
-    """Those that are left out once the others were shown and agreed to. Errors: as `_consent`."""
+    """Show the clusters that would take the command, ask, and return those that are left out. Errors: as `_consent`."""
     from models.base import some_of
     from views.consequence import consequence_parts, left_parts
 
@@ -161,7 +161,7 @@ def _question(row: CommandRow, clusters: Sequence[str]) -> str:
 
 
 def aheads_of(clusters: Sequence[str], person: str) -> tuple[list[Ahead], dict[str, BackstopError]]:
-    """What a command would lead to in each, and those that cannot say so.
+    """Return what a command would lead to in each cluster, and the errors of those that do not answer.
 
     Errors: those of the client, where none answers.
     """
@@ -183,9 +183,9 @@ def _statuses(clusters: Sequence[str], person: str) -> list[RolloutStatus | None
 def agree_each(
     aheads: Sequence[Ahead], silent: Mapping[str, BackstopError], *, yes: bool
 ) -> tuple[dict[str, str], dict[str, BackstopError]]:
-    """By cluster the plan that was shown and agreed to, and which were left out and not shown so.
+    """Return, by cluster, the plan that was shown and agreed to, and the errors of those that were left out unseen.
 
-    `silent`: who cannot say, and why. `yes`: nobody is asked. Errors: typer.Exit(1) for a no.
+    `silent`: the clusters that do not answer, and why. `yes`: nobody is asked. Errors: typer.Exit(1) for a no.
     """
     from views.consequence import approved_line
     from views.plan import plan_parts, plans_parts
@@ -213,7 +213,7 @@ def agree_each(
 
 
 def print_outcomes(outcomes: Sequence[Outcome], of: Selection, *, as_json: bool) -> None:
-    """One plain name is answered as such; several with a line each, and 1 as exit code where one was refused."""
+    """Print the outcome of one named cluster, or a line for each of several, with exit code 1 where one was refused."""
     from cli.json_answers import CommandTaken
     from cli.output import show, show_json
     from views.words import line
@@ -255,7 +255,7 @@ def _answered_many(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
 
 
 def _undone_together(taken: Sequence[CommandAnswer]) -> list[str]:
-    """The undo of all that have the same one, in one line with all their names; what names no cluster stays alone."""
+    """Join equal undo commands into one line with all their names; one that names no cluster stays alone."""
     alike: dict[tuple[str, str], list[str]] = {}
     for answer in taken:
         name = shlex.quote(answer.cluster)
@@ -268,7 +268,7 @@ def _undone_together(taken: Sequence[CommandAnswer]) -> list[str]:
 
 
 def _with_all(before: str, names: Sequence[str], after: str) -> str:
-    """The command with all names where it takes many; a launch takes one."""
+    """Return the command with all names where it takes many; a launch takes one."""
     if before.endswith("backstop launch") and len(names) > 1:
         return f"{before} CLUSTER{after}, for each of {', '.join(names)}"
     return " ".join((before, *names)) + after

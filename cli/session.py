@@ -1,7 +1,7 @@
-"""One conversation with the server, from connecting to saying goodbye.
+"""Opens the door for one command, asks, and closes it.
 
-It goes through the front where there is one, which says who speaks: the one that BACKSTOP_URL names, else that of
-`backstop up` on this machine. Else it goes straight to Temporal, and the name is only asserted.
+The command goes through the front where there is one, which knows who calls: the front at BACKSTOP_URL, else that of
+`backstop up` on this machine. Otherwise it goes straight to Temporal, and the name is only asserted.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _T = TypeVar("_T")
 
 
 def ask(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T:
-    """The answer to one question. Errors: models.errors, Unavailable when nothing answers."""
+    """Return the answer to one question. Errors: models.errors, Unavailable when nothing answers."""
     return asyncio.run(ask_inside(actor, question))
 
 
 async def ask_inside(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T:
-    """The same, inside a loop."""
+    """Return the answer to one question, inside a running loop."""
     import_lightly()
     from client import telemetry
 
@@ -57,7 +57,7 @@ async def ask_inside(actor: str, question: Callable[[Backstop], Awaitable[_T]]) 
 
 
 def _noting(door: Backstop) -> Backstop:
-    """A person reads why they wait, and what becomes of a command that they interrupt: each sentence once."""
+    """Show each of the door's notes once: why a person waits, and what happens to a command that they interrupt."""
     from cli.output import complain
 
     read: set[str] = set()
@@ -72,7 +72,7 @@ def _noting(door: Backstop) -> Backstop:
 
 
 def prepare_imports(actor: str) -> None:
-    """What the conversation takes is imported."""
+    """Import the modules that a question takes."""
     import_lightly()
     if front(actor) is None:
         import client.backstop
@@ -81,9 +81,9 @@ def prepare_imports(actor: str) -> None:
 
 
 def front(actor: str) -> FrontPlace | None:
-    """Where the front is that takes this person's words; None: there is none, or somebody else's name is given.
+    """Return the front that takes this person's commands; None: there is none, or `--actor` names somebody else.
 
-    Errors: BadInput for an address that is none; Refusal for a name that the front at BACKSTOP_URL would not take.
+    Errors: BadInput for a malformed address; Refusal for a name that the front at BACKSTOP_URL would not take.
     """
     url, own = os.environ.get("BACKSTOP_URL", ""), _own_name()
     if url:
@@ -112,7 +112,7 @@ def _own_name() -> str:
 
 
 def _same_temporal() -> bool:
-    """The front on this machine speaks to the Temporal that is meant: one that is configured may be another."""
+    """Return whether this machine's front uses the Temporal that the command means: another may be configured."""
     if not any(name.startswith("TEMPORAL_") and value for name, value in os.environ.items()) and not _profile():
         return True
     import json
@@ -129,13 +129,13 @@ def _same_temporal() -> bool:
 
 
 def _profile() -> bool:
-    """Whether there may be a profile of Temporal's in its usual place."""
+    """Return whether Temporal's own command line may have a profile, in its usual place."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return os.path.exists(os.path.join(base, "temporalio", "temporal.toml"))
 
 
 def bearer(place: FrontPlace) -> Callable[[], str]:
-    """The token to show; none at the socket, where the kernel says who speaks."""
+    """Return a function that gives the token; it is empty at the socket, where the kernel identifies the caller."""
     from client.http_exchange import AtSocket
 
     if isinstance(place, AtSocket):

@@ -1,4 +1,4 @@
-"""Following what goes on: a live picture in a terminal, one line for each change in a pipe."""
+"""Follows a rollout: a live picture in a terminal, one line for each change in a pipe."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ASKED_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Watched(Generic[_T]):
-    """What is followed, and how it is told."""
+    """The functions that read and show something that is followed."""
 
     look: Callable[[], Awaitable[_T]]
     parts: Callable[[_T, tuple[int, int] | None], Sequence[RenderableType]]
@@ -45,7 +45,7 @@ class Watched(Generic[_T]):
 
 
 async def follow(door: Backstop, cluster: str, *, every: float, once: bool, as_json: bool) -> None:
-    """A rollout, until it has ended. Errors: as `watch`."""
+    """Follow a rollout until it has ended. Errors: as `watch`."""
     rollout = Watched[RolloutStatus](
         look=lambda: door.status(cluster),
         parts=lambda seen, _: status_parts(seen),
@@ -62,7 +62,7 @@ def _change(before: RolloutStatus | None, now: RolloutStatus) -> list[str]:
 
 
 async def follow_bringup(door: Backstop, cluster: str, *, every: float, once: bool, as_json: bool) -> None:
-    """A bring-up, until it is in production or has ended. Errors: as `watch`."""
+    """Follow a bring-up until it is in production or has ended. Errors: as `watch`."""
     bringup = Watched[BringupStatus](
         look=lambda: door.bringup_status(cluster),
         parts=lambda seen, _: bringup_parts(seen),
@@ -74,7 +74,7 @@ async def follow_bringup(door: Backstop, cluster: str, *, every: float, once: bo
 
 
 async def follow_fleet(door: Backstop, *, every: float, once: bool, as_json: bool) -> None:
-    """The fleet rollout, until it has ended. Errors: as `watch`."""
+    """Follow the fleet rollout until it has ended. Errors: as `watch`."""
 
     async def look() -> FleetSeen:
         seen = await look_at_fleet(door)
@@ -93,7 +93,7 @@ async def follow_fleet(door: Backstop, *, every: float, once: bool, as_json: boo
 
 
 async def look_at_fleet(door: Backstop) -> FleetSeen:
-    """The fleet rollout with what its members' rollouts say themselves, and the calendar. Errors: `fleet_status`'s."""
+    """Return the fleet rollout with the status of its members' rollouts, and the calendar. Errors: `fleet_status`'s."""
     status = await door.fleet_status()
     if status.stage.has_ended:
         return FleetSeen(status)
@@ -103,9 +103,9 @@ async def look_at_fleet(door: Backstop) -> FleetSeen:
 
 
 async def watch(watched: Watched[_T], *, every: float, once: bool, as_json: bool) -> None:
-    """Returns when it has ended, or after one look.
+    """Show the state until it has ended, or once.
 
-    Errors: the first look's; later ones are shown and waited out, but for a refusal, which is an end.
+    Errors: the first look's; later ones are shown and waited out, except a refusal, which ends it.
     """
     seen = await watched.look()
     if once:
@@ -125,7 +125,7 @@ async def watch(watched: Watched[_T], *, every: float, once: bool, as_json: bool
 
 
 async def _next(watched: Watched[_T], every: float, tell: Callable[[str], None]) -> _T:
-    """The next answer, however long a server or worker is away; `tell` hears once of each reason."""
+    """Return the next answer, however long a server or worker is away; `tell` gets each reason once."""
     complaint = ""
     while True:
         await asyncio.sleep(every)

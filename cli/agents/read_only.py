@@ -27,12 +27,12 @@ READS = frozenset(f"desk.{kind}" for kind in READS_DESK - _NOT_FOR_AGENTS)
 
 
 def may(command: str) -> bool:
-    """Whether an agent's tool may give this command of the table of rights."""
+    """Return whether an agent's tool may give this command of the table of rights."""
     return command.startswith("read.") or command in READS or command in PROPOSES
 
 
 class ReadingDoor:
-    """Like the door that it stands before (client/backstop.py), for what `may` lets through. Errors: Refusal."""
+    """The real door (client/backstop.py) behind a check: only what `may` allows gets through. Errors: Refusal."""
 
     def __init__(self, door: Backstop) -> None:
         self._door = door

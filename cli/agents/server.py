@@ -1,6 +1,6 @@
 """`backstop mcp`: the tools of agents (cli/agents/tools.py) over the Model Context Protocol, at stdin and stdout.
 
-Each call is a conversation of its own with the door, as each command is: so rights, tokens and who speaks are the same.
+Each call opens its own connection to the door, as each command does. So rights, tokens and identity are the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ABOUT = (
 
 
 def server_for(actor: str) -> MCPServer[Any]:
-    """Whoever it acts for is asked for at each call as the command line asks. `actor`: their name."""
+    """Return the server. Each call acts for the same person as the command line would. `actor`: their name."""
     server: MCPServer[Any] = MCPServer(
         "backstop", instructions=_ABOUT, version=metadata.version("backstop"), log_level="WARNING"
     )
@@ -44,7 +44,7 @@ def server_for(actor: str) -> MCPServer[Any]:
 
 
 def _bound(tool: Tool, actor: str) -> Any:
-    """The tool without what the server itself puts in: what is left is what an agent may say."""
+    """Return the tool without the arguments that the server fills in: the others are the agent's."""
     signature = inspect.signature(tool.call, eval_str=True)
     own = {"actor": actor} if "actor" in signature.parameters else {}
     parameters = [one for name, one in signature.parameters.items() if name not in ("door", "actor")]

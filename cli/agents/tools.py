@@ -1,6 +1,7 @@
-"""What an agent can ask: each tool is one question to the same door that the command line has, answered as its JSON is.
+"""The tools of agents: each is one question to the door of the command line, answered with the same JSON.
 
-Lists are cut to a number that an agent can read, and say how many there are. Errors are the sentences of models.errors.
+Lists are cut to a length that an agent can read, and say how many items there are. Errors are the sentences of
+models.errors.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ WantedGpus = Annotated[int, Field(ge=1, le=10_000_000, description="Whole GPUs."
 
 
 class Tool(NamedTuple):
-    """`commands`: keys of the table of rights, of all that it asks the door for."""
+    """A tool. `commands`: the keys, in the table of rights, of everything that it asks the door for."""
 
     call: ToolCall
     commands: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""`backstop access`: who may do what, and the tokens of those who have no browser."""
+"""`backstop access`: who may do what, and the tokens of callers without a browser."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def can(
 
 
 def _key(command: str) -> str:
-    """Of the table of rights. Errors: BadInput."""
+    """Return the command's key in the table of rights. Errors: BadInput."""
     import difflib
 
     from models.access.rights import RIGHTS
@@ -418,7 +418,7 @@ def _stands(actor: str) -> AccessStands:
 
 
 def _access(file: str, actor: str) -> AccessFile:
-    """Errors: BadInput; Refusal where no file is in force."""
+    """Read the access file in force. Errors: BadInput; Refusal where no file is in force."""
     from models.access.access_versions import NOT_CONFIGURED
 
     if file:

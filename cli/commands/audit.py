@@ -1,4 +1,4 @@
-"""`backstop audit`: what happened, from workflow history or from the ledger's archive."""
+"""`backstop audit`: the history of a cluster, from its workflows or from the ledger's archive."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def audit(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Which entries; what is empty leaves all. `since` counts, `until` does not."""
+    """A filter of entries; an empty field filters nothing. `since` is included, `until` is not."""
 
     since: datetime | None
     until: datetime | None
@@ -147,7 +147,7 @@ class _Wanted:
 
 
 def _wanted(since: str, until: str, actors: Sequence[str], kinds: Sequence[str]) -> _Wanted:
-    """Errors: BadInput naming the option and the value."""
+    """Read the filter's options. Errors: BadInput naming the option and the value."""
     from models.audit_chain import AuditKind
 
     now = datetime.now(UTC)
@@ -167,7 +167,8 @@ def _wanted(since: str, until: str, actors: Sequence[str], kinds: Sequence[str])
 
 
 def _answer(every_line: Sequence[AuditLine] | Sequence[ArchiveLine], wanted: _Wanted, how: Listing) -> None:
-    """What is wanted of them, in its form; programs are told on standard error how many were left out."""
+    """Print the lines that pass the filter, in the requested form; programs read on standard error how many were left
+    out."""
     from cli.json_answers_audit import ArchiveLine, AuditLine
     from cli.output import show, show_json_line, show_yaml
 
@@ -226,12 +227,12 @@ def _archived(cluster: str, actor: str) -> list[ArchiveLine]:
 
 
 def _of_no_cluster(name: str) -> bool:
-    """A chain of the ledger's own, such as (fleet) and (access): no workflow tells of it, and all stands archived."""
+    """Return whether the chain is the ledger's own, such as (fleet) or (access): it has an archive alone."""
     return name.startswith("(") and name.endswith(")")
 
 
 def _refuse_unknown(cluster: str, actor: str) -> None:
-    """Errors: BadInput where nothing was ever archived of it, and the ledger has no such cluster."""
+    """Refuse a cluster that has no archive and is not in the ledger. Errors: BadInput."""
     from models.questions import Archived, FactsOf
 
     if _of_no_cluster(cluster):
@@ -242,7 +243,7 @@ def _refuse_unknown(cluster: str, actor: str) -> None:
 
 
 def tell_bringups(cluster: str, person: str, *, as_json: bool) -> None:
-    """What is archived of the cluster's bring-ups."""
+    """Print the archive of the cluster's bring-ups."""
     from models.bringup.state import bringup_workflow_id
 
     lines = [each for each in _archived(cluster, person) if each.rollout == bringup_workflow_id(cluster)]
@@ -318,7 +319,7 @@ def _told_of_chain(answer: ChainAnswer, seals: Sequence[Seal] | None = None) -> 
 
 
 def _verify_seals(cluster: str, where: str, keys: Sequence[str], actor: str, how: Listing) -> None:
-    """One chain, or all of them, as the seals have them."""
+    """Compare one chain, or all of them, with the seals."""
     from cli.json_answers_audit import ChainsAnswer
     from client.inputs.seals import read_seals
     from views.words import count, line
@@ -349,7 +350,7 @@ def _verify_seals(cluster: str, where: str, keys: Sequence[str], actor: str, how
 async def _chains(
     seals: Sequence[Seal], door: Backstop
 ) -> list[tuple[str, tuple[list[ChainedEntry], ChainHead | None]]]:
-    """Of every cluster that is sealed, and of every one of the fleet."""
+    """Return the chain of every cluster that is sealed or in the fleet."""
     from models.seals import sealed_heads
 
     described = await door.described()

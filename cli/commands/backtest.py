@@ -36,7 +36,7 @@ _MOST_FIXED = 0.99
 
 
 class PolicyOption(StrEnum):
-    """As models.buffers.backtest.policies names them."""
+    """Policies, by their names in models.buffers.backtest.policies."""
 
     FIXED_5 = "fixed-5"
     FIXED_10 = "fixed-10"
@@ -115,7 +115,7 @@ def _one_to_standard_output(outputs: Mapping[str, str], how: Listing) -> None:
 
 
 def _shares(text: str) -> list[Fraction]:
-    """The buffers of --fixed. Errors: BadInput."""
+    """Parse the buffers of --fixed. Errors: BadInput."""
     from models.base import exact_fraction
 
     words = text.split(",") if text else []
@@ -123,7 +123,7 @@ def _shares(text: str) -> list[Fraction]:
 
 
 def _decide(names: list[str], shares: list[Fraction], terms: HealthTerms) -> dict[str, Decide]:
-    """The policies that are asked for, each once, the fixed ones among them by size where more are given."""
+    """Return the chosen policies, each once; several fixed ones come in order of size."""
     from models.buffers.backtest import flat, policies
 
     named = policies(terms)
@@ -135,7 +135,7 @@ def _decide(names: list[str], shares: list[Fraction], terms: HealthTerms) -> dic
 
 
 def weeks_of(text: str) -> tuple[int, ...]:
-    """The horizons, each once. Errors: BadInput."""
+    """Parse the horizons, each once. Errors: BadInput."""
     weeks = []
     for word in text.split(","):
         value = number("--horizon", word.strip().removesuffix("w"), 1, 52)
@@ -146,7 +146,10 @@ def weeks_of(text: str) -> tuple[int, ...]:
 
 
 def terms_of(target: str, floor: str, base: HealthTerms | None = None) -> HealthTerms:
-    """What is asked of a promise: what is given, over `base`. Errors: BadInput naming the option and the value."""
+    """Return the terms of a promise: the given options over `base`.
+
+    Errors: BadInput naming the option and the value.
+    """
     from models.base import exact_fraction
     from models.cluster.derived_buffer import TERMS
 
@@ -159,7 +162,7 @@ def terms_of(target: str, floor: str, base: HealthTerms | None = None) -> Health
 
 
 def node_of(gpus_per_node: str) -> int | None:
-    """How many GPUs fail together; None: it was not given. Errors: BadInput."""
+    """Return how many GPUs fail together; None: the option was not given. Errors: BadInput."""
     if not gpus_per_node:
         return None
     size = number("--gpus-per-node", gpus_per_node, 1, 1000)
@@ -176,7 +179,7 @@ def _decimal(option: str, text: str, least: float, most: float) -> str:
 def named_series(
     series: tuple[Series, ...], names: list[str], file: str, option: str = "--cluster"
 ) -> tuple[Series, ...]:
-    """Those with the names, or all where none is given. Errors: BadInput."""
+    """Return the series with these names, or all without a name. Errors: BadInput."""
     by_name = {s.cluster: s for s in series}
     for name in names:
         if name not in by_name:

@@ -177,7 +177,7 @@ def add(
 
 
 async def _entered(door: Backstop, starts: list[BringupStart]) -> list[BringupAnswer]:
-    """One after the other: each is entered, or refused by itself."""
+    """Enter each bring-up, one after the other; a refused one does not stop the others."""
     from cli.output import progress
     from models.bringup.messages import BringupAnswer
 
@@ -324,7 +324,7 @@ def give_up(
 
 
 def _give(order: TypedOrder) -> None:
-    """Where the bring-up is is shown first, so that whoever says yes knows of what."""
+    """Give a command; one that asks shows the bring-up's status first."""
     from cli.commands.calendar import instant
     from models.bringup.commands import BringupOrder
     from models.bringup.stages import BringupCommand

@@ -97,7 +97,7 @@ def buffer(
 
 
 class _Asked:
-    """What was given of a buffer's terms. Errors: BadInput naming the option and the value."""
+    """The given terms of a buffer. Errors: BadInput naming the option and the value."""
 
     def __init__(self, target: str, horizon: str, floor: str) -> None:
         weeks = weeks_of(horizon) if horizon else ()

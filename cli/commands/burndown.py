@@ -79,7 +79,7 @@ def burndown(
 
 
 def beginning_of(option: str, text: str, now: datetime) -> datetime:
-    """A duration ago, a day or a time that is over. Errors: BadInput naming the option and the value."""
+    """Parse a duration ago, a day or a past time. Errors: BadInput naming the option and the value."""
     begin = moment_of(option, text, now, back=True)
     if begin >= now:
         raise BadInput(f"{option} {text} is not over yet")
@@ -87,7 +87,7 @@ def beginning_of(option: str, text: str, now: datetime) -> datetime:
 
 
 def moment_of(option: str, text: str, now: datetime, *, back: bool = False) -> datetime:
-    """A time with a zone, a day's beginning in UTC or (`back`) a duration ago. Errors: BadInput."""
+    """Parse a time with a zone, a day's beginning in UTC or (`back`) a duration ago. Errors: BadInput."""
     from models.base import parse_duration
 
     if back and text[:1].isdigit() and text[-1:] in "smhdw":
@@ -113,9 +113,9 @@ def moment_of(option: str, text: str, now: datetime, *, back: bool = False) -> d
 def points_between(
     begin: datetime, end: datetime, began: datetime | None = None, most: int = _MOST
 ) -> tuple[list[datetime], timedelta]:
-    """Times from one to the other, the last of them `end`, at round steps that fit a screen; and the step.
+    """Return times up to `end`, at round steps that fit a screen; and the step.
 
-    `began`: when the first tally was read. Where that is later the curve begins there, at that very time.
+    `began`: when the first tally was read. If that is after `begin`, the curve begins there.
     """
     if began is not None and begin < began <= end:
         times, step = points_between(began, end, most=most)

@@ -1,4 +1,4 @@
-"""`backstop hold` and `backstop calendar`: maintenance, incidents and freezes, declared and seen ahead."""
+"""`backstop hold` and `backstop calendar`: maintenance, incidents and freezes, declared in advance."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def hold(
 
 
 def _matching(names: list[str], person: str) -> list[str]:
-    """Each once, globs as the clusters that they match. Errors: BadInput for one that matches none."""
+    """Return the clusters that names and globs match, each once. Errors: BadInput for one that matches none."""
     if not any(map(GLOB.search, names)):
         return names
     ledger = sorted(c.name for c in ask(person, lambda door: door.clusters()))
@@ -189,7 +189,7 @@ def _matching(names: list[str], person: str) -> list[str]:
 def _held_together(
     names: list[str], window: Window, person: str, now: datetime, *, fleet: bool, as_json: bool
 ) -> list[str]:
-    """The clusters that were shown, and agreed to. Errors: those of `consent`; BadInput where there is none."""
+    """Show the clusters, ask, and return them. Errors: those of `consent`; BadInput where there is none."""
     from cli.consent import needs_somebody, shown_and_asked
     from models.planning.window_forecast import forecast_windows
     from views.calendar import hold_parts
@@ -275,7 +275,10 @@ def import_calendar(
 
 
 async def _declare(door: Backstop, declared: Sequence[Declared]) -> tuple[Declaration, list[str]]:
-    """What became of it, and of each event that the ledger refuses why. Errors: BadInput where it refuses all."""
+    """Declare the windows; return the result, and a sentence for each event that the ledger refused.
+
+    Errors: BadInput where it refuses all.
+    """
     from models.cluster.windows import Declaration
     from models.questions import Declare
 
@@ -353,7 +356,7 @@ def end(
 
 
 def _of_hold(name: str, calendar: Sequence[Entry]) -> list[Entry]:
-    """Its windows that are not over. Errors: BadInput naming the option and the value."""
+    """Return the hold's windows that are not over. Errors: BadInput naming the option and the value."""
     from models.cluster.windows import hold_name
 
     own = [e for e in calendar if e.source and name in (e.source, hold_name(e.source))]
@@ -363,7 +366,7 @@ def _of_hold(name: str, calendar: Sequence[Entry]) -> list[Entry]:
 
 
 def _declared_again(entries: Sequence[Entry]) -> str:
-    """How windows are declared as they were before they were ended, or taken back."""
+    """Return the command that declares the windows again as they were."""
     from models.cluster.windows import FLEET_HOLD
 
     window, now = entries[0].window, datetime.now(UTC)
@@ -379,7 +382,7 @@ def _declared_again(entries: Sequence[Entry]) -> str:
 
 
 def instant(option: str, text: str, since: datetime) -> datetime:
-    """A time, or a duration after `since`. Errors: BadInput naming the option and the value."""
+    """Parse a time, or a duration after `since`. Errors: BadInput naming the option and the value."""
     from models.base import parse_duration
 
     if text[:1].isdigit() and text[-1:] in "smhdw":
@@ -414,7 +417,10 @@ def _answer(
     undo: str = "",
     now: datetime | None = None,
 ) -> None:
-    """`undo`: of what was changed, a line each. `now`: what begins after it is ahead; by default the present."""
+    """Print the calendar. `undo`: a line for each change.
+
+    `now`: windows that begin later are ahead; default: the present.
+    """
     from cli.json_answers import CalendarAnswer
     from views.calendar import calendar_parts
     from views.words import line
@@ -435,7 +441,7 @@ def _answer(
 
 
 def _ending(entries: Sequence[Entry]) -> str:
-    """How windows that were declared are ended: what was declared as one, by one command."""
+    """Return the command that ends the declared windows; one command ends those that were declared together."""
     from models.cluster.windows import hold_name
 
     each = [f"{shlex.quote(entry.cluster)} {entry.id}" for entry in entries]

@@ -1,4 +1,4 @@
-"""`backstop confirm`: say of a health source in doubt that it tells the truth."""
+"""`backstop confirm`: confirm that a health source in doubt is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`backstop countersign`: what waits for a second person, and the word of that person."""
+"""`backstop countersign`: commands that wait for a second person, and that person's confirmation."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def withdraw(digest: Hash, reason: ReasonOption = "", as_json: AsJson = False, a
 
 
 def _hash(digest: str) -> str:
-    """Errors: BadInput for what cannot be one."""
+    """Return the hash. Errors: BadInput where it has not the form of one."""
     from models.access.second_persons import WAITING_HASH_IS, is_waiting_hash
 
     name = digest.strip().lower()

@@ -1,4 +1,4 @@
-"""`backstop detach`: leave a cluster's scheduler alone again."""
+"""`backstop detach`: take Backstop out of a cluster's scheduler."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _detached(cluster: str, restore: bool, reason: str, person: str, *, look: bo
 
 
 def _ahead(cluster: str, restore: bool, reason: str, person: str) -> list[RenderableType]:
-    """By the worker's own look at the scheduler."""
+    """Show what would be taken back, as the worker reads it from the scheduler."""
     from views.words import count, line
 
     back = _detached(cluster, restore, reason, person, look=True)

@@ -46,7 +46,7 @@ def title(path: Path) -> str:
 
 
 def page(name: str) -> Path:
-    """Of a name such as commands, docs/commands.md or adr/0003. Errors: BadInput."""
+    """Return the file of a page: commands, docs/commands.md or adr/0003. Errors: BadInput."""
     short = name.partition("#")[0].removeprefix("docs/").removesuffix(".md").rstrip("/")
     short = "adr/README" if short == "adr" else short
     every = {str(path.relative_to(PAGES).with_suffix("")): path for path in sorted(PAGES.rglob("*.md"))}

@@ -1,4 +1,4 @@
-"""`backstop doctor`: what is well, what is not, and what to do."""
+"""`backstop doctor`: checks of the installation, and what to do about those that fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`backstop fleet`: the group, and the ledger's clusters onto the screen."""
+"""`backstop fleet`: the group, and `show`, which lists the ledger's clusters."""
 
 from __future__ import annotations
 

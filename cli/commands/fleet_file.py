@@ -1,4 +1,4 @@
-"""`backstop fleet diff`, `export`, `template`, `remove`, `rename`: the fleet file as a thing that lives."""
+"""`backstop fleet diff`, `export`, `template`, `remove`, `rename`: keep the fleet file and the ledger in step."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def add_to(group: typer.Typer) -> None:
 
 
 async def take_file(door: Backstop, document: FleetDocument, terms: ImportTerms) -> FleetOutcome:
-    """What became of the file, or on a dry run would. Its contacts' secrets go straight into the ledger."""
+    """Import the file, or on a dry run say what would change. Its contacts' secrets go straight into the ledger."""
     from cli.ledger_direct import stage_import
 
     source = {"file": document.name[:2000], "partial": document.partial}
@@ -66,7 +66,7 @@ async def take_file(door: Backstop, document: FleetDocument, terms: ImportTerms)
 
 
 def places_of(document: FleetDocument, outcome: FleetOutcome) -> dict[tuple[str | int, ...], str]:
-    """Where each refused line stands in the file."""
+    """Return the place in the file of each refused line."""
     from models.cluster.import_lines import Verb
 
     paths = list(dict.fromkeys(line.path for line in outcome.of(Verb.REFUSED) if line.path))
@@ -74,7 +74,7 @@ def places_of(document: FleetDocument, outcome: FleetOutcome) -> dict[tuple[str 
 
 
 def warn(document: FleetDocument, outcome: FleetOutcome) -> None:
-    """Of what is legal and odd, on standard error."""
+    """Warn on standard error of legal but odd entries."""
     from cli.output import complain
 
     for odd, place in zip(outcome.oddities, _places(document, outcome.oddities), strict=True):
@@ -82,14 +82,14 @@ def warn(document: FleetDocument, outcome: FleetOutcome) -> None:
 
 
 def _places(document: FleetDocument, lines: Sequence[Line | Oddity]) -> list[str]:
-    """Where each stands in the file; of what is nowhere in it the file itself."""
+    """Return the place of each line in the file; the file's name where a line has none."""
     paths = list(dict.fromkeys(each.path for each in lines if each.path))
     where = dict(zip(paths, document.places(paths), strict=True)) if paths else {}
     return [where.get(each.path, document.name) for each in lines]
 
 
 def diff_answer(document: FleetDocument, outcome: FleetOutcome, *, prune: bool) -> FleetDiffAnswer:
-    """What became of each line, or would, as JSON."""
+    """Return, as JSON, what an import did or would do with each line."""
     from cli.json_answers_fleet import FleetDiffAnswer, FleetLine, FleetWarning
     from models.cluster.import_lines import Verb
 
@@ -285,7 +285,7 @@ def _word(name: str) -> str:
 def _done(
     asked: Any, sentence: str, *also: Any, yes: bool, as_json: bool, actor: str, renamed: bool = False
 ) -> Departure:
-    """Shown, asked, and done. Errors: Refusal where something is under way; those of `consent`."""
+    """Show what changes, ask, and do it. Errors: Refusal where a rollout or request is open; those of `consent`."""
     from views.fleet_diff import undone_parts
 
     speaker = actor_of(actor)

@@ -1,4 +1,4 @@
-"""`backstop fleet import`: a fleet file, a Slurm cluster, health and jobs into the ledger."""
+"""`backstop fleet import`: import a fleet file, a Slurm cluster, health and jobs into the ledger."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def import_(
 
 
 class _Asked(NamedTuple):
-    """What is to be brought in, read and checked."""
+    """The input of one import, read and checked."""
 
     health: str
     jobs: str
@@ -162,7 +162,7 @@ class _Asked(NamedTuple):
 def _read(
     files: Sequence[str], health: str, jobs: str
 ) -> tuple[FleetDocument | None, Sequence[HealthSample], Sequence[ClusterJob]]:
-    """The files, checked against one another. Errors: BadInput, BadFile."""
+    """Read the files, and check them against one another. Errors: BadInput, BadFile."""
     from client.inputs.fleet_tables import read_fleet_files
     from client.inputs.health_samples import read_health
     from client.inputs.jobs import classes_in, read_jobs
@@ -204,7 +204,7 @@ async def _brought_in(asked: _Asked, door: Backstop) -> tuple[ImportAnswer, Flee
 
 
 async def _health_rows(door: Backstop, asked: _Asked) -> tuple[int, dict[str, str]]:
-    """How many rows of health stand, and by cluster why its own do not."""
+    """Add health; return how many rows, and by cluster why its rows were left out."""
     from client.inputs.health_samples import read_health
 
     left_out: dict[str, str] = {}
@@ -214,7 +214,7 @@ async def _health_rows(door: Backstop, asked: _Asked) -> tuple[int, dict[str, st
 
 
 async def _job_rows(door: Backstop, asked: _Asked) -> int:
-    """How many jobs stand. Errors: BadInput for a class that its team's quota does not have."""
+    """Add jobs; return how many. Errors: BadInput for a class that its team's quota does not have."""
     from client.inputs.jobs import read_jobs
 
     if not asked.by_name or asked.terms.dry_run:
@@ -225,7 +225,7 @@ async def _job_rows(door: Backstop, asked: _Asked) -> int:
 
 
 def _tell(asked: _Asked, answer: ImportAnswer, outcome: FleetOutcome | None, *, as_json: bool) -> None:
-    """Errors: Exit with 3 where a line was refused, with 1 where health was left out."""
+    """Print the result. Errors: Exit with 3 where a line was refused, with 1 where health was left out."""
     from cli.output import complain, show, show_json
     from views.words import line
 
@@ -260,7 +260,7 @@ def _refuse_without_file(has_file: bool, **options: bool) -> None:
 
 
 def _agreed(document: FleetDocument, terms: ImportTerms, actor: str, *, as_json: bool) -> ImportTerms:
-    """Somebody has seen what goes, and said yes to it. Errors: those of `consent`."""
+    """Show what would be removed, and ask. Errors: those of `consent`."""
     from views.fleet_diff import lost_parts
     from views.words import line
 
@@ -275,7 +275,7 @@ def _agreed(document: FleetDocument, terms: ImportTerms, actor: str, *, as_json:
 
 
 def _show_beside(document: FleetDocument, outcome: FleetOutcome) -> None:
-    """What did not go in as the file has it, and what stays although it is not in the file."""
+    """Show lines that did not go in as the file has them, and what stays although the file leaves it out."""
     from cli.output import show
     from views.fleet_diff import diff_parts, left_out_text, summary_text, undo_text
     from views.words import line
@@ -292,7 +292,10 @@ def _show_beside(document: FleetDocument, outcome: FleetOutcome) -> None:
 
 
 async def _add_health(door: Backstop, samples: Sequence[HealthSample], left_out: dict[str, str]) -> int:
-    """Answers how many rows stand. What the ledger refuses of one cluster is left out; of all, it is an error."""
+    """Add samples; return how many rows.
+
+    A cluster that the ledger refuses is left out; if it refuses all, that is an error.
+    """
     try:
         return await door.add_health(samples)
     except BadInput as error:
@@ -312,7 +315,7 @@ async def _add_health(door: Backstop, samples: Sequence[HealthSample], left_out:
 
 
 async def _classes(door: Backstop, clusters: Iterable[str]) -> dict[tuple[str, str], tuple[str, ...]]:
-    """As the ledger has them; of a cluster that it does not have, or that makes no sense, it will say so itself."""
+    """Return the quotas' classes in the ledger, without clusters that it does not have or cannot plan."""
     classes: dict[tuple[str, str], tuple[str, ...]] = {}
     for cluster in sorted(clusters):
         try:
@@ -326,7 +329,7 @@ async def _classes(door: Backstop, clusters: Iterable[str]) -> dict[tuple[str, s
 def _source(
     slurm: str, root: str, connection: str, size_flex: bool | None, settings: Sequence[str] | None
 ) -> dict[str, Any]:
-    """What is said of a cluster's SlurmSource. Errors: BadInput, where it is said of no cluster too."""
+    """Return the options of a cluster's SlurmSource. Errors: BadInput, also for options without a cluster."""
     asked = {"cluster": slurm, "root": root, "connection": connection, "size_flex": size_flex}
     source = {field: value for field, value in asked.items() if value not in ("", None)}
     if not slurm:
@@ -341,7 +344,7 @@ def _source(
 
 
 def _show_imported(answer: ImportAnswer, outcome: FleetOutcome | None, asked: _Asked) -> None:
-    """A file's lines are counted as on a dry run; without a file, quotas are."""
+    """Print the counts: those of lines for a file, as on a dry run; those of quotas without one."""
     from cli.output import show
     from views.fleet_diff import summary_text
     from views.words import count, line
@@ -364,9 +367,9 @@ def _show_imported(answer: ImportAnswer, outcome: FleetOutcome | None, asked: _A
 
 
 async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tuple[str, ...], tuple[str, ...]]:
-    """The cluster stands in the ledger as Slurm has it; what Slurm cannot say of it stays, but for what is asked.
+    """Import the cluster from Slurm. Fields that Slurm does not have stay, except those that options set.
 
-    Answers counts of what that changed, what of Slurm is not read, and what is gone with accounts and islands.
+    Returns the counts of changes, what of Slurm is not read, and what was lost with removed accounts and islands.
     """
     from cli.ledger_direct import stage_import
     from models.base import gpus_text
@@ -400,7 +403,7 @@ async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tu
 
 
 def _as_slurm_says(cluster: ClusterSpec, policy: dict[str, Any]) -> ClusterSpec:
-    """The cluster without a word on what Slurm cannot say: as of a table, that stays as it stands."""
+    """Return the cluster without fields that Slurm does not have: as for a table, these stay as they are."""
     from models.cluster.fleet_file import ClusterSpec
 
     quotas = tuple(quota.model_copy(update={"parent": quota.parent}) for quota in cluster.quotas)
@@ -410,7 +413,7 @@ def _as_slurm_says(cluster: ClusterSpec, policy: dict[str, Any]) -> ClusterSpec:
 
 
 def _lost_with(quota: Quota) -> str:
-    """What an account that is gone took with it; empty: nothing that anybody had to say."""
+    """Say what was lost with a removed account; empty: nothing that a person had set."""
     fields = ("islands", "protected_blocks", "minimum_gpus", "namespaces", "classes")
     lost = [field for field in fields if getattr(quota, field) not in (None, (), 0)]
     what = f"{quota.team} is no quota in Slurm any more, so it is gone with what only Backstop knew of it"

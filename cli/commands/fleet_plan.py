@@ -1,4 +1,5 @@
-"""`backstop fleet plan`: a fleet's plan before there is a rollout of it, into a file; and what has changed since."""
+"""`backstop fleet plan`: show a fleet's plan, before a rollout of it or while it awaits approval, or write it to a
+file."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ _ASKED = 200
 
 
 async def _planned(door: Backstop, launch: FleetLaunch, chosen: Sequence[str]) -> tuple[FleetPlan, Sequence[str], Cuts]:
-    """The plan, its pilots and its cuts. Errors: BadInput for options beside a plan that awaits approval."""
+    """Return the plan, its pilots and its cuts. Errors: BadInput for options beside a plan that awaits approval."""
     from models.fleet.state import FleetStage, Wave
 
     status = await door.open_fleet()
@@ -88,7 +89,7 @@ async def _planned(door: Backstop, launch: FleetLaunch, chosen: Sequence[str]) -
 
 
 async def cuts_of(door: Backstop, plan: FleetPlan, clusters: Sequence[str]) -> Cuts:
-    """What the plan that awaits approval cuts in these clusters, as far as the ledger has kept it."""
+    """Return the cuts of the awaiting plan in these clusters, as far as the ledger has kept them."""
     from models.cut_questions import FleetEnvelopes
 
     hashes = {p.cluster: p.plan_hash for p in plan.clusters}
@@ -102,7 +103,7 @@ async def cuts_of(door: Backstop, plan: FleetPlan, clusters: Sequence[str]) -> C
 
 
 async def plan_now(door: Backstop, launch: FleetLaunch) -> tuple[FleetPlan, Cuts]:
-    """As the launch would make it, and what it cuts."""
+    """Return the plan that the launch would make now, and its cuts."""
     from models.fleet.messages import FleetPlan, Noted
     from models.fleet.order import plan_hash, prospect_of, take_prospects, unplanned_prospect
     from models.planning.plan import make_plan
@@ -127,7 +128,7 @@ async def plan_now(door: Backstop, launch: FleetLaunch) -> tuple[FleetPlan, Cuts
 
 
 def _as_it_was(file: str, kept: Prospect, now: Prospect) -> None:
-    """Errors: BadInput for a figure of a cluster that is another in the file, and in the same plan."""
+    """Check that the file has the figures of the same plan. Errors: BadInput naming a cluster whose figure differs."""
     for name in ("cut_gpus", "phantom_gpus", "to_flex_gpus", "assigned_gpus", "total_gpus", "healthy_gpus"):
         was, is_ = getattr(kept, name), getattr(now, name)
         if was != is_:
@@ -135,7 +136,7 @@ def _as_it_was(file: str, kept: Prospect, now: Prospect) -> None:
 
 
 def _cut_as_it_was(file: str, of: Prospect, kept: Mapping[str, int] | None, now: Mapping[str, int] | None) -> None:
-    """The same of teams, as far as the file and the ledger have them."""
+    """Check the teams' cuts likewise, as far as the file and the ledger have them."""
     if kept is None or now is None:
         return
     for team in sorted({*kept, *now}):
@@ -148,7 +149,7 @@ def _cut_as_it_was(file: str, of: Prospect, kept: Mapping[str, int] | None, now:
 
 
 def agreed_by_file(file: str, person: str, *, as_json: bool) -> str:
-    """The hash of the plan that awaits approval, where it is the file's, or who was shown what is another agreed.
+    """Return the hash of the awaiting plan, where it is the file's, or where a person agreed to the changes since.
 
     Errors: BadInput naming file, field and value; Refusal where it is another and nobody can be asked.
     """

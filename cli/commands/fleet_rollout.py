@@ -1,4 +1,4 @@
-"""A fleet's rollout: `backstop launch --fleet`, and what `backstop fleet` says to it."""
+"""A fleet's rollout: `backstop launch --fleet`, and the commands of `backstop fleet` to it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def add_to(group: typer.Typer) -> None:
 def launch_fleet(
     launching: Launching, *, whole: bool, waves: Sequence[str], pilots: Sequence[str], pace: Sequence[str]
 ) -> None:
-    """Errors: BadInput naming the option and the value; those of the client."""
+    """Launch a fleet rollout. Errors: BadInput naming the option and the value; those of the client."""
     import secrets
     from datetime import UTC, datetime
 
@@ -84,7 +84,7 @@ def launch_fleet(
 
 
 def launched_parts(plan: FleetPlan, request: FleetLaunch, *, as_json: bool) -> None:
-    """What a person reads of a fleet rollout that waits for its plan to be approved."""
+    """Print a fleet rollout whose plan waits for approval."""
     from cli.output import show, show_json
     from models.fleet.undo_lines import UNDO_OF_LAUNCH
     from views.fleet_rollout import plan_parts
@@ -107,7 +107,10 @@ def launched_parts(plan: FleetPlan, request: FleetLaunch, *, as_json: bool) -> N
 
 
 def pace_of(kept: KeptFleet, pace_options: Sequence[str]) -> Pace:
-    """That of a lost fleet rollout, with what is given over it. Errors: BadInput naming the setting and the value."""
+    """Return the lost fleet rollout's pace, with the given settings over it.
+
+    Errors: BadInput naming the setting and value.
+    """
     from models.fleet.pace_changes import change_pace
     from models.fleet.state import Pace
 
@@ -118,7 +121,7 @@ def pace_of(kept: KeptFleet, pace_options: Sequence[str]) -> Pace:
 
 
 def _pace(pace_options: Sequence[str], option: str = "--pace") -> Pace:
-    """With what is not given at its default. Errors: BadInput naming the setting and the value."""
+    """Return the given pace; other settings at their defaults. Errors: BadInput naming the setting and the value."""
     from pydantic import ValidationError
 
     from client.inputs.sentences import first_problem
@@ -205,7 +208,7 @@ def _give(order: TypedOrder) -> None:
 
 
 def _plan_meant(order: TypedOrder, person: str) -> str:
-    """The hash that was given, else that of the plan in FILE, or of the one that was shown and agreed to."""
+    """Return the given hash, else that of the plan in FILE, or of the one that was shown and agreed to."""
     file, plan = order.fields["file"], order.fields["plan_hash"]
     if file:
         if plan or order.yes:
@@ -221,7 +224,7 @@ def _plan_meant(order: TypedOrder, person: str) -> str:
 
 
 def _agreed(order: TypedOrder, person: str) -> str:
-    """The plan that was shown and agreed to; with --yes the one that awaits it. Errors: typer.Exit(1) for a no."""
+    """Return the plan that was shown and agreed to; with --yes the awaiting one. Errors: typer.Exit(1) for a no."""
     from views.fleet_rollout import plan_parts
 
     if order.yes:
@@ -237,7 +240,7 @@ def _agreed(order: TypedOrder, person: str) -> str:
 
 
 def _show_failed(order: TypedOrder, person: str) -> None:
-    """Asked where clusters have failed that a resume would let go."""
+    """Show failed clusters that a resume would let go on, and ask."""
     from views.fleet_rollout import resume_parts
 
     status = ask(person, lambda door: door.fleet_status())
@@ -246,7 +249,7 @@ def _show_failed(order: TypedOrder, person: str) -> None:
 
 
 def _ending(person: str, *, undo: bool) -> list[RenderableType]:
-    """What an abort leads to, by the fleet rollout's own word, and by that of each rollout that ends with it."""
+    """Return what an abort leads to, according to the fleet rollout and each rollout that ends with it."""
     from cli.send_command import aheads_of
     from models.rollout.stages import Command
     from views.consequence import refusing_parts, undo_parts

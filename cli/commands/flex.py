@@ -1,4 +1,4 @@
-"""`backstop flex`: what is healthy and not promised, and how it is shared."""
+"""`backstop flex`: healthy GPUs outside the promises, and how they are shared."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 class _Flex(Otherwise):
-    """`backstop flex CLUSTER` is `backstop flex show CLUSTER`: what is no command of it names a cluster."""
+    """The group whose default is `show`: `backstop flex CLUSTER` is `backstop flex show CLUSTER`."""
 
     otherwise = "show"
 
@@ -90,7 +90,7 @@ def show_flex(
 
 
 def mode_of(text: str) -> FlexMode:
-    """Errors: BadInput naming the option and the value."""
+    """Parse a mode. Errors: BadInput naming the option and the value."""
     from models.flex.division import FlexMode
 
     if text not in set(FlexMode):
@@ -99,7 +99,7 @@ def mode_of(text: str) -> FlexMode:
 
 
 def hours_between(begin: datetime, end: datetime) -> list[datetime]:
-    """Every whole hour between them and the end; every second, third and so on where those are too many."""
+    """Return `end` and the whole hours before it, or every second, third and so on where those are too many."""
     step, last = timedelta(hours=1), end.replace(minute=0, second=0, microsecond=0)
     while (last - begin) / step > _MOST_TIMES:
         step += timedelta(hours=1)

@@ -1,4 +1,4 @@
-"""`backstop haircut`: what a buffer would really cost, at several buffers, as tables, JSON, CSV or one page."""
+"""`backstop haircut`: the real cost of several buffers, as tables, JSON, CSV or one page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class By(StrEnum):
-    """What each row of the table is."""
+    """The subject of each row of the table."""
 
     FLEET = "fleet"
     WAVE = "wave"
@@ -93,7 +93,7 @@ def haircut(
 
 
 def shares(option: str, text: str) -> tuple[Fraction, ...]:
-    """The buffers that were given, the smallest first. Errors: BadInput naming the option and the value."""
+    """Parse the buffers, the smallest first. Errors: BadInput naming the option and the value."""
     distinct: set[Fraction] = set()
     for word in text.split(","):
         try:
@@ -109,7 +109,7 @@ def shares(option: str, text: str) -> tuple[Fraction, ...]:
 
 
 def _explained(at: str, buffers: tuple[Fraction, ...]) -> int:
-    """Which of the buffers the page explains."""
+    """Return the index of the buffer that the page explains."""
     usual = Fraction(15, 100)
     if not at:
         return buffers.index(usual) if usual in buffers else len(buffers) - 1
@@ -154,7 +154,7 @@ def _answer(comparison: Haircut, explained: int, *, by: By, html: str, csv: str,
 
 
 def _chosen(comparison: Haircut, explained: int, by: By, how: Listing) -> Haircut:
-    """With those rows alone that are wanted, by what they are at the buffer that is explained."""
+    """Return the comparison with only the chosen rows, by their values at the explained buffer."""
     from cli.json_answers import HaircutPart, HaircutTeam
     from views.haircut import rows_of
 

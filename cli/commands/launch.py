@@ -1,4 +1,4 @@
-"""`backstop launch`: a rollout of a cluster, or of a fleet, opens and waits for an approval."""
+"""`backstop launch`: open a rollout of a cluster or a fleet, which waits for an approval."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class _OfFleet(NamedTuple):
 
 
 def _take_over_fleet(launching: Launching, of_fleet: _OfFleet, *, every: bool) -> None:
-    """Errors: BadInput for what a lost fleet rollout brings along itself."""
+    """Take over a lost fleet rollout. Errors: BadInput for options that it brings along itself."""
     from cli.commands.launch_adopt import adopt_fleet
 
     options = {
@@ -152,7 +152,7 @@ def _take_over_fleet(launching: Launching, of_fleet: _OfFleet, *, every: bool) -
 
 
 def _take_over_all(launching: Launching, of_fleet: _OfFleet, *, adopt: bool) -> None:
-    """Errors: BadInput where --all has no place."""
+    """Take over all lost rollouts. Errors: BadInput for options that --all excludes."""
     from cli.commands.launch_adopt import adopt_all
 
     if not adopt:
@@ -170,7 +170,7 @@ def _take_over_all(launching: Launching, of_fleet: _OfFleet, *, adopt: bool) -> 
 
 
 def _launch_fleet(launching: Launching, of_fleet: _OfFleet, *, adopt: bool) -> None:
-    """Errors: BadInput for what is of one cluster's rollout."""
+    """Launch a fleet rollout. Errors: BadInput for an option of one cluster's rollout."""
     from cli.commands.fleet_rollout import launch_fleet
 
     options = {launching.clusters_text: bool(launching.names), "--adopt": adopt}
@@ -179,13 +179,13 @@ def _launch_fleet(launching: Launching, of_fleet: _OfFleet, *, adopt: bool) -> N
 
 
 def _refuse(options: Mapping[str, bool], beside: str) -> None:
-    """Errors: BadInput naming the first of these options that is there."""
+    """Raise BadInput naming the first of these options that was given."""
     for option in (option for option, is_there in options.items() if is_there):
         raise BadInput(f"{option} is given together with {beside}")
 
 
 def _launch_one(launching: Launching, *, adopt: bool) -> None:
-    """Errors: BadInput where no cluster is named; typer.Exit(1) for a no."""
+    """Launch one cluster. Errors: BadInput without a cluster; typer.Exit(1) for a no."""
     from client.who_could_act import lifted_by_others
 
     cluster = needed_cluster(" ".join(launching.names))
@@ -202,7 +202,7 @@ def _launch_one(launching: Launching, *, adopt: bool) -> None:
 
 
 def _overlay(buffer: str, max_tier: str, policy: list[str] | None) -> Overlay:
-    """The policy's settings for this launch; a slip is named by its option."""
+    """Return this launch's policy settings, each with the option that an error names."""
     from models.cluster.policy import OF_THE_CLUSTER, Policy
 
     overlay = overlay_of(policy, buffer=buffer, max_tier=max_tier)

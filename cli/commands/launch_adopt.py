@@ -1,4 +1,4 @@
-"""`backstop launch --adopt --all` and `--fleet --adopt`: what Temporal has lost is taken over at once."""
+"""`backstop launch --adopt --all` and `--fleet --adopt`: take over every rollout that Temporal has lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ADOPTED = "Each rollout waits for an approval, and nobody guards its quotas unt
 
 
 def adopt_all(launching: Launching) -> None:
-    """Each with the owner that the ledger has, where none is given; ends with 1 where one was refused."""
+    """Take over each lost rollout, by default with the ledger's owner; exit with 1 where one was refused."""
     from cli.json_answers import AdoptedAnswer, LaunchedAnswer, RefusedLaunch
     from cli.output import show, show_json
     from client.lost_words import lost_fleet_sentence
@@ -69,7 +69,7 @@ def adopt_all(launching: Launching) -> None:
 
 
 def adopt_fleet(launching: Launching, *, pace: Sequence[str]) -> None:
-    """The lost fleet rollout goes on as a new one, its lost rollouts first; its plan of today waits for an approval.
+    """Take over the lost fleet rollout's own rollouts, then continue it as a new one, whose plan waits for an approval.
 
     Errors: Refusal where none is lost, and where one of its rollouts could not be taken over.
     """
@@ -103,7 +103,7 @@ def adopt_fleet(launching: Launching, *, pace: Sequence[str]) -> None:
 def adopt_each(
     launching: Launching, lost: Sequence[Overview], policy: dict[str, Any]
 ) -> list[tuple[Overview, LaunchAnswer | BackstopError]]:
-    """What became of the launch that takes each over."""
+    """Launch a takeover of each; return the answer or error of each."""
     if not lost:
         return []
     return ask(launching.person, lambda door: act_on_each(lost, lambda one: _adopted(door, one, launching, policy)))

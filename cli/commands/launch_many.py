@@ -1,4 +1,4 @@
-"""`backstop launch A B 'h100-*'`: a rollout of each, shown and asked for together."""
+"""`backstop launch A B 'h100-*'`: a rollout of each, shown and confirmed together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Launching:
-    """What was typed of a launch, whatever it is of. `owner` may be empty; `overlay`: the policy's settings."""
+    """The options of a launch, of whichever kind. `owner` may be empty; `overlay`: the policy's settings."""
 
     names: tuple[str, ...]
     person: str
@@ -49,12 +49,12 @@ class Launching:
 
     @property
     def request(self) -> dict[str, Any]:
-        """The fields that every launch has."""
+        """Return the fields that every launch has."""
         policy = self.overlay.settings
         return {"owner": self.owner or self.person, "reason": self.reason, "shadow": self.shadow, "policy": policy}
 
     def request_of(self, cluster: str, *, adopt: bool = False) -> LaunchRequest:
-        """Errors: BadInput."""
+        """Return the request of one cluster's launch. Errors: BadInput."""
         from client.rollout_ids import rollout_id
         from models.rollout.messages import LaunchRequest
 
@@ -63,7 +63,10 @@ class Launching:
 
 
 def launch_many(of: Launching) -> None:
-    """Ends with 1 where one was refused. Errors: as `consent`; BadInput where a glob matches no cluster."""
+    """Launch each; exit with 1 where one was refused.
+
+    Errors: as `consent`; BadInput where a glob matches no cluster.
+    """
     clusters = _matching(of)
     if not of.yes:
         needs_somebody("Open several rollouts?", as_json=of.as_json)
@@ -74,7 +77,10 @@ def launch_many(of: Launching) -> None:
 
 
 def _matching(of: Launching) -> tuple[str, ...]:
-    """The clusters, in the order in which they were named, each once. A glob matches those without an open rollout."""
+    """Return the clusters in the order of their names on the command line, each once.
+
+    A glob matches those without an open rollout.
+    """
     if not of.has_globs:
         return of.names
     rows = ask(of.person, lambda door: door.described())
@@ -96,7 +102,7 @@ def _matching(of: Launching) -> tuple[str, ...]:
 
 
 async def plan_one(door: Backstop, cluster: str, overlay: Overlay) -> Plan:
-    """What a launch with these settings would plan now. Errors: those of the door."""
+    """Return the plan of a launch with these settings now. Errors: those of the door."""
     from models.planning.plan import make_plan
 
     snapshot, default = await door.snapshot(cluster, overlay.buffer)
@@ -104,7 +110,7 @@ async def plan_one(door: Backstop, cluster: str, overlay: Overlay) -> Plan:
 
 
 def _agreed(of: Launching, clusters: Sequence[str]) -> dict[str, BackstopError]:
-    """Those that cannot be planned and are left out, once the plans of the others were shown and agreed to."""
+    """Show the plans and ask; return the clusters that cannot be planned and are left out."""
     from views.plan import plans_parts
     from views.words import line
 
@@ -125,7 +131,7 @@ def _agreed(of: Launching, clusters: Sequence[str]) -> dict[str, BackstopError]:
 def _launched(
     of: Launching, clusters: Sequence[str]
 ) -> tuple[list[tuple[str, LaunchAnswer | BackstopError]], dict[str, str]]:
-    """What became of each, and by cluster who resolves what holds it, where whoever launched it may not."""
+    """Launch each; return the answers, and by cluster who resolves its holds where the launcher may not."""
     from client.who_could_act import lifted_by_others
 
     requests = {cluster: of.request_of(cluster) for cluster in clusters}

@@ -1,4 +1,4 @@
-"""`backstop login`, `logout` and `whoami`: who one is to the front."""
+"""`backstop login`, `logout` and `whoami`: your identity to the front."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _named() -> AtUrl:
 
 
 def _asked(place: Any) -> dict[str, Any]:
-    """Who the front says that one is."""
+    """Ask the front who the caller is."""
     from cli.session import bearer
 
     token = bearer(place)()
@@ -130,7 +130,7 @@ def _asked(place: Any) -> dict[str, Any]:
 
 
 def _answer(place: Any, method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    """What the front answers. Errors: as it tells them."""
+    """Return the front's answer. Errors: those in its answer."""
     import json
 
     from client.operations import API

@@ -1,4 +1,4 @@
-"""`backstop mcp`: for agents."""
+"""`backstop mcp`: serve agents."""
 
 from __future__ import annotations
 

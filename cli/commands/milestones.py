@@ -1,4 +1,4 @@
-"""`backstop milestones`: the plan's milestones, what is noted of people's work, and where all of it stands."""
+"""`backstop milestones`: the plan's milestones, notes of people's work, and progress."""
 
 from __future__ import annotations
 
@@ -94,7 +94,10 @@ def show_all(*, how: Listing, actor: Actor = "") -> None:
 
 
 async def _with_waves(door: Backstop, present: PlanNow) -> PlanNow:
-    """Waves take a plan of every cluster: only where a milestone asks for them."""
+    """Add the waves that are rolled out.
+
+    That takes a plan of every cluster, so only where a milestone measures them.
+    """
     from client.weekly_report import waves_rolled_out
     from models.reports.milestones import ROLLED_OUT_WAVES
 

@@ -92,10 +92,11 @@ def plan(
 def planned_from(
     file: str, wanted: str, actor: str, overlay: Overlay | None = None
 ) -> tuple[list[tuple[Snapshot, Policy]], dict[str, str]]:
-    """The wanted cluster, or all, as a launch would plan from them now: of a fleet file, else of the ledger.
+    """Return the plan of the named cluster, or of all, as a launch would make it now, from a fleet file, else the
+    ledger.
 
-    Beside them, by cluster, why one cannot be planned now: it is told on the way, and keeps no other from its plan.
-    `overlay`: what will lie over the policy.
+    The second part says, by cluster, why one cannot be planned now: it is reported and does not stop the others.
+    `overlay`: settings over the policy.
     """
     from cli.output import left_out
 
@@ -173,7 +174,7 @@ def _answer(plans: list[Plan], unplannable: dict[str, str], single: bool, how: L
 
 
 def _answered(plan: Plan) -> PlanAnswer:
-    """As JSON has it: with every answer's models, which text does without."""
+    """Return the plan as its JSON answer. It imports every answer's models, which text does without."""
     from cli.json_answers_plan import PlanAnswer
 
     return plan if isinstance(plan, PlanAnswer) else PlanAnswer.of(plan)

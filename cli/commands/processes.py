@@ -1,7 +1,7 @@
 """`backstop up`, `worker`, `serve`, `migrate`, `backup` and `demo`: programs of their own, in `workers`.
 
-This process becomes the program (exec), so that signals, exit code and standard streams are the program's
-own, and a kill -9 of what was started kills what runs.
+This process becomes the program (exec), so that signals, exit code and standard streams are the program's own, and a
+kill -9 of the command kills the program.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _settings(home: str, trace: bool) -> dict[str, str]:
 
 
 def become(module: str, arguments: Sequence[str], settings: Mapping[str, str]) -> NoReturn:
-    """This process runs the module from here on."""
+    """Replace this process with the module's program."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:

@@ -1,4 +1,4 @@
-"""`backstop report`: the weekly status that everybody can read, as Markdown, as one page with plots, as JSON."""
+"""`backstop report`: the weekly status for everybody, as Markdown, as one page with plots, as JSON."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def report(
 
 
 def _written(week: Week, out: str) -> str:
-    """Both files are in the directory; their name without its ending. Errors: BadInput."""
+    """Write both files; return their path without its ending. Errors: BadInput."""
     from cli.output import write
     from cli.pages.report import page
     from views.report import markdown
@@ -89,7 +89,7 @@ def _written(week: Week, out: str) -> str:
 
 
 def _end(at: str, now: datetime) -> datetime:
-    """The end of the week: of a day its last moment, but not what is still to come. Errors: BadInput."""
+    """Return the end of the week: a day's last moment, but no later than now. Errors: BadInput."""
     if not at:
         return now
     end = moment_of("--at", at, now)

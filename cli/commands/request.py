@@ -1,4 +1,4 @@
-"""`backstop request`: asking for more quota, and deciding on what is asked for."""
+"""`backstop request`: ask for more quota, and decide on requests."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 class _Request(Otherwise):
-    """`backstop request TEAM CLUSTER GPUS` is `backstop request new`: what is no command of it names a team."""
+    """The group whose default is `new`: `backstop request TEAM CLUSTER GPUS` is `backstop request new`."""
 
     otherwise, alone = "new", False
 
@@ -207,14 +207,17 @@ def _decide(typed: TypedOrder) -> None:
 
 
 def _id(request: str) -> str:
-    """Errors: BadInput naming the value."""
+    """Return a request's id. Errors: BadInput naming the value."""
     if not re.fullmatch(r"[a-z0-9-]{1,100}", request):
         raise BadInput(f"ID must be a request's, such as q-4f2a9c1b, not {request!r}")
     return request
 
 
 def _day(text: str, now: datetime) -> datetime:
-    """A time, a duration from now, or the end of a day. Errors: BadInput naming the option and the value."""
+    """Parse a time, a duration from now, or a day, of which it is the end.
+
+    Errors: BadInput naming the option and the value.
+    """
     from cli.commands.calendar import instant
 
     whole_day = re.fullmatch(r"\d{4}-\d\d-\d\d", text) is not None

@@ -1,4 +1,4 @@
-"""Commands to a rollout, or to several: models/rollout/command_rows.py has them."""
+"""Commands to one rollout or several, from the rows of models/rollout/command_rows.py."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """`backstop schema`: JSON Schemas of the fleet file and of every JSON answer; docs/schemas keeps them.
 
-Made from the models. What pydantic cannot know is added: a count's bounds stand behind a validator, a
-duration is text, a share is a number where it is read and text where it is written, and an answer may
-grow fields within its version.
+They are made from the models. What pydantic does not know is added: a count's bounds are in a validator, a duration is
+text, a share is a number in a file and text in an answer, and an answer may grow fields within its version.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def schema(
 
 
 def write_all(folder: Path) -> None:
-    """One file for each schema."""
+    """Write one file for each schema."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, make in makers().items():
@@ -73,7 +72,7 @@ def file_text(schema: dict[str, Any]) -> str:
 
 
 def makers() -> dict[str, Callable[[], dict[str, Any]]]:
-    """How each schema is made, by name."""
+    """Return the function that makes each schema, by name."""
     # The others add their own to BY_SCHEMA.
     import cli.json_answers_access
     import cli.json_answers_audit
@@ -109,7 +108,7 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
 
 
 def fleet_schema() -> dict[str, Any]:
-    """What a fleet file may hold, as its author writes it."""
+    """Return the schema of a fleet file, in the form that its author writes."""
     from cli.field_tables import DESCRIBED, default_of
     from models.cluster.fleet_file import Fleet
 
@@ -139,13 +138,13 @@ def _answer_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _list_schema(name: str, model: type[BaseModel]) -> dict[str, Any]:
-    """Of an answer that is a list and so has no room for its version beside it."""
+    """Return the schema of an answer that is a list, and so has no room for its version beside it."""
     fields = _tidied(model.model_json_schema(mode="serialization"), _output)
     return {"$schema": _DIALECT, "title": f"backstop.{name}/1", "type": "array", "items": fields}
 
 
 def _plain_schema(model: type[BaseModel], name: str, mode: Literal["validation", "serialization"]) -> dict[str, Any]:
-    """Of a document that does not name its version."""
+    """Return the schema of a document that does not name its version."""
     fields = _tidied(model.model_json_schema(mode=mode), _input if mode == "validation" else _output)
     return {"$schema": _DIALECT, **fields, "title": f"backstop.{name}/1"}
 
@@ -170,9 +169,9 @@ def _output(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tidied(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]], named: bool = False) -> Any:
-    """Every schema inside changed; pydantic's titles and all but a docstring's first line are dropped.
+    """Return the node with every schema in it changed, without pydantic's titles and all but a docstring's first line.
 
-    `named`: the keys of this mapping are names of people's choice, not keywords.
+    `named`: the keys of this mapping are people's names for things, not keywords.
     """
     if isinstance(node, list):
         return [_tidied(each, change) for each in node]

@@ -1,4 +1,4 @@
-"""`backstop simulate-health`: a made-up health history, for trying policies on what has not happened yet."""
+"""`backstop simulate-health`: write a made-up health history, to try policies on events that have not happened yet."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def status(
 
 @dataclass(frozen=True)
 class Filters:
-    """Which rollouts are shown; what is empty leaves all."""
+    """A filter of rollouts; an empty field filters nothing."""
 
     stage: str
     wave: str
@@ -96,7 +96,7 @@ class Filters:
 
     @property
     def options(self) -> list[str]:
-        """Those that were given, in this order."""
+        """The filter's options that were given, in this order."""
         options = ("--stage", "--wave", "--owner", "--needs", "--at-risk", "--open")
         return [option for option, value in zip(options, astuple(self), strict=True) if value]
 
@@ -133,7 +133,7 @@ def _show_one(cluster: str, person: str, how: Listing) -> None:
 
 
 def _show_all(filters: Filters, chosen: bool, person: str, how: Listing) -> None:
-    """`chosen`: a person said which, and sees a line for each."""
+    """Show the rollouts. `chosen`: a person filtered them, and sees a line for each."""
     from models.reports.rollout_summary import RolloutSummary
     from views.overview import NEEDS_UNKNOWN, overview_parts, watch_parts
     from views.words import line, none_of
@@ -201,7 +201,10 @@ def _lost(lost: Sequence[Overview]) -> list[RenderableType]:
 
 
 def _show_last_word(filters: Filters, word: LastWord, how: Listing) -> None:
-    """No worker answers. Errors: Unavailable for a filter by what the ledger does not know."""
+    """Show the ledger's last rows where no worker answers.
+
+    Errors: Unavailable for a filter that needs more than the ledger.
+    """
     from cli.json_answers_status import RolloutsAnswer
     from cli.output import complain
     from client.lost_words import summary_of
@@ -224,7 +227,7 @@ def _show_last_word(filters: Filters, word: LastWord, how: Listing) -> None:
 
 
 def _refuse_unknown(filters: Filters, word: LastWord, how: Listing) -> None:
-    """Waves and what is unbacked are Temporal's and the rollouts' to say: nothing can be told of who is like that."""
+    """Refuse a filter by wave or by unbacked GPUs: only Temporal and the rollouts know them."""
     asked = ["--wave"] * bool(filters.wave) + ["--at-risk"] * filters.at_risk
     asked += [f"--filter {text}" for text in how.filters if field_of(text) in _UNKNOWN]
     if asked:
@@ -234,7 +237,7 @@ def _refuse_unknown(filters: Filters, word: LastWord, how: Listing) -> None:
 
 
 def _show_last_word_of(cluster: str, word: LastWord, how: Listing) -> None:
-    """Errors: Unavailable for JSON, whose document only the rollout itself can fill."""
+    """Show the ledger's last row of a cluster. Errors: Unavailable for JSON, which only the rollout itself can fill."""
     from cli.output import show
     from views.words import line, moment
 
@@ -258,14 +261,14 @@ def _show_last_word_of(cluster: str, word: LastWord, how: Listing) -> None:
 
 
 async def _with_watch(door: Backstop, answer: Awaitable[_T], shown: bool) -> tuple[_T, Check | None]:
-    """With what people are shown of the watch; JSON has no place for it."""
+    """Return the answer and, for people, the check of the watch; JSON has no place for it."""
     return await answer, await door.watch() if shown else None
 
 
 async def _with_fleet(
     door: Backstop, shown: bool
 ) -> tuple[list[RolloutSummary], FleetStatus | str | None, list[RequestState]]:
-    """With the fleet rollout, where one is open, and requests; JSON has commands of their own for them."""
+    """Return the overview and, for people, the open fleet rollout and requests; JSON has other commands for them."""
     rollouts = await door.overview()
     if not shown:
         return rollouts, None, []
@@ -273,7 +276,7 @@ async def _with_fleet(
 
 
 async def _lost_fleet(door: Backstop) -> str | None:
-    """What there is to say of one that the ledger has open and Temporal does not run."""
+    """Say that the fleet rollout is lost; None: it is not."""
     from client.lost_words import lost_fleet_sentence
 
     lost = await door.lost_fleet()
@@ -283,8 +286,8 @@ async def _lost_fleet(door: Backstop) -> str | None:
 async def _with_requests(
     door: Backstop, cluster: str, shown: bool
 ) -> tuple[RolloutStatus, list[RequestState], datetime | None, list[Overview], list[str]]:
-    """With its requests for more quota (JSON has a command of its own for them), of when its source's health is, what
-    the ledger has open there that runs no more, and who could act."""
+    """Return the status and, for people, what JSON has other commands for: the cluster's requests, when its health was
+    read, lost rollouts there, and who could act."""
 
     status = await door.status(cluster)
     if not shown:

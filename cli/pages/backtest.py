@@ -1,4 +1,4 @@
-"""The record of buffer policies with pictures: healthy hardware, ceilings, and where a promise broke."""
+"""The record of buffer policies with pictures: healthy hardware, ceilings, and broken promises."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHOWN = ((_FLAT, PHANTOM, "--"), ("trailing-max", BACKED, "-"), ("health", FLEX
 
 
 def page(series: Sequence[Series], records: Sequence[Record], promised: Promised) -> str:
-    """The record as HTML that needs nothing beside it."""
+    """Return the record as one self-contained HTML page."""
     by_cluster = {name: list(rows) for name, rows in groupby(records, key=lambda r: r.cluster)}
     parts = []
     with style():
@@ -56,7 +56,7 @@ def page(series: Sequence[Series], records: Sequence[Record], promised: Promised
 
 
 def picture(file: str, series: Sequence[Series], promised: Promised) -> None:
-    """The plots, one below the other, as PNG. Errors: BadInput naming the file."""
+    """Draw the plots, one below the other, as PNG. Errors: BadInput naming the file."""
     if file == "-":
         raise BadInput("--png takes the name of a file, not -: a picture cannot go to standard output")
     shown = series[:_MOST]
@@ -72,7 +72,8 @@ def picture(file: str, series: Sequence[Series], promised: Promised) -> None:
 
 
 def _draw(plot: Axes, one: Series, promised: Promised, whose: str) -> str:
-    """Healthy hardware day by day and the ceilings week by week, for the longest horizon; what it shows, in words.
+    """Draw healthy hardware day by day and the ceilings week by week, for the longest horizon; return the plot in
+    words.
 
     Its title is `whose`, then the horizon.
     """
@@ -113,13 +114,13 @@ def _draw(plot: Axes, one: Series, promised: Promised, whose: str) -> str:
 
 
 def _daily(hours: Hours) -> Hours:
-    """The least of each whole day, of its known hours; NaN where it has none."""
+    """Return the least of each whole day's known hours; NaN where it has none."""
     days = hours[: len(hours) // 24 * 24].reshape(-1, 24)
     return np.array([np.nan if np.isnan(day).all() else np.nanmin(day) for day in days])
 
 
 def _crosses(plot: Axes, one: Series, steps: Hours, horizon: int, color: str) -> list[int]:
-    """A cross on each day that a promise did not outlast; which days. Declared absence breaks nothing."""
+    """Draw a cross on each day that broke a promise, and return those days. Declared absence breaks nothing."""
     kept = _daily(one.worst + one.planned)
     worst, daily = _daily(one.worst), np.repeat(_held(steps, horizon), 7)[: len(kept)]
     broken = np.flatnonzero(kept[: len(daily)] < daily)
@@ -129,7 +130,7 @@ def _crosses(plot: Axes, one: Series, steps: Hours, horizon: int, color: str) ->
 
 
 def _refused(plot: Axes, steps: Hours) -> list[str]:
-    """The weeks without a promise, shaded; how many they are."""
+    """Shade the weeks without a promise, and return how many they are."""
     weeks = np.flatnonzero(np.isnan(steps))
     for n, week in enumerate(weeks.tolist()):
         plot.axvspan(week, week + 1, color=BAD, alpha=0.12, lw=0, label="" if n else "nothing promised")
@@ -137,7 +138,7 @@ def _refused(plot: Axes, steps: Hours) -> list[str]:
 
 
 def _held(promises: Hours, weeks: int) -> Hours:
-    """The largest of the promises that hold in each week: one is made each week, for so many weeks."""
+    """Return the largest of the promises that hold in each week: each week makes one, for so many weeks."""
     return np.array([np.fmax.reduce(promises[max(0, n + 1 - weeks) : n + 1]) for n in range(len(promises))])
 
 
@@ -154,12 +155,13 @@ def _table(horizon: int, rows: Sequence[Record]) -> dict[str, Any]:
 
 
 def _flat(names: Sequence[str]) -> str:
-    """15 %, or the first flat buffer where that was left out; empty where there is none."""
+    """Return the buffer of 15 %, or the first flat one where that was left out; empty without any."""
     return _FLAT if _FLAT in names else next((n for n in names if n.startswith("fixed-")), "")
 
 
 def _sentences(records: Sequence[Record]) -> list[str]:
-    """`health` over all clusters, for each horizon, beside every fixed buffer: those that broke nothing first."""
+    """Compare `health` with every fixed buffer over all clusters, for each horizon; those that broke nothing come
+    first."""
     sentences = []
     for horizon in sorted({r.horizon_weeks for r in records}):
         rows = [r for r in records if r.horizon_weeks == horizon]
@@ -173,7 +175,7 @@ def _sentences(records: Sequence[Record]) -> list[str]:
 
 
 def _fixed_beside(rows: Sequence[Record]) -> str:
-    """Which fixed buffers would have kept every hour, and how much the others would have broken: known afterwards."""
+    """Say which fixed buffers would have kept every hour, and how much the others would have broken, in hindsight."""
     names = dict.fromkeys(r.policy for r in rows if r.policy.startswith("fixed-"))
     broken = {name.removeprefix("fixed-"): _broken([r for r in rows if r.policy == name]) for name in names}
     whole = [f"{buffer}%" for buffer, fraction in broken.items() if not fraction]

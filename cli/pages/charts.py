@@ -1,6 +1,6 @@
-"""What the pages with plots share: how plots look, how they become SVG, how numbers and names are written.
+"""The common parts of pages with plots: the plots' style, their SVG, and how numbers and names are written.
 
-Plots are made by matplotlib as SVG and stand inside the page; text in them stays text, so that it can be searched.
+Matplotlib makes the plots as SVG inside the page; their text stays text, so that it can be searched.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STYLE: Any = {
 
 
 def style() -> AbstractContextManager[None]:
-    """Plots that are made inside look alike."""
+    """Set one style for the plots that are made inside."""
     return rc_context(_STYLE)
 
 
@@ -42,7 +42,7 @@ def axes(height: float) -> tuple[Figure, Axes]:
 
 
 def name_bars(bars: BarContainer, name: str) -> BarContainer:
-    """Each bar can be found in the page, and measured."""
+    """Give each bar an id, so that a test can find and measure it in the page."""
     for number, bar in enumerate(bars):
         bar.set_gid(f"{name}-{number}")
     return bars
@@ -55,7 +55,7 @@ def svg(figure: Figure) -> str:
 
 
 def render_page(template: str, **values: Any) -> str:
-    """A page of cli/templates; what people wrote is escaped in it."""
+    """Render a page of cli/templates; people's texts are escaped in it."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("cli"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -71,6 +71,6 @@ def share(part: int, whole: int) -> str:
 
 
 def short_name(name: str, most: int = 32) -> str:
-    """Cut in the middle: names of one fleet often begin alike."""
+    """Cut a name in the middle: names of one fleet often begin alike."""
     text = clean(name)
     return text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[-most // 2 :]}"

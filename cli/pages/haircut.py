@@ -1,4 +1,4 @@
-"""A haircut report as one HTML page that needs nothing beside it: a leader reads it in a minute."""
+"""A haircut report as one self-contained HTML page that a leader reads in a minute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST = 20
 
 
 def page(haircut: Haircut, at: int) -> str:
-    """The report as HTML; `at`: which of its buffers is explained."""
+    """Return the report as HTML; `at`: the buffer that it explains."""
     fleet = haircut.fleet[at]
     works = haircut.works[at] if haircut.works else ()
     with style():

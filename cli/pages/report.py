@@ -1,4 +1,4 @@
-"""The weekly report as one HTML page that needs nothing beside it: a leader reads it in a minute."""
+"""The weekly report as one self-contained HTML page that a leader reads in a minute."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _STATES = {State.DONE: FLEX, State.ON_TRACK: BACKED, State.BEHIND: BAD, State.UN
 
 
 def page(week: Week) -> str:
-    """The report as HTML."""
+    """Return the report as HTML."""
     with style():
         parts = [_part(section, week) for section in sections(week)]
         curve = _curve(week)
@@ -62,7 +62,7 @@ def _part(section: Section, week: Week) -> dict[str, Any]:
 
 
 def _curve(week: Week) -> dict[str, str] | None:
-    """Promised, healthy and phantom over time. None: there are not two points that are known."""
+    """Draw promised, healthy and phantom GPUs over time. None: fewer than two points are known."""
     points = [p for p in week.points if p.known]
     if len(points) < 2:
         return None
@@ -110,7 +110,7 @@ def _curve(week: Week) -> dict[str, str] | None:
 
 
 def _milestones(standings: Sequence[MilestoneStanding]) -> dict[str, str] | None:
-    """Each milestone's number as a bar on a scale of its own, which begins at 0; its target and its line are marks."""
+    """Draw each milestone's number as a bar on its own scale, which begins at 0; its target and its line are marks."""
     shown = [s for s in standings if s.number is not None and s.started_from is not None][:MOST]
     if not shown:
         return None
@@ -142,7 +142,7 @@ def _milestones(standings: Sequence[MilestoneStanding]) -> dict[str, str] | None
 
 
 def _on_scale(standing: MilestoneStanding, number: int) -> float:
-    """Per cent of the largest number that its bar has to show."""
+    """Return the number in per cent of the largest one that its bar has to show."""
     most = max(standing.milestone.target, standing.number or 0, standing.expected or 0, standing.started_from or 0)
     return 100.0 * number / most if most else 0.0
 
@@ -152,7 +152,7 @@ _Change = tuple[str, float, float]
 
 
 def _outcome(week: Week) -> dict[str, str] | None:
-    """Before and after, cluster by cluster: waiting GPUs where they are known, else phantom ones."""
+    """Draw before and after, cluster by cluster: waiting GPUs where they are known, else phantom ones."""
     both = [o.before for o in week.outcomes if o.before is not None and o.after is not None]
     asked = any(before.lacking_gpus is not None for before in both)
     changes = _changes(week, "lacking_gpus" if asked else "phantom_gpus")
@@ -168,7 +168,7 @@ def _outcome(week: Week) -> dict[str, str] | None:
 
 
 def _changes(week: Week, what: str) -> list[_Change]:
-    """Of the clusters of which both are known."""
+    """Return the change in each cluster where both numbers are known."""
     rows = [(o.cluster, getattr(o.before, what, None), getattr(o.after, what, None)) for o in week.outcomes]
     return [(name, before, after) for name, before, after in rows if before is not None and after is not None]
 
