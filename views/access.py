@@ -1,4 +1,4 @@
-"""The access file, who could, and tokens, as people read them."""
+"""The access file, rights and tokens for people."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def said_of(stands: AccessStands) -> str:
-    """In a sentence or two, what stands."""
+    """Return a sentence or two about the access file in force."""
     return NOT_CONFIGURED if stands.version is None else standing_sentence(stands.version)
 
 
@@ -84,7 +84,7 @@ def outcome_parts(outcome: AccessOutcome) -> list[RenderableType]:
 
 
 def who_lines(file: AccessFile, key: str, target: Target) -> list[RightLine]:
-    """Of one row of the table of rights, and of each of its cases: who could there."""
+    """Return, for one row of the table of rights and each of its cases, the people who could give that command."""
     return [
         _right_line(key, case, right, who=who_could(file, key, target.but(cases=frozenset({case} if case else ()))))
         for case, right in RIGHTS[key].with_cases
@@ -92,7 +92,7 @@ def who_lines(file: AccessFile, key: str, target: Target) -> list[RightLine]:
 
 
 def may_lines(file: AccessFile, principal: Principal, target: Target) -> list[RightLine]:
-    """Of the whole table what somebody may there, and by which roles."""
+    """Return, for the whole table of rights, what somebody may do there, and by which roles."""
     return [
         _right_line(key, case, right, roles=roles)
         for key, row in RIGHTS.items()
@@ -116,12 +116,15 @@ def _right_line(
 
 
 def by_team_line(what: str) -> RenderableType:
-    """Where no team was named, and the answer is another for each."""
+    """Return a note that the answer depends on the team, where no team was named."""
     return line(f"{what} is by team: give --team TEAM.")
 
 
 def rights_parts(lines: Sequence[RightLine], *, who: bool, team: str = "") -> list[RenderableType]:
-    """`who`: who could; else by which role somebody may. `team`: the one that was named."""
+    """Return the lines as a table. `who`: show who could; else the roles by which somebody may.
+
+    `team`: the named one.
+    """
     rows = table("COMMAND", "~", "~WHO COULD" if who else "=ROLE", "~SECOND PERSON", least=["SECOND PERSON"])
     for one in lines:
         what = f"{one.to}{f' ({one.case})' if one.case else ''}"

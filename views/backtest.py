@@ -1,4 +1,4 @@
-"""The record of buffer policies as people read it, and as CSV."""
+"""The record of buffer policies for people, and as CSV."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADINGS = ("POLICY", "BROKEN H", "BROKEN", "WORST", "BUFFER", "STRANDED", "CHAN
 
 
 def parts(records: Sequence[Record], series: Sequence[Series], of: int = 0) -> list[RenderableType]:
-    """A table for each cluster and horizon, with a line for each policy. `of`: how many there are."""
+    """Return a table for each cluster and horizon, with a line for each policy. `of`: how many there are."""
     if of and not records:
         return [none_of(of, "record")]
     hours = {one.cluster: (int((~np.isnan(one.worst)).sum()), len(one.worst)) for one in series}
@@ -63,7 +63,7 @@ def cells(record: Record) -> tuple[object, ...]:
 
 
 def percent(fraction: float) -> str:
-    """0%, 0.004%, 0.25%, 12.3%: what is not zero never reads as zero."""
+    """Return a share as 0%, 0.004%, 0.25%, 12.3%: only zero reads as zero."""
     if not fraction:
         return "0%"
     value = 100 * fraction
@@ -71,7 +71,7 @@ def percent(fraction: float) -> str:
 
 
 def decisions_csv(series: Sequence[Series], promised: Promised) -> str:
-    """A line for each week's decision: what it saw as the size, what it promised, and for which hours.
+    """Return a line for each week's decision: the size that it saw, its promise, and the hours that it is for.
 
     Hours are the file's, or since 1970 where it has times; `until_hour` is the first that the promise no longer holds
     for. An empty promise: none.
@@ -90,5 +90,5 @@ def decisions_csv(series: Sequence[Series], promised: Promised) -> str:
 
 
 def as_csv(records: Sequence[Record]) -> str:
-    """All figures, a line for each record."""
+    """Return all figures, a line for each record."""
     return csv_text([_FIELDS, *([getattr(r, name) for name in _FIELDS] for r in records)])

@@ -1,4 +1,4 @@
-"""Bring-ups as people read them: a board of all by state, one as its graph."""
+"""Bring-ups for people: a board of all by state, one as its graph."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _TAIL_LINES = 5
 
 
 def board_parts(rows: Sequence[BringupRow], now: datetime, *, of: int) -> list[RenderableType]:
-    """A line for each, by state. `of`: how many there are, whatever was chosen."""
+    """Return a line for each, by state. `of`: how many there are before filters."""
     if not of:
         return [line("Nothing is being brought up: backstop bringup add FILE --recipes FILE")]
     if not rows:
@@ -76,7 +76,7 @@ def board_parts(rows: Sequence[BringupRow], now: datetime, *, of: int) -> list[R
 
 
 def status_parts(s: BringupStatus, could: Sequence[str] = ()) -> list[RenderableType]:
-    """Everything about one bring-up. `could`: who could do what it needs."""
+    """Return everything about one bring-up. `could`: who could do what it needs."""
     since = f" since {moment(s.stage_at)} ({span(s.at - s.stage_at)})"
     title = line((s.cluster, "bold"), "  ", (s.stage.words, _STYLES.get(s.stage, "")), since)
     parts: list[RenderableType] = [title, FactSheet([(name, line(text)) for name, text in _facts(s, could)])]
@@ -157,7 +157,7 @@ def _graph(steps: Sequence[StepStatus]) -> Iterator[RenderableType]:
 
 
 def _told(step: StepStatus) -> bool:
-    """Its log is wanted: it runs, or something is wrong with it."""
+    """Return whether the step's log is shown: it runs, or something is wrong with it."""
     return step.phase in (StepPhase.RUNNING, StepPhase.FAILED, StepPhase.UNCLEAR)
 
 
@@ -181,7 +181,7 @@ def _checks(checks: Sequence[CheckStatus]) -> Iterator[RenderableType]:
 
 
 def step_changes(before: BringupStatus | None, now: BringupStatus) -> list[str]:
-    """A line for each change since the look before, for pipes."""
+    """Return a line for each change since the last look, for pipes."""
     text = f"{now.at:%H:%M:%SZ}  {_line_of(now)}"
     return [] if before is not None and _line_of(before) == _line_of(now) else [text]
 

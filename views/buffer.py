@@ -22,7 +22,7 @@ _WEEKS = 60
 
 
 def parts(explained: Explained) -> list[RenderableType]:
-    """The lines, and the weekly worst beside the buffer."""
+    """Return the lines, and each week's worst instant beside the buffer."""
     return [*(line(text) for text in lines(explained)), Text(), *_picture(explained)]
 
 
@@ -73,7 +73,7 @@ def _promised(explained: Explained, derived: Derived, unit: str) -> str:
 
 
 def _today(explained: Explained, unit: str) -> str:
-    """What is down now, where that leaves less than history does."""
+    """Say how much is healthy today, where that leaves less to promise than history does."""
     now, today = explained.now, explained.today
     if now.promise is None or now.promise <= today.most_gpus:
         return ""
@@ -92,7 +92,7 @@ def _kept(record: Record) -> str:
 
 
 def _grown_up(explained: Explained) -> str:
-    """What it keeps where the floor of a short history holds no longer."""
+    """Say what the buffer would be once the floor of a short history no longer applies."""
     later = explained.grown_up
     if later is None:
         return ""
@@ -107,7 +107,7 @@ def _missed(ours: Record, target: Fraction) -> str:
 
 
 def _neighbours(explained: Explained) -> str:
-    """The smallest flat buffer of an equal record, the one below it, and a larger one."""
+    """Compare the smallest flat buffer of an equal record, the one below it, and a larger one."""
     ours, *flat = explained.records
     clauses = []
     if explained.below is not None:
@@ -128,7 +128,7 @@ def _neighbours(explained: Explained) -> str:
 
 
 def _flat(record: Record) -> str:
-    """As it was decided: what whole nodes make of it is another number."""
+    """Return the flat buffer as it was decided, not as whole nodes round it."""
     return f"{record.policy.removeprefix('fixed-')}%"
 
 
@@ -137,7 +137,7 @@ def _hours(record: Record) -> str:
 
 
 def _picture(explained: Explained) -> list[RenderableType]:
-    """A bar for each week's worst instant, as high as the buffer where it reaches the top."""
+    """Draw a bar for each week's worst instant; the top is the worst of all or the buffer, whichever is larger."""
     down = explained.series.down
     weeks = [down[n : n + WEEK_HOURS] for n in range(0, len(down), WEEK_HOURS)][-_WEEKS:]
     worst = [float(np.nanmax(w)) if (~np.isnan(w)).any() else float("nan") for w in weeks]

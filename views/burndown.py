@@ -1,4 +1,4 @@
-"""The curve of phantom GPUs as people read it."""
+"""The curve of phantom GPUs for people."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def burndown_parts(
     of: int = 0,
     arrived: Sequence[Arrival] = (),
 ) -> list[RenderableType]:
-    """A sentence, then a line for each time with a bar for its phantom GPUs. `of`: how many times there are."""
+    """Return a sentence, then a line for each time with a bar for its phantom GPUs. `of`: how many times there are."""
     if of and not points:
         return [none_of(of, "time")]
     if not points:
@@ -108,7 +108,7 @@ def _carried(point: Point) -> bool:
 
 
 def _late_health(point: Point) -> str:
-    """Where the figures were read later than the health that they go by was seen."""
+    """Say that the last figures use health that is older than their reading."""
     if point.health_at is None or point.oldest_at is None or point.oldest_at - point.health_at <= _AGREE:
         return ""
     return f"The last line goes by the last known health; the oldest is of {moment(point.health_at)}."
@@ -124,6 +124,6 @@ def _nothing(cluster: str, began: datetime | None, since: datetime) -> str:
 
 
 def as_csv(points: Sequence[Point]) -> str:
-    """A line for each time. What is not known is empty."""
+    """Return a line for each time. Unknown values are empty."""
     rows = ([p.at.isoformat(), *(getattr(p, name) for name in _FIELDS if name != "at")] for p in points)
     return csv_text([_FIELDS, *rows])

@@ -1,4 +1,4 @@
-"""Declared windows as people read them."""
+"""Declared windows for people."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def calendar_parts(
     now: datetime,
     of: int = 0,
 ) -> list[RenderableType]:
-    """One line for each window, and below them what was taken back, and what they will take. `of`: how many stand."""
+    """Return a line for each window, then the windows that were taken back, and what the others will take.
+
+    `of`: how many there are before filters.
+    """
     if of and not entries:
         return [none_of(of, "window")]
     back = [line(("Taken back", "bold"), f": {span_text(e.window)} of {e.cluster}.") for e in gone]
@@ -63,7 +66,7 @@ def calendar_parts(
 
 
 def declarations(entries: Sequence[Entry]) -> list[tuple[Entry, list[str]]]:
-    """One for each window that was declared, with its clusters: what `hold` said of several is one thing."""
+    """Return each declared window with its clusters: a hold of several clusters is one window."""
     together: dict[tuple[Any, ...], list[Entry]] = {}
     for entry in entries:
         own = () if entry.source.startswith((HOLD, FLEET_HOLD)) else (entry.id,)
@@ -82,7 +85,7 @@ def hold_parts(
     foretold: Mapping[str, Sequence[Foretold]],
     now: datetime,
 ) -> list[RenderableType]:
-    """What one window for several clusters would hold. `rollouts`: those of them that have one open."""
+    """Return what one window for several clusters would hold. `rollouts`: those of them that have one open."""
     names = f"{count(len(clusters), 'cluster')}: {some_of(clusters, _NAMED)}."
     held = "No rollout is open there."
     if rollouts:

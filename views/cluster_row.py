@@ -1,4 +1,4 @@
-"""A cluster of the ledger as views draw it and `--json` says it."""
+"""A cluster of the ledger, for views and for `--json`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from models.cluster.quota import QuotaTree
 
 
 class ClusterAnswer(ClusterSpec):
-    """A cluster as the ledger has it."""
+    """A cluster with the ledger's figures."""
 
     stage: str | None = None
     """Of its open rollout; null where none is open."""

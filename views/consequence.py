@@ -1,4 +1,4 @@
-"""What a command will lead to, as a person reads it before saying yes. The figures are the rollouts' own."""
+"""The impact of a command, which a person reads before agreeing. The rollouts themselves report the figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMED = 8
 
 
 def consequence_parts(command: CommandRow, rollouts: Sequence[Ahead]) -> list[RenderableType]:
-    """What a command would lead to in these rollouts, as its row says what is shown; nothing where it says nothing."""
+    """Return what a command would lead to in these rollouts, where its row wants that shown; else nothing."""
     match command.asks:
         case Asks.UNDO:
             return undo_parts(rollouts, ends=command.name == "abort")
@@ -32,7 +32,10 @@ def consequence_parts(command: CommandRow, rollouts: Sequence[Ahead]) -> list[Re
 
 
 def undo_parts(rollouts: Sequence[Ahead], *, ends: bool) -> list[RenderableType]:
-    """What every team gets back, what hardware can back of it today, and who is told. `ends`: the rollouts, too."""
+    """Return what every team gets back, what hardware can back of it today, and who is notified.
+
+    `ends`: the rollouts end too.
+    """
     parts: list[RenderableType] = []
     written = [a for a in rollouts if a.back]
     if written:
@@ -50,7 +53,7 @@ def undo_parts(rollouts: Sequence[Ahead], *, ends: bool) -> list[RenderableType]
 def left_parts(
     refusing: Sequence[Ahead], refusals: Mapping[str, str], silent: Mapping[str, BackstopError]
 ) -> list[RenderableType]:
-    """Those that the command does not go to."""
+    """Return the rollouts that the command is not given to, and why."""
     lines = [
         line((cluster, "bold"), f" is left out: {error.message}. --yes does it all the same.")
         for cluster, error in silent.items()
@@ -59,7 +62,7 @@ def left_parts(
 
 
 def refusing_parts(refusing: Sequence[Ahead], refusals: Mapping[str, str]) -> list[RenderableType]:
-    """Rollouts whose stage does not let it be."""
+    """Return the rollouts whose stage refuses the command."""
     return _bounded([line((a.cluster, "bold"), f" ({a.stage}) will refuse: {refusals[a.cluster]}.") for a in refusing])
 
 
@@ -111,7 +114,7 @@ def _told(rollouts: Sequence[Ahead], teams: set[str]) -> Text:
 
 
 def approved_line(rollouts: Sequence[Ahead]) -> Text:
-    """How many teams hear of it once their plans are approved. A build that does not say: all that a plan cuts."""
+    """Say how many teams an approval notifies. A build that does not report that: every team that its plan cuts."""
     teams: set[str] = set()
     for a in rollouts:
         if a.approve_told is not None:
@@ -124,7 +127,7 @@ def approved_line(rollouts: Sequence[Ahead]) -> Text:
 
 
 def close_parts(rollouts: Sequence[Ahead]) -> list[RenderableType]:
-    """What is at risk while a promise is ended."""
+    """Return the quotas at risk where a promise is ended."""
     rows = table("CLUSTER", "=STAGE", "TEAM", ">LACKS NOW")
     for a in rollouts:
         for team, lacking in sorted(a.at_risk.items()):
@@ -139,12 +142,12 @@ def close_parts(rollouts: Sequence[Ahead]) -> list[RenderableType]:
 
 
 def promote_parts(rollouts: Sequence[Ahead]) -> list[RenderableType]:
-    """What a promote does not waive: nobody was told, somebody objects, or the gate waits for something else."""
+    """Return what a promote does not waive: a team without notice, an objection, another condition of the gate."""
     return _bounded([line((a.cluster, "bold"), f": {text}.") for a in rollouts for text in a.promote_leaves])
 
 
 def many_parts(clusters: Sequence[str], rollouts: Sequence[RolloutStatus | None]) -> list[RenderableType]:
-    """The rollouts that a command goes to."""
+    """Return the rollouts that a command goes to."""
     rows = table("CLUSTER", "=STAGE", ">PROMISED", ">TEAMS", "~NEEDS")
     for cluster, r in zip(clusters, rollouts, strict=True):
         if r is None:

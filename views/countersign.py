@@ -1,4 +1,4 @@
-"""What waits for a second person, as people read it."""
+"""Commands that wait for a second person, for people."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _EMPTY: tuple[object, ...] = ("", None, [], {}, False)
 
 
 def given_words(done: Countersigned) -> tuple[str, str]:
-    """What is done, by whom, and how it is undone."""
+    """Return two sentences: what was done, by whom, and how to undo it."""
     undo = done.undo or NO_UNDO
     return f"Given by {done.by}, countersigned by {done.second}: {done.said}.", f"Undo: {undo}"
 
 
 def waiting_parts(waiting: Sequence[Waiting], of: int) -> list[RenderableType]:
-    """`of`: how many there are, with those that nobody wants to see."""
+    """Return a line for each waiting command. `of`: how many there are before filters."""
     if not waiting:
         return [none_of(of, "command") if of else line("Nothing waits for a second person.")]
     rows = table("HASH", "~WHAT IT WOULD DO", "~GIVEN BY", "=UNTIL", "~WHO COULD", least=["WHO COULD"])
@@ -36,7 +36,7 @@ def waiting_parts(waiting: Sequence[Waiting], of: int) -> list[RenderableType]:
 
 
 def whole_parts(one: Waiting) -> list[RenderableType]:
-    """All that would be done."""
+    """Return everything that the command would do."""
     state = {"given": f"{one.second} has already countersigned it.", "withdrawn": "It was withdrawn."}
     return [
         line((f"To {one.what}", "bold"), f", given by {one.by}, {one.at:%Y-%m-%d %H:%MZ}{_why(one)}"),
@@ -51,7 +51,7 @@ def _why(one: Waiting) -> str:
 
 
 def _lines(value: object, path: str = "") -> list[str]:
-    """What was given, each value with its place: `entry.nodes: 8`. What says nothing is left out."""
+    """Return each value of a command with its path: `entry.nodes: 8`. Empty values are left out."""
     if isinstance(value, dict):
         return [text for name, each in value.items() for text in _lines(each, f"{path}.{name}" if path else name)]
     if isinstance(value, list) and any(isinstance(each, dict | list) for each in value):

@@ -1,4 +1,4 @@
-"""Clusters as people read them."""
+"""Clusters for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from views.words import clean, line, moment, none_of, row, table
 
 
 def fleet_parts(clusters: Sequence[ClusterAnswer], of: int = 0) -> list[RenderableType]:
-    """One line for each cluster. `of`: how many the ledger has."""
+    """Return a line for each cluster. `of`: how many the ledger has."""
     if of and not clusters:
         return [none_of(of, "cluster")]
     if not clusters:
@@ -40,7 +40,7 @@ def fleet_parts(clusters: Sequence[ClusterAnswer], of: int = 0) -> list[Renderab
 
 
 def _held(c: ClusterAnswer) -> list[RenderableType]:
-    """Who holds its quotas and says what is healthy, where that is not the ledger."""
+    """Say which other system holds the cluster's quotas, and which reports its health."""
     parts: list[RenderableType] = []
     if c.slurm is not None:
         of = f"cluster {c.slurm.cluster or c.name}, accounts under {c.slurm.root}"
@@ -53,7 +53,7 @@ def _held(c: ClusterAnswer) -> list[RenderableType]:
 
 
 def cluster_parts(c: ClusterAnswer) -> list[RenderableType]:
-    """One cluster in full."""
+    """Return one cluster in full."""
     islands = table("ISLAND", ">TOTAL", ">HEALTHY", ">FOR BLOCKS")
     for island in c.islands:
         row(islands, island.name, island.total_gpus, island.healthy_gpus, island.room_for_blocks)

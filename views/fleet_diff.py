@@ -1,4 +1,4 @@
-"""What an import does, on the screen: grouped by what becomes of it, with the place in the file of what is refused."""
+"""The effects of an import for people, grouped by kind, with the file's line of each refused one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _SIGNS = {Verb.ADDED: ("+", "green"), Verb.CHANGED: ("~", "yellow"), Verb.REMOVE
 
 
 def diff_parts(outcome: FleetOutcome, places: Mapping[FilePlace, str]) -> list[RenderableType]:
-    """`places`: where each refused line stands. Of an import that is done only what is not as one would expect."""
+    """Return the differences; those that a finished import counts are left out.
+
+    `places`: those of refused lines in the file.
+    """
     parts: list[RenderableType] = []
     for verb, (sign, style) in _SIGNS.items():
         if verb is Verb.REMOVED or not outcome.done:
@@ -38,7 +41,7 @@ def diff_parts(outcome: FleetOutcome, places: Mapping[FilePlace, str]) -> list[R
 
 
 def lost_parts(outcome: FleetOutcome) -> list[RenderableType]:
-    """What goes with clusters that are removed; `fleet remove` counts it, one cluster at a time."""
+    """Say what is deleted with removed clusters; `fleet remove` counts it, one cluster at a time."""
     gone = sum(each.kind == "cluster" for each in outcome.of(Verb.REMOVED))
     if not gone:
         return []
@@ -47,7 +50,7 @@ def lost_parts(outcome: FleetOutcome) -> list[RenderableType]:
 
 
 def undo_text(outcome: FleetOutcome) -> str:
-    """Of an import that is done; empty where it has written nothing."""
+    """Say how to undo an import; empty where it has written nothing."""
     totals = outcome.totals
     if not outcome.done or not any(totals.get(verb) for verb in _SIGNS):
         return ""
@@ -58,7 +61,7 @@ def undo_text(outcome: FleetOutcome) -> str:
 
 
 def _uncounted(outcome: FleetOutcome, verb: Verb) -> list[RenderableType]:
-    """Of an import that is done: what it wrote of the fleet as a whole and of clusters, beside counted quotas."""
+    """Return what a finished import wrote about the fleet and clusters, beside the quotas that it counts."""
     sign, style = _SIGNS[verb]
     counted = {"cluster", "quota"} | ({"team"} if verb is Verb.ADDED else set())
     uncounted = [each for each in outcome.of(verb) if each.kind not in counted or (each.kind == "cluster" and each.why)]
@@ -79,7 +82,7 @@ def _placed(each: Line, places: Mapping[FilePlace, str]) -> str:
 
 
 def kept_parts(outcome: FleetOutcome) -> list[RenderableType]:
-    """What stays as a rollout, a grant, Slurm or a health source has it."""
+    """Return the values that stay as a rollout, a grant, Slurm or a health source set them."""
     kept = outcome.of(Verb.KEPT)
     values = [each for each in kept if each.kind != "health"]
     parts: list[RenderableType] = [
@@ -97,7 +100,7 @@ def kept_parts(outcome: FleetOutcome) -> list[RenderableType]:
 
 
 def left_out_text(outcome: FleetOutcome) -> str:
-    """`3 quotas and 1 cluster are in the ledger but not in the file: they stay`; empty where there is nothing."""
+    """Return `3 quotas and 1 cluster are in the ledger but not in the file: they stay`, or nothing."""
     lines = outcome.of(Verb.LEFT_OUT)
     words = {"quota": "quota", "cluster": "cluster", "island": "island", "team": "team", "policy": "policy setting"}
     counts = {word: sum(each.kind == kind for each in lines) for kind, word in words.items()}
@@ -111,7 +114,7 @@ def left_out_text(outcome: FleetOutcome) -> str:
 
 
 def left_out_parts(outcome: FleetOutcome) -> list[RenderableType]:
-    """The sentence, and which they are."""
+    """Return that sentence, and the names."""
     text = left_out_text(outcome)
     if not text:
         return []
@@ -121,7 +124,8 @@ def left_out_parts(outcome: FleetOutcome) -> list[RenderableType]:
 
 
 def summary_text(outcome: FleetOutcome) -> str:
-    """`differences: 2 added, 1 changed, 0 removed, 0 kept, 1 refused; unchanged: 38 clusters, 96 quotas, 3 teams`."""
+    """Return `differences: 2 added, 1 changed, 0 removed, 0 kept, 1 refused; unchanged: 38 clusters, 96 quotas, 3
+    teams`."""
     counts = ", ".join(f"{outcome.totals.get(verb, 0)} {verb}" for verb in (*_SIGNS, Verb.KEPT, Verb.REFUSED))
     unchanged = ", ".join(count(number, what[:-1]) for what, number in outcome.untouched.items())
     return f"differences: {counts}; unchanged: {unchanged}"
@@ -132,7 +136,7 @@ def _one_of(what: str) -> str:
 
 
 def undone_parts(answer: Departure, *, renamed: bool = False) -> list[RenderableType]:
-    """What there is of a cluster that is to go, or to be called otherwise."""
+    """Return what is removed or renamed with a cluster."""
     parts: list[RenderableType] = [line((answer.cluster, "bold"), f": {answer.summary}")]
     if answer.history:
         counted = ", ".join(

@@ -1,4 +1,4 @@
-"""A fleet rollout as people read it: its plan, and where it stands."""
+"""A fleet rollout for people: its plan, and its state."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _SHOWN = 8
 def plan_parts(
     plan: FleetPlan, pilots: Collection[str], pace: Pace, now: datetime | None = None
 ) -> list[RenderableType]:
-    """What would be done: by wave, the first clusters, whose health is old, and those that cannot start.
+    """Return the plan: its waves, the first clusters, those with old health, and those that cannot start.
 
-    `now`: by which health is old; None: by the clock.
+    `now`: the time by which health is old; None: the clock's.
     """
     mine = [p for p in plan.clusters if not p.rollout]
     title = line((plan.size_text, "bold"), f", plan {plan.hash}")
@@ -48,7 +48,7 @@ def plan_parts(
 
 
 def _stale(prospects: Sequence[Prospect], now: datetime) -> list[RenderableType]:
-    """Whose newest health opens no gate, the oldest first, and how old it is."""
+    """Warn of clusters whose newest health is too old to open a gate, the oldest first."""
     old = [p for p in prospects if is_stale(p.health_at, p.stale_after, now)]
     ages = [(now - p.health_at, p.cluster) for p in old if p.health_at is not None]
     if not ages:
@@ -65,7 +65,7 @@ _Cuts = Mapping[str, Mapping[str, int]]
 def plan_diff_parts(
     before: FleetPlan, now: FleetPlan, at: datetime, cuts_before: _Cuts, cuts_now: _Cuts
 ) -> list[RenderableType]:
-    """What is another in the plan of now than in the one that was kept at a time. Cuts: by cluster and team."""
+    """Return the differences between the kept plan and the present one. Cuts: by cluster and team."""
     were, are = ({p.cluster: p for p in plan.clusters} for plan in (before, now))
     rows = table("CLUSTER", "=WAVE", "=CUT", "=HEALTHY", "~TEAMS' CUTS", "~CANNOT START", least=("HEALTHY", "WAVE"))
     alike = 0
@@ -90,7 +90,7 @@ def plan_diff_parts(
 
 
 def _teams(before: Mapping[str, int] | None, now: Mapping[str, int] | None) -> str | None:
-    """How many teams are cut otherwise, and which the most; None where one of the two is not known."""
+    """Say how many teams' cuts changed, and which the most; None where one of the two is unknown."""
     if before is None or now is None:
         return None
     moves = {team: now.get(team, 0) - before.get(team, 0) for team in {*before, *now}}
@@ -150,7 +150,7 @@ def wave_name(wave: Wave) -> str:
 
 
 def abort_parts(s: FleetStatus, *, undo: bool) -> list[RenderableType]:
-    """What becomes of the clusters whose rollouts do not end with it."""
+    """Return the clusters whose rollouts do not end with an abort, and what happens there."""
     ending = set(s.would_undo if undo else s.would_end)
     waiting = [m.cluster for m in s.members if not m.rollout and m.state is MemberState.WAITING]
     others = [m.cluster for m in s.members if m.rollout and m.cluster not in ending and m.stage not in _OVER]
@@ -171,7 +171,7 @@ _OVER = ("aborted", "closed")
 
 
 def kept_parts(kept: KeptFleet, launch: FleetLaunch) -> list[RenderableType]:
-    """What is known of a lost fleet rollout, and what nobody can know any more."""
+    """Return what the ledger has kept of a lost fleet rollout, and what is lost."""
     clusters = len(kept.members) or len(kept.unplaced)
     rows = table("WAVE", ">CLUSTERS", ">STARTED", ">SKIPPED")
     for wave in WAVES:
@@ -200,7 +200,7 @@ def unknown_lines(kept: KeptFleet) -> list[RenderableType]:
 
 
 def resume_parts(s: FleetStatus) -> list[RenderableType]:
-    """The failures that count no more, and what starts again."""
+    """Return the failures that a resume forgives, and the clusters that it starts again."""
     failed = [m for m in s.members if m.failed_at is not None and not m.forgiven]
     waiting = sum(m.state is MemberState.WAITING for m in s.members)
     holds = [line((f"{hold.id}: ", "yellow"), hold.reason) for hold in s.holds]
@@ -210,7 +210,7 @@ def resume_parts(s: FleetStatus) -> list[RenderableType]:
 
 
 def fleet_line(s: FleetStatus) -> Text:
-    """One line, for the overview of all rollouts."""
+    """Return one line, for the overview of all rollouts."""
     done = sum(w.done for w in s.waves)
     clusters = sum(w.clusters for w in s.waves)
     progress = f": {done} of {count(clusters, 'cluster')} monitored; {s.needs or s.waits_for}"
@@ -220,7 +220,7 @@ def fleet_line(s: FleetStatus) -> Text:
 def of_interest(
     members: Sequence[Member], *, waiting: bool = False, failed: bool = False, every: bool = False
 ) -> list[Member] | None:
-    """Those that somebody asked to see one by one; None: nobody did."""
+    """Return the members that options select; None: no option was given."""
     if not (every or waiting or failed):
         return None
     return [m for m in members if every or (waiting and _waits(m)) or (failed and _has_failed(m))]
@@ -233,8 +233,9 @@ def status_parts(
     now: datetime | None = None,
     could: Sequence[str] = (),
 ) -> list[RenderableType]:
-    """Everything about it, with a line for each that is chosen. `s.at` is when it last had something to do, maybe long
-    ago. `could`: who could do what it needs.
+    """Return everything about the fleet rollout, with a line for each chosen member.
+
+    `s.at`: when it last had something to do, maybe long ago. `could`: who could do what it needs.
     """
     able = [("could act", line(some_of(could, 5)))] if could else []
     parts: list[RenderableType] = [title_of(s, now or datetime.now(UTC)), FactSheet([*facts_of(s), *able])]
@@ -262,12 +263,12 @@ def _waits(m: Member) -> bool:
 
 
 def _has_failed(m: Member) -> bool:
-    """Ever: it may be on its way again."""
+    """Return whether the member has ever failed; it may be on its way again."""
     return m.failed_at is not None or m.state is MemberState.FAILED
 
 
 def facts_of(s: FleetStatus) -> list[tuple[str, Text]]:
-    """By name, in the order in which they are read."""
+    """Return its facts by name, in reading order."""
     facts = [("id", line(f"{s.fleet}, owner {s.owner}"))]
     if s.plan_hash:
         approved = f"approved by {s.approved_by}" if s.approved_by else "not approved"
@@ -294,7 +295,7 @@ def facts_of(s: FleetStatus) -> list[tuple[str, Text]]:
 
 
 def _progress(p: FleetProgress) -> str:
-    """Step k of n, the rate of late, and where that leads."""
+    """Return step k of n, the recent rate, and the expected end."""
     late = f"{p.of_late:,} in the last {'day' if p.span >= DAY else span(p.span)}"
     far = f"{p.step} of {p.steps}; {p.monitored:,} of {count(p.clusters, 'cluster')} monitored, {late}"
     if not p.left:
@@ -305,7 +306,7 @@ def _progress(p: FleetProgress) -> str:
 
 
 def _declared(w: DeclaredOver, s: FleetStatus) -> str:
-    """Whom it keeps from starting or from going on, and until when."""
+    """Say which clusters a window keeps from starting or going on, and until when."""
     begins = f"from {moment(w.starts)} " if w.starts > s.at else ""
     which = f"all {len(w.clusters):,} clusters" if len(w.clusters) == _open(s) > 1 else some_of(w.clusters, 3)
     return f"{begins}until {moment(w.ends)}, {w.reason}: {which}"
@@ -316,7 +317,10 @@ def _open(s: FleetStatus) -> int:
 
 
 def _breaker(s: FleetStatus) -> str:
-    """Of those that were started. Fewer than the pace says count as so many."""
+    """Say how many started members rolled back.
+
+    Where fewer started than the pace says, the breaker counts that many.
+    """
     started = sum(
         bool(m.rollout) and m.state is not MemberState.WAITING and not (m.forgiven or m.joined) for m in s.members
     )
@@ -326,12 +330,12 @@ def _breaker(s: FleetStatus) -> str:
 
 
 def _undone(m: Member) -> bool:
-    """By a person, and not by a breach or a failed effect."""
+    """Return whether a person undid it, rather than a breach or a failed effect."""
     return m.state is MemberState.FAILED and m.failed_at is None
 
 
 def _budget(s: FleetStatus) -> str:
-    """With the time of the ledger's book that it goes by."""
+    """Say how many GPUs may still move, and when the ledger last counted them."""
     left = f"{gpus(s.hour_gpus)} left for this hour, {s.day_gpus:,} for this day"
     if s.budget_at is None:
         return f"at most {left}: by what it started, without what others moved"
@@ -357,7 +361,10 @@ def _waves(s: FleetStatus) -> Grid:
 
 
 def _followed(members: Sequence[Member]) -> list[RenderableType]:
-    """Two plans of one cluster are not one: the fleet's was made once its own had changed the quotas."""
+    """Say how many members had rollouts of their own before. Such a cluster has two plans that differ.
+
+    The fleet's was made after its own had changed the quotas.
+    """
     joined = sum(m.joined for m in members)
     if not joined:
         return []

@@ -38,16 +38,16 @@ _BELOW = 2
 
 @dataclass(frozen=True)
 class FleetSeen:
-    """The fleet rollout at one look, with what its members' rollouts say themselves; and those, by cluster."""
+    """The fleet rollout at one look, with the status of its members' rollouts by cluster."""
 
     status: FleetStatus
     rollouts: Mapping[str, RolloutStatus] = field(default_factory=dict)
 
 
 def tree_parts(seen: FleetSeen, now: datetime, screen: tuple[int, int] | None = None) -> list[RenderableType]:
-    """Its facts, and below them the tree. `screen`: its columns and rows; None: all of it, however much that is.
+    """Return its facts, and below them the tree. `screen`: its columns and rows; None: the whole tree.
 
-    Where a screen is too low for all of it each leaf is one line, and leaves that have no room are counted.
+    On a screen that is too low each leaf is one line, and leaves without room are counted.
     """
     s = seen.status
     facts = [fact for fact in facts_of(s) if fact[0] in ("now", "step", "hold", "needs", "ended", *WindowKind)]
@@ -81,7 +81,7 @@ def _branches(seen: FleetSeen, rooms: Sequence[int], now: datetime, *, single: b
 
 
 def _rooms(status: FleetStatus, left: int) -> list[int]:
-    """How many leaves each wave shows on so many lines: a few of each, then the wave under way has the first choice."""
+    """Return how many leaves each wave shows on so many lines: a few each, then first more of the wave under way."""
     sizes = [wave.clusters for wave in status.waves]
     least = next((few for few in _LEAST_LEAVES if sum(_lines(min(few, size), size) for size in sizes) <= left), 0)
     rooms = [min(least, size) for size in sizes]
@@ -95,7 +95,8 @@ def _rooms(status: FleetStatus, left: int) -> list[int]:
 
 
 def _lines(shown: int, of: int) -> int:
-    """Of a wave's leaves, with the line that counts the others; where none is shown its own line has the counts."""
+    """Return the lines of a wave's leaves, with the one that counts the others; a wave that shows none has no such
+    line."""
     return shown + (0 < shown < of)
 
 
@@ -157,13 +158,13 @@ def _since(member: Member, rollout: RolloutStatus | None) -> datetime | None:
 
 
 def _waits(member: Member) -> str:
-    """What has to be done for it, else what its rollout waits for, else why it has not started."""
+    """Return what a person must do for it, else what its rollout waits for, else why it has not started."""
     until = f" (until {moment(member.held_until)})" if member.held and member.held_until is not None else ""
     return member.needs or clean(f"{member.held or member.waits}{until}")
 
 
 def fleet_changes(before: FleetSeen | None, now: FleetSeen, at: datetime) -> list[str]:
-    """A line for the fleet rollout, and one for each cluster of which something is new that a person cares about."""
+    """Return a line for the fleet rollout, and one for each cluster with a change that a person cares about."""
     texts_before = dict(_said(before)) if before is not None else {}
     return [f"{at:%H:%M:%SZ}  {text}" for who, text in _said(now) if texts_before.get(who) != text]
 

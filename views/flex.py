@@ -1,4 +1,4 @@
-"""Flex as people read it: what there is, its division, and stories of jobs."""
+"""Flex for people: its amount, its division, and stories of jobs."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _YIELDING = 12
 
 
 def by_free_flex(offers: Iterable[_FlexT]) -> list[_FlexT]:
-    """Those with the most of it first, and last those of which nobody knows."""
+    """Sort the clusters by free flex, the most first; unknown ones come last."""
     return sorted(offers, key=lambda f: (f.health_at is None, -f.available_gpus, f.cluster))
 
 
 def fleet_parts(
     offers: Sequence[FlexNow | FlexSum], record: Sequence[FlexOffered], of: int = 0
 ) -> list[RenderableType]:
-    """A line for each cluster, and the record of all. `of`: how many clusters there are."""
+    """Return a line for each cluster, and the record of all. `of`: how many clusters there are."""
     if of and not offers:
         return [none_of(of, "cluster")]
     if not offers:
@@ -65,7 +65,7 @@ def _largest(offers: Iterable[FlexNow | FlexSum]) -> list[tuple[int, bool]]:
 
 
 def fleet_summary(offers: Sequence[FlexNow | FlexSum], record: Sequence[FlexOffered]) -> list[RenderableType]:
-    """What all of them have together, and the record of all."""
+    """Return the sums over all clusters, and the record of all."""
     measured = [f for f in offers if f.health_at is not None]
     flex, used = sum(f.flex_gpus for f in measured), sum(f.used_gpus for f in measured)
     free = sum(f.available_gpus for f in measured)
@@ -85,12 +85,12 @@ def at_most_note(blocks: Iterable[tuple[int, bool]]) -> list[RenderableType]:
 
 
 def block_text(gpus: int, sure: bool) -> str:
-    """How large a free block is; of one that nobody has placed it is known how large it can be at most."""
+    """Return the size of a free block; at most that size where the jobs' places are unknown."""
     return f"{gpus}" if sure else f"at most {gpus}"
 
 
 def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[RenderableType]:
-    """One cluster: in quota, flex, islands, who is on it, and its record."""
+    """Return one cluster: GPUs in quota, flex, islands, teams on flex, and its record."""
     if one.health_at is None:
         return [line((one.cluster, "bold"), ": its health is unknown, so its flex is unknown too."), *_record(record)]
     of = (
@@ -128,7 +128,7 @@ def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[Renderabl
 
 
 def _jobs(one: FlexNow) -> list[RenderableType]:
-    """Jobs on flex by name, those first that would be preempted first, and how long such jobs lived."""
+    """Return the jobs on flex by name, in the order of preemption, and how long such jobs lived."""
     blocks: list[RenderableType] = []
     if one.jobs:
         jobs = table("JOB ON FLEX", "TEAM", ">GPUS", ">FOR", "ISLAND", least=["ISLAND"])
@@ -157,7 +157,7 @@ def _jobs(one: FlexNow) -> list[RenderableType]:
 
 
 def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:
-    """What flex has offered: a bar for some hours each, as low as it was in them."""
+    """Return how much flex there was: each bar is the least of some hours."""
     if not record:
         return [Text(), line("No record yet: the watch notes it once an hour.")]
     offered = [r.flex_gpus for r in record]
@@ -174,7 +174,7 @@ def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:
 
 
 def parts(asked: FlexDemand, division: Division, of: int = 0) -> list[RenderableType]:
-    """Who gets how much of it in quota and how much beyond. `of`: how many teams there are."""
+    """Return how much each team gets in quota and beyond. `of`: how many teams there are."""
     if of and not division.portions:
         return [none_of(of, "team")]
     by_name = {t.team: t for t in asked.teams}
@@ -203,7 +203,7 @@ def parts(asked: FlexDemand, division: Division, of: int = 0) -> list[Renderable
 
 
 def story_parts(scenes: Sequence[Scene]) -> list[RenderableType]:
-    """A line for each step, then how it ended."""
+    """Return a line for each step, then how it ended."""
     if not scenes:
         return [line("Nothing happens: there are no steps.")]
     scene_lines: list[RenderableType] = [line(f"{_when(s)}  {s.what}: {_what_came(s)}") for s in scenes]
@@ -231,12 +231,12 @@ def story_parts(scenes: Sequence[Scene]) -> list[RenderableType]:
 
 
 def _when(scene: Scene) -> str:
-    """The step's number; of what came of itself after it the time."""
+    """Return the step's number; for what followed by itself, the time."""
     return f"      at {duration_text(scene.at)}" if scene.woken else f"{scene.step + 1:>4}"
 
 
 def _waiting(last: Scene) -> list[RenderableType]:
-    """Each job that waits in the end, and why."""
+    """Return each job that waits in the end, and why."""
     if not last.queued:
         return []
     jobs = table("JOB THAT WAITS", "TEAM", ">GPUS", "~WHY")

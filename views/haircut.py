@@ -1,4 +1,4 @@
-"""A haircut report as people read it, and as CSV."""
+"""A haircut report for people, and as CSV."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _FIELDS = tuple(dict.fromkeys([*Part.model_fields, *TeamPart.model_fields]))
 
 
 def fleet_parts(haircut: Haircut, at: int, untold: int = 0) -> list[RenderableType]:
-    """The whole fleet at each buffer, then each wave. `untold`: of whose work is cut, how many are left out."""
+    """Return the whole fleet at each buffer, then each wave.
+
+    `untold`: how many cut teams' jobs the report leaves out.
+    """
     whole = haircut.fleet[0]
     return [
         line(
@@ -40,14 +43,14 @@ def fleet_parts(haircut: Haircut, at: int, untold: int = 0) -> list[RenderableTy
 
 
 def parts_by(haircut: Haircut, what: str, at: int, of: int = 0) -> list[RenderableType]:
-    """The GPUs cut at each buffer, a line for each `what`: wave, cluster or team. `of`: how many there are."""
+    """Return the GPUs cut at each buffer, a line for each `what`: wave, cluster or team. `of`: how many there are."""
     if of and not rows_of(haircut, what):
         return [none_of(of, what)]
     return [_cuts(haircut, what, at), Text(), line(sentence(haircut, at)), *_works(haircut, at)]
 
 
 def _works(haircut: Haircut, at: int, untold: int = 0) -> list[RenderableType]:
-    """Whose work stands on the GPUs in use that are cut, where that is known: of some teams."""
+    """Say whose jobs use the GPUs that are cut, for some teams, where that is known."""
     cuts = haircut.works[at] if haircut.works else ()
     more = len(cuts) + untold - _TOLD
     return [
@@ -57,7 +60,7 @@ def _works(haircut: Haircut, at: int, untold: int = 0) -> list[RenderableType]:
 
 
 def sentence(haircut: Haircut, at: int) -> str:
-    """The report in a few words, at one of its buffers."""
+    """Return the report in a few words, at one of its buffers."""
     part, plain = haircut.fleet[at], haircut.without.cut_gpus
     short = f"; {part.short_gpus:,} more would be needed and may not be cut" if part.short_gpus else ""
     are, their = ("is", "its") if part.clusters_above == 1 else ("are", "their")
@@ -72,7 +75,7 @@ def sentence(haircut: Haircut, at: int) -> str:
 
 
 def _became(part: Part) -> str:
-    """What the cut GPUs are: beside their number, so that nobody takes it for a part of another."""
+    """Say what the cut GPUs become, so that nobody adds the parts to their number."""
     if not part.cut_gpus:
         return ""
     have, move = "has" if part.phantom_gpus == 1 else "have", "moves" if part.to_flex_gpus == 1 else "move"
@@ -82,7 +85,7 @@ def _became(part: Part) -> str:
 
 
 def percent(share: Fraction) -> str:
-    """15%, 12.5%; a share that has no decimal as a fraction."""
+    """Return 15%, 12.5%; a share without a finite decimal as a fraction."""
     text = fraction_text(share * 100)
     return fraction_text(share) if "/" in text else f"{text}%"
 
@@ -94,7 +97,10 @@ def rows_of(haircut: Haircut, what: str) -> Mapping[str, Sequence[Part | TeamPar
 
 
 def as_csv(haircut: Haircut) -> str:
-    """A line for each of the fleet, its waves, clusters and teams at each buffer. What does not apply is empty."""
+    """Return a line for the fleet and each wave, cluster and team at each buffer.
+
+    Fields that do not apply are empty.
+    """
     rows: list[Sequence[object]] = [["what", "name", "buffer", *_FIELDS]]
     parts: list[tuple[str, str, Sequence[Part | TeamPart]]] = [("fleet", "", haircut.fleet)]
     parts += [
@@ -127,7 +133,7 @@ def _by_buffer(haircut: Haircut) -> Grid:
 
 
 def _cuts(haircut: Haircut, what: str, at: int, with_clusters: bool = False) -> Grid:
-    """Cut GPUs by buffer, as `phantom + to flex`; with the number of clusters before it. The buffer `at` goes last."""
+    """Return cut GPUs by buffer, as `phantom + to flex`, after the number of clusters. The buffer `at` goes last."""
     held = {"team": ["QUOTA"], "cluster": ["PROMISED"]}.get(what, [])
     heads = [f"AT {percent(b)}" for b in haircut.buffers]
     furthest = sorted(range(len(heads)), key=lambda n: -abs(n - at))[:-1]

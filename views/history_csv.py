@@ -11,7 +11,7 @@ from views.csv_out import csv_text
 
 
 def as_csv(series: Series) -> str:
-    """A line for each hour that is known."""
+    """Return a line for each known hour."""
     unit = series.unit
     rows: list[list[object]] = [
         ["cluster", "ts", f"total_{unit}", f"healthy_{unit}_min", f"healthy_{unit}_mean", f"planned_{unit}"]

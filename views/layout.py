@@ -1,10 +1,10 @@
-"""How sentences and tables fit a terminal: what is left out, shortened or wrapped, and what never is.
+"""Fits sentences and tables to a terminal: what is left out, shortened or wrapped, and what never is.
 
-Where a table is wider than the terminal, in this order: columns that matter least are left out, and named below it;
-text goes below its row; names are shortened in the middle, as far as all cells of the column that differ still do; and
-where even that does not fit, each row becomes a few lines of its own. Numbers and short words are never cut.
-A command that is meant to be pasted is neither wrapped nor cut: where a sentence does not fit one line it stands on a
-line by itself, and the terminal may let it overflow. docs/adr/0042.
+A table that is wider than the terminal changes in this order: the least important columns are left out, and named below
+it; text goes below its row; names are shortened in the middle, as far as all cells of the column that differ still do;
+and at last each row becomes a few lines of its own. Numbers and short words are never cut. A command that is meant to
+be pasted is neither wrapped nor cut: where a sentence does not fit one line, the command has a line of its own, which
+the terminal may let overflow. docs/adr/0042.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KINDS: dict[str, ColumnKind] = {">": "number", "=": "word", "~": "prose"}
 
 
 def commands_in(text: str) -> list[tuple[int, int]]:
-    """Where the commands of a sentence stand: in backquotes, or up to the next mark of punctuation."""
+    """Return the spans of a sentence's commands: in backquotes, or up to the next punctuation."""
     spans, at = [], 0
     while match := _COMMAND.search(text, at):
         start, end = match.span(1) if match[1] else (match.start(), _ending(text, *match.span()))
@@ -49,7 +49,7 @@ def commands_in(text: str) -> list[tuple[int, int]]:
 
 
 def _ending(text: str, start: int, end: int) -> int:
-    """Where a command without backquotes ends: before the punctuation that ends one of its words."""
+    """Return the end of a command without backquotes: before the punctuation that ends one of its words."""
     for word in re.finditer(_WORD, text[start:end]):
         if word[0].startswith("("):
             return start + word.start() - 1
@@ -61,7 +61,7 @@ def _ending(text: str, start: int, end: int) -> int:
 
 
 class Sentence(Text):
-    """A sentence. It is wrapped between words; a command in it is not."""
+    """A sentence, which is wrapped between words but not inside a command."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         for text in wrap_lines(self, options.max_width):
@@ -74,7 +74,7 @@ def _printed(console: Console, text: Text) -> Iterator[Segment]:
 
 
 def wrap_lines(sentence: Text, width: int) -> Iterator[Text]:
-    """Its lines. None but those of a command alone, or of a word that is longer, is wider than `width`."""
+    """Yield its lines. Only a line of a single command or a longer word is wider than `width`."""
     if cell_len(sentence.plain) <= width or not sentence.plain.strip():
         yield sentence
         return
@@ -90,7 +90,7 @@ def wrap_lines(sentence: Text, width: int) -> Iterator[Text]:
 
 
 def _between_words(text: Text, width: int) -> Iterator[Text]:
-    """Its lines. A word that is longer has one to itself, and is not broken as Rich would."""
+    """Yield its lines. A longer word has a line to itself, and is not broken as Rich would."""
     ends, used = [], 0
     for word in re.finditer(r"\S+\s*|\s+", text.plain):
         if used and used + cell_len(word[0].rstrip()) > width:
@@ -107,7 +107,7 @@ _GLUE = "\ue000"
 
 
 def _glued(sentence: Text, most: int) -> Text:
-    """Short commands in backquotes are named there, and not meant to be pasted: each is one word of the sentence."""
+    """Join the words of short commands in backquotes: a sentence names them and nobody pastes them."""
     plain = sentence.plain
     for start, end in commands_in(plain):
         if plain[start - 1 : start] == "`" == plain[end : end + 1] and end - start <= most:
@@ -118,7 +118,10 @@ def _glued(sentence: Text, most: int) -> Text:
 
 
 def _apart(sentence: Text) -> Iterator[tuple[Text, bool]]:
-    """Its pieces in order, and of each whether it is a command. Marks that only a command stood between are gone."""
+    """Yield its pieces in order, each with whether it is a command.
+
+    Punctuation that only enclosed a command is dropped.
+    """
     at, plain = 0, sentence.plain
     for start, end in commands_in(plain):
         quoted = plain[start - 1 : start] == "`" == plain[end : end + 1]
@@ -134,7 +137,7 @@ _LEFT_OVER = re.compile(r"(?:[ ,;]|\.(?=\s|$))*")
 
 
 def _piece(sentence: Text, start: int, end: int) -> Text:
-    """Without a bracket whose other half stands beyond a command, and without blanks around it."""
+    """Return a piece without blanks around it, and without a bracket whose other half is beyond a command."""
     text = sentence.plain[start:end]
     if text.count("(") > text.count(")"):
         opened = start + text.rindex("(")
@@ -160,7 +163,8 @@ class Column:
         return max(cell_len(self.name), *(cell_len(c.plain) for c in self.cells), 0)
 
     def least(self, names: set[str]) -> int:
-        """Cells with which each of its names still differs from all `names`; all of it where it has none."""
+        """Return the cells with which each of its names still differs from all `names`; the whole width where it has
+        none."""
         if self.kind != "name":
             return self.natural
         texts = {cell.plain for cell in self.cells}
@@ -171,7 +175,7 @@ class Column:
 
 
 def _apart_from(texts: set[str], names: set[str], width: int) -> bool:
-    """Each short form can stand for one of the names alone."""
+    """Return whether each short form can stand for one of the names alone."""
     short_forms = {shorten_cells(text, width) for text in texts}
     whole = (name for name in names if cell_len(name) <= width)
     # Where each character takes a cell, two names that fit one form have the same form.
@@ -190,7 +194,7 @@ def _may_be(form: str, name: str) -> bool:
 
 
 def shorten_cells(text: str, width: int) -> str:
-    """In the middle, to `width` cells; as it is where it fits."""
+    """Shorten the text in the middle, to `width` cells; a text that fits stays."""
     return text if cell_len(text) <= width else _form(text, width)
 
 
@@ -213,7 +217,7 @@ def _upto(text: str, cells: int) -> str:
 
 @dataclass(frozen=True)
 class Fit:
-    """How a table is drawn: the columns that stand side by side, each with its width, and what does not."""
+    """A way to draw a table: the columns side by side, each with its width, and the others."""
 
     columns: tuple[tuple[Column, int], ...]
     below: tuple[Column, ...] = ()
@@ -241,7 +245,7 @@ class Grid:
 
     @staticmethod
     def of(names: Sequence[str], least: Sequence[str] = ()) -> Grid:
-        """A name that begins with > is of numbers, with = of short words, with ~ of text that may be wrapped."""
+        """Return a grid without rows. `names`: > begins one of numbers, = one of short words, ~ one of text that wraps."""
         kinds = [(n[1:], _KINDS[n[0]]) if n[:1] in _KINDS else (n, "name") for n in names]
         return Grid([Column(name, kind) for name, kind in kinds], tuple(least))
 
@@ -269,7 +273,7 @@ class Grid:
         return Fit(tuple(whole), records=True) if narrowed is None else replace(tries[-1], columns=narrowed)
 
     def _tries(self) -> Iterator[Fit]:
-        """Fewer and fewer columns, first with all text beside them, then with it below."""
+        """Yield fewer and fewer columns, first with all text beside them, then with it below."""
         wanted = [(column, self._wanted(column)) for column in self.columns]
         prose = tuple(column for column in self.columns if column.kind == "prose")
         for below in dict.fromkeys(((), () if self.single else prose)):
@@ -279,7 +283,7 @@ class Grid:
                 yield Fit(shown, tuple(c for c in below if c not in left_out), left_out)
 
     def _with_what_fits(self, fit: Fit, width: int) -> Fit:
-        """A wide column may leave room for a narrow one that went before it."""
+        """Put back what fits: a wide column may leave room for a narrow one that was removed before it."""
         for column in sorted(fit.left_out, key=lambda c: -self.least.index(c.name)):
             shown = {c.name for c, _ in fit.columns} | {column.name}
             fuller = tuple((c, self._wanted(c)) for c in self.columns if c.name in shown)
@@ -320,7 +324,7 @@ class Grid:
             yield from wrap_lines(Text(f"No room for {names}: {how}", style="dim"), width)
 
     def _records(self, width: int) -> Iterator[Text]:
-        """Each row as a list of its cells, with an empty line between two."""
+        """Yield each row as a list of its cells, with an empty line between two."""
         labels = max(cell_len(c.name) for c in self.columns)
         for n in range(self.row_count):
             if n:
@@ -338,7 +342,7 @@ def _side_by_side(columns: Sequence[tuple[Column, int]]) -> int:
 
 
 def _wanted(column: Column) -> int:
-    """Cells that it needs so that nothing has to go for it. No word of a text is broken, so that no name in it is."""
+    """Return the cells that it takes so that nothing is lost. No word of a text is broken, and so no name in it."""
     if column.kind != "prose":
         return column.natural
     prose = (part.plain for cell in column.cells for part, command in _apart(cell) if not command)
@@ -347,7 +351,7 @@ def _wanted(column: Column) -> int:
 
 
 def _narrowed(columns: _Widths, width: int) -> _Widths | None:
-    """With names shortened, the widest first, until it fits; None where it cannot."""
+    """Shorten names, the widest first, until the columns fit; None where they cannot."""
     over = _side_by_side(columns) - width
     if over <= 0:
         return columns
@@ -362,7 +366,7 @@ def _narrowed(columns: _Widths, width: int) -> _Widths | None:
 
 
 def _widened(columns: _Widths, width: int) -> _Widths:
-    """Text takes what is left, the most to what lacks the most."""
+    """Give the free cells to text columns, the most to the one that lacks the most."""
     widths = [w for _, w in columns]
     for _ in range(width - _side_by_side(columns)):
         lacks = [column.natural - w for (column, _), w in zip(columns, widths, strict=True)]
@@ -372,7 +376,7 @@ def _widened(columns: _Widths, width: int) -> _Widths:
 
 
 def _beside(columns: Sequence[tuple[Column, int]], cells: Sequence[Text], margin: str = "") -> Iterator[Text]:
-    """One row: as many lines as its longest text. Commands that have no room in their cell come below it."""
+    """Yield one row: as many lines as its longest text. Commands that do not fit into their cell come below it."""
     blocks, commands = [], []
     for (column, width), cell in zip(columns, cells, strict=True):
         if column.kind != "prose" or cell_len(cell.plain) <= width:
@@ -400,7 +404,7 @@ def _beside(columns: Sequence[tuple[Column, int]], cells: Sequence[Text], margin
 
 
 def _begun(cell: Text, width: int) -> Text:
-    """As many of its words as fit; a command is there whole or not at all, and so is a name."""
+    """Return as many of its words as fit; a command or a name is there whole or not at all."""
     if cell_len(cell.plain) <= width:
         return cell
     commands = [(start, end) for start, end in commands_in(cell.plain)]
@@ -420,7 +424,7 @@ def _indented(cell: Text, margin: str, width: int) -> Iterator[Text]:
 
 
 def _labelled(label: Text, cell: Text, indent: int, width: int) -> Iterator[Text]:
-    """A label and its text beside it; further lines stand below the text."""
+    """Yield a label and its text beside it; further lines are below the text."""
     shown = list(wrap_lines(cell, width - indent)) or [Text()]
     yield label + shown[0]
     yield from (Text(" " * indent) + text for text in shown[1:])
@@ -447,7 +451,7 @@ Fitted = Text | Grid | FactSheet
 
 
 def height(parts: Iterable[Fitted], width: int) -> int:
-    """Rows of a terminal that sentences, tables and fact sheets take, with those that it wraps by itself."""
+    """Count the terminal's rows for sentences, tables and fact sheets, with those that it wraps by itself."""
     lines = (
         text for part in parts for text in (wrap_lines(part, width) if isinstance(part, Text) else part.lines(width))
     )

@@ -1,4 +1,4 @@
-"""Milestones as people read them."""
+"""Milestones for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STYLE = {State.DONE: "green", State.ON_TRACK: "", State.BEHIND: "red", State.UNK
 
 
 def milestones_parts(standings: Sequence[MilestoneStanding], of: int = 0) -> list[RenderableType]:
-    """A line for each, and the rule. `of`: how many the plan has."""
+    """Return a line for each, and the rule. `of`: how many the plan has."""
     if of and not standings:
         return [none_of(of, "milestone")]
     if not standings:

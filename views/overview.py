@@ -1,4 +1,4 @@
-"""Where a whole fleet's rollouts stand, on one screen."""
+"""All rollouts of a fleet, on one screen."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHOWN = 8
 
 
 def overview_parts(rollouts: Sequence[RolloutSummary], now: datetime, *, all_lines: bool) -> list[RenderableType]:
-    """By stage and wave, what needs a person, what is at risk; each rollout where they are few or asked for."""
+    """Return counts by stage and wave, needs and risks; a line for each rollout where they are few or chosen."""
     if not rollouts:
         return [line("There is no rollout yet. Look at `backstop plan`, then `backstop launch CLUSTER`.")]
     opened = [r for r in rollouts if r.open]
@@ -49,7 +49,7 @@ def overview_parts(rollouts: Sequence[RolloutSummary], now: datetime, *, all_lin
 
 
 def watch_parts(watching: Check | None) -> list[RenderableType]:
-    """Nothing where the shared watch is alive, or was not asked for."""
+    """Warn that the shared watch has stopped; nothing where it is alive or was not asked."""
     if watching is None or watching.ok:
         return []
     return [Text(), line((f"The watch is {watching.text}.", "yellow"), " See `backstop doctor`.")]
@@ -90,7 +90,7 @@ def _lines(rollouts: Sequence[RolloutSummary]) -> Grid:
 
 
 def _stages(rollouts: Sequence[RolloutSummary]) -> Grid:
-    """Clusters by stage and wave."""
+    """Count clusters by stage and wave."""
     from models.cluster.policy import Tier
 
     waves = [tier.value for tier in Tier]
@@ -107,7 +107,7 @@ def _stages(rollouts: Sequence[RolloutSummary]) -> Grid:
 
 
 def _asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType]:
-    """What people have to do; of rollouts that need the same, the first by name."""
+    """Return what people have to do, the first clusters by name, and how many more need somebody."""
     if any(r.needs is None for r in rollouts):
         return [Text(), line((NEEDS_UNKNOWN, "yellow"))]
     needy = [r for r in rollouts if r.needs]
@@ -147,7 +147,7 @@ def _risks(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
 
 
 def _silent(opened: Sequence[RolloutSummary], now: datetime) -> list[RenderableType]:
-    """Clusters whose health nobody has reported for a while: their gates are shut, and nothing else says so."""
+    """Warn of clusters without recent health: their gates are shut, and nothing else says so."""
     silent = [r for r in opened if r.needs is not None and (r.health_at is None or now - r.health_at >= STALE)]
     if not silent:
         return []

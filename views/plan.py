@@ -1,4 +1,4 @@
-"""A plan as people read it: what is promised, what may be, who gives what, and why."""
+"""A plan for people: what is promised, what may be, who gives what, and why."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _COUNT_OR_NAMES = re.compile(r"\([^()]*\)|(?<![\w.:/-])\d{4,15}(?![\w.:/-])")
 
 
 def in_order(plans: Iterable[Plan]) -> list[Plan]:
-    """As a rollout would visit them: by wave, then the largest healthy headroom, then the name.
+    """Sort plans as a rollout visits them: by wave, then the largest healthy headroom, then the name.
 
-    Those that no tier limit would mend come after all waves.
+    Plans that no tier limit would mend come after all waves.
     """
     return sorted(plans, key=lambda p: p.place)
 
 
 def plan_parts(plan: Plan, now: datetime | None = None) -> list[RenderableType]:
-    """One plan in full. `now`: by which its health is old; None: by the clock."""
+    """Return one plan in full. `now`: the time by which its health is old; None: the clock's."""
     now = now or datetime.now(UTC)
     parts: list[RenderableType] = [
         line(
@@ -68,7 +68,7 @@ def plan_parts(plan: Plan, now: datetime | None = None) -> list[RenderableType]:
 
 
 def _old_health(plan: Plan, now: datetime) -> str:
-    """How old the health is that a plan goes by, where no gate opens on it."""
+    """Say that the plan's health is too old to open a gate."""
     assert plan.health_at is not None
     assert plan.stale_after is not None
     age, stale = span(now - plan.health_at), duration_text(plan.stale_after)
@@ -79,14 +79,15 @@ def _old_health(plan: Plan, now: datetime) -> str:
 
 
 def _standing(work: Mapping[str, TeamWork], quota: QuotaPlan, cut: Cut) -> str:
-    """Which class's jobs hold the GPUs in use that are cut, where that is known."""
+    """Say which class's jobs hold the GPUs in use that are cut, where that is known."""
     own = work.get(quota.team) if quota.leaf and cut.tier is Tier.BUSY else None
     under = "" if own is None else own.yielding_text(cut.gpus)
     return f" {under[0].upper()}{under[1:]}." if under else ""
 
 
 def plans_parts(plans: Sequence[Plan], of: int = 0, now: datetime | None = None) -> list[RenderableType]:
-    """One line for each plan. `of`: how many clusters there are. `now`: by which health is old; None: by the clock."""
+    """Return a line for each plan. `of`: how many clusters there are. `now`: the time by which health is old; None: the
+    clock's."""
     now = now or datetime.now(UTC)
     if of and not plans:
         return [none_of(of, "cluster")]
@@ -147,7 +148,10 @@ def _ceiling(plan: Plan) -> str:
 
 
 def _grouped(reason: str, cluster: str) -> str:
-    """A cut's reason with its digits in groups. It is made without, as a plan's hash is made of it; names stay."""
+    """Return a cut's reason with its digits in groups; names stay.
+
+    The plan's hash is made of the reason without groups.
+    """
     return f"; {cluster} has ".join(
         _COUNT_OR_NAMES.sub(lambda match: match[0] if match[0].startswith("(") else f"{int(match[0]):,}", part)
         for part in reason.split(f"; {cluster} has ")
@@ -174,7 +178,7 @@ def _what(plan: Plan) -> Text:
 
 
 def _verdict(plan: Plan, now: datetime) -> Text:
-    """Whether the plan will do, and if not, what would."""
+    """Say whether the plan suffices, and if not, what would."""
     if not plan.honest:
         return line(
             ("It cannot honestly be promised", "yellow"),
@@ -202,7 +206,7 @@ def _verdict(plan: Plan, now: datetime) -> Text:
 
 
 def _lacks(plan: Plan) -> list[str]:
-    """What is promised and has no healthy GPU, blocks aside."""
+    """Say which promises have no healthy GPU, apart from blocks."""
     lacks = [f"{gpus(plan.unbacked_gpus)} would still be phantom"] if plan.unbacked_gpus else []
     values = plan.values
     for team, able in plan.out_of_reach[:_NAMED]:
@@ -214,7 +218,7 @@ def _lacks(plan: Plan) -> list[str]:
 
 
 def _bound(short: ShortIslands) -> str:
-    """Which island has too few, whatever the cluster has."""
+    """Say which islands have too few healthy GPUs, however many the cluster has."""
     one = len(short.islands) == 1
     what, have = ("island", "has") if one else ("islands", "have")
     names = ", ".join(short.islands)
@@ -236,7 +240,7 @@ _TIERS = (Tier.UNSCHEDULED, Tier.IDLE, Tier.BUSY)
 
 
 def gates(quotas: Iterable[Quota | QuotaPlan]) -> list[RenderableType]:
-    """Who may target a quota, where that is not anybody."""
+    """Say who may target each quota that is not open to everybody."""
     return [
         line(f"The quota of {q.team} may be targeted by {', '.join(q.namespaces) or 'nobody'} alone.")
         for q in quotas
@@ -245,7 +249,7 @@ def gates(quotas: Iterable[Quota | QuotaPlan]) -> list[RenderableType]:
 
 
 def _whose_phantom(plan: Plan) -> list[RenderableType]:
-    """A quota's backing and the phantom part of its cut are two divisions.
+    """Say that a cut's phantom part is not its quota's missing backing: these are two divisions.
 
     Source: docs/design.md, "Backing" and "The cut ladder".
     """
@@ -256,7 +260,7 @@ def _whose_phantom(plan: Plan) -> list[RenderableType]:
 
 
 def _runs_on(plan: Plan) -> list[RenderableType]:
-    """Jobs that go on as flex are not what flex gains: that is a count of healthy GPUs."""
+    """Say that more GPUs in use are cut than flex gains, which counts healthy GPUs."""
     busy = sum(cut.gpus for q in plan.quotas if q.leaf for cut in q.cuts if cut.tier is Tier.BUSY)
     if busy <= plan.to_flex_gpus:
         return []

@@ -1,4 +1,4 @@
-"""Recipes as people read them: what is done in which order, what is checked, and what the worker must allow."""
+"""Recipes for people: the steps in their order, the checks, and what the worker must allow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from views.words import count, line, row, span, table
 
 
 def recipe_parts(recipe: ClusterRecipe) -> list[RenderableType]:
-    """One recipe, whole."""
+    """Return one recipe in full."""
     touches = sum(bool(step.touch) for step in recipe.provision)
     people = f"{count(touches, 'touch')} beside the entry" if touches else "no touch beside the entry"
     parts: list[RenderableType] = [
@@ -39,7 +39,7 @@ def recipe_parts(recipe: ClusterRecipe) -> list[RenderableType]:
 
 
 def _order(recipe: ClusterRecipe) -> Iterator[RecipeStep]:
-    """An order in which the steps may go."""
+    """Return an order in which the steps may go."""
     done: list[str] = []
     while len(done) < len(recipe.provision):
         waiting = [step.name for step in recipe.provision if step.name not in done]
@@ -132,7 +132,7 @@ def _green(check: RecipeCheck) -> str:
 
 
 def entries_parts(entries: Sequence[BringupEntry]) -> list[RenderableType]:
-    """A line for each entry, and what its first quotas come to."""
+    """Return a line for each entry, and the sum of its first quotas."""
     if not entries:
         return []
     rows = table("CLUSTER", "=RECIPE", "OWNER", ">NODES", ">GPUS", ">FIRST QUOTAS")
@@ -145,7 +145,7 @@ def entries_parts(entries: Sequence[BringupEntry]) -> list[RenderableType]:
 
 
 def _above_the_ceiling(entries: Sequence[BringupEntry]) -> Iterator[str]:
-    """What would be refused where the fleet's own policy, which the ledger alone knows, is Backstop's."""
+    """Yield what Backstop's default policy would refuse; only the ledger has the fleet's own policy."""
     from models.bringup.first_quotas import too_much
     from models.bringup.handing_over import opening_policy
 

@@ -26,7 +26,7 @@ _LINES = 9
 
 
 class Section(NamedTuple):
-    """A part of the report: `note` stands where there is no row, and below the rows otherwise."""
+    """A part of the report: `note` replaces the rows where there is none, and is below them otherwise."""
 
     title: str
     columns: tuple[str, ...]
@@ -42,7 +42,7 @@ def title(week: Week) -> str:
 
 
 def lead(week: Week) -> str:
-    """The report in a few sentences."""
+    """Return the report in a few sentences."""
     parts = [f"{week.monitored} of {count(week.clusters, 'cluster')} monitored{_change(week)}."]
     if week.now is not None and week.now.known:
         less = "" if week.week_ago is None or not week.week_ago.known else _than(week)
@@ -69,7 +69,7 @@ def lead(week: Week) -> str:
 
 
 def _blocked(held: AbstractSet[str]) -> str:
-    """The fleet rollout is none of the clusters."""
+    """Count blocked clusters; the fleet rollout is not one of them."""
     clusters = len(held - {FLEET})
     named = [count(clusters, "cluster")] * bool(clusters) + ["the fleet rollout"] * (FLEET in held)
     text = " and ".join(named) or "nothing"
@@ -77,7 +77,7 @@ def _blocked(held: AbstractSet[str]) -> str:
 
 
 def emergencies(week: Week) -> list[str]:
-    """What stands on top: what somebody did alone, and no other admin has looked at."""
+    """Return what somebody did alone and no other admin has reviewed; it opens the report."""
     return [
         f"{clean(one.sentence)}. No other admin has looked at it: backstop access seen {one.number} --reason ..."
         for one in week.emergencies
@@ -85,7 +85,7 @@ def emergencies(week: Week) -> list[str]:
 
 
 def cut_sentence(week: Week) -> str:
-    """What rollouts took from quotas this week, and what it was."""
+    """Say what rollouts took from quotas this week, and what became of it."""
     cut, phantom, flex, back = cut_totals(week)
     lost = sum(c.withdrawn_gpus for c in week.cuts)
     given_back = "" if not back else f" {_big(back)} {'was' if back == 1 else 'were'} given back."
@@ -100,7 +100,7 @@ def cut_sentence(week: Week) -> str:
 
 
 def cut_totals(week: Week) -> tuple[int, int, int, int]:
-    """GPUs cut this week, of them phantom, of them moved to flex; and GPUs given back."""
+    """Return the GPUs cut this week, of them phantom, of them moved to flex; and GPUs given back."""
     return (
         sum(c.cut_gpus for c in week.cuts),
         sum(c.phantom_gpus for c in week.cuts),
@@ -110,7 +110,7 @@ def cut_totals(week: Week) -> tuple[int, int, int, int]:
 
 
 def every_cluster(week: Week) -> Section:
-    """All of them, a line each: for who looks for one."""
+    """Return a line for each cluster, for readers who look for one."""
     rows = []
     for each in week.every:
         cut, outcome = each.cut, each.outcome
@@ -148,7 +148,7 @@ def _than(week: Week) -> str:
 
 
 def _of_others(now: Point, then: Point) -> str:
-    """Why one number less than the other means nothing."""
+    """Say why the difference of the two numbers means nothing."""
     return (
         f"of {count(then.known, 'cluster')} then and {now.known:,} now"
         if then.known != now.known
@@ -162,7 +162,7 @@ class Number(NamedTuple):
 
 
 def numbers(week: Week) -> list[Number]:
-    """The week in numbers."""
+    """Return the week in numbers."""
     now, ago = week.now, week.week_ago
     has_figures = now is not None and now.known > 0
     was = ago is not None and ago.known > 0
@@ -193,19 +193,19 @@ def numbers(week: Week) -> list[Number]:
 
 
 def _of_when(now: Point | None, before: int | None, ago: Point | None) -> str:
-    """What figures from tallies are of, and what they were."""
+    """Say when figures from tallies were read, and what they were before."""
     read = "" if now is None else f", read {_moment(now.at)}"
     others = "" if now is None or ago is None or now.is_of_same(ago) else f" ({_of_others(now, ago)})"
     return read + ("" if before is None or ago is None else f"; {_big(before)} on {_moment(ago.at)}{others}")
 
 
 def sections(week: Week) -> list[Section]:
-    """All tables in their order."""
+    """Return all tables in their order."""
     return [*_undone(week), _done(week), *_live(week), *_bringups(week.bringups), _milestones(week), _outcome(week)]
 
 
 def _bringups(brought: BringupsWeek | None) -> list[Section]:
-    """New clusters: who waits for whom, and how long each state takes. Nothing where there never was one."""
+    """Return new clusters: who waits for whom, and how long each state takes. Nothing where there never was one."""
     if brought is None:
         return []
     going = [
@@ -249,14 +249,14 @@ def _touches(brought: BringupsWeek) -> str:
 
 
 def _long(time: timedelta) -> str:
-    """3.2d, 5h, 12m: seconds of a month say nothing."""
+    """Return seconds as 3.2d, 5h or 12m: exact seconds of a month say nothing."""
     units = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("m", timedelta(minutes=1)))
     name, unit = next((each for each in units if time >= 2 * each[1]), units[-1])
     return f"{time / unit:.1f}".removesuffix(".0") + name
 
 
 def _undone(week: Week) -> list[Section]:
-    """Before what is done: who reads only the first lines must not miss it. Nothing where nothing was."""
+    """Return what was undone. It comes before what was done, so that no reader misses it. Nothing where nothing was."""
     rows = [
         (clean(m.cluster), clean(m.actor), f"{m.at:%a %d %b}", clean(m.text.partition(": ")[2])) for m in week.undone
     ]
@@ -264,7 +264,7 @@ def _undone(week: Week) -> list[Section]:
 
 
 def _done(week: Week) -> Section:
-    """What reached monitored, and whether it still is."""
+    """Return what reached monitored, and what has left it since."""
     rows: list[tuple[str, ...]] = []
     stands = {one.cluster: one.stands for one in week.every}
     for m in reversed(week.done):
@@ -331,7 +331,7 @@ def _live(week: Week) -> list[Section]:
 
 
 def _windows(entries: Sequence[Entry]) -> list[tuple[str, str, str]]:
-    """What is declared for several clusters at once is one line. Freezes come last: they take no GPU from anybody."""
+    """Return a line for each window, one for a window of several clusters. Freezes, which take no GPU, come last."""
     lines = []
     for window, theirs in sorted(windows_alike(entries).items(), key=lambda pair: pair[0].kind is WindowKind.FREEZE):
         if len(theirs) == 1:
@@ -441,7 +441,7 @@ def _mean(value: float) -> str:
 
 
 def markdown(week: Week) -> str:
-    """The whole report. What people wrote cannot break a table or become markup."""
+    """Return the whole report. People's texts can neither break a table nor become markup."""
     alone = "\n".join(f"- **Emergency**: {_plain(text)}" for text in emergencies(week))
     figures = "\n".join(f"- **{n.value}** {n.text}" for n in numbers(week))
     parts = [f"# {title(week)}", *([alone] if alone else []), lead(week), figures]
@@ -469,7 +469,7 @@ def _plain(text: str) -> str:
 
 
 def _curve(week: Week) -> str:
-    """A line for each week's end, the latest last; of a young fleet as many lines, closer together."""
+    """Return a line for each week's end, the latest last; a young fleet gets as many lines, closer together."""
     stride = max(1, -(-len(week.points) // _LINES))
     shown = list(reversed(list(reversed(week.points))[::stride]))
     rows = [

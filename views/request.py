@@ -1,4 +1,4 @@
-"""Requests for more quota as people read them."""
+"""Requests for more quota, for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from views.words import count, gpus, line, moment, none_of, row, table
 
 
 def request_parts(state: RequestState, could: Sequence[str] = ()) -> list[RenderableType]:
-    """One request: what was asked for, where it stands, and what to do next. `could`: who could decide."""
+    """Return one request: what was asked for, its state, and what to do next. `could`: who could decide."""
     ask, stage = state.ask, state.stage
     why = f": {ask.reason}" if ask.reason else ""
     behalf = f" on behalf of {ask.namespace}" if ask.namespace else ""
@@ -72,7 +72,7 @@ def _none_yet(ask: QuotaAsk, other: Elsewhere) -> str:
 
 
 def request_lines(requests: Sequence[RequestState]) -> list[RenderableType]:
-    """Beside a rollout's status: what was asked for, and what stands granted."""
+    """Return lines for a rollout's status: open requests and grants."""
     if not requests:
         return []
     lines = [line(f"  {one.ask.request} ({one.stage}): {one.wanted_text}; {one.said}") for one in requests]
@@ -80,7 +80,7 @@ def request_lines(requests: Sequence[RequestState]) -> list[RenderableType]:
 
 
 def waiting_line(requests: Sequence[RequestState]) -> list[RenderableType]:
-    """Beside the fleet's status: that somebody has to decide."""
+    """Return a line for the fleet's status: how many requests wait for a decision."""
     waiting = sum(one.stage is RequestStage.ASKED for one in requests)
     wait = "waits" if waiting == 1 else "wait"
     text = f"{count(waiting, 'request')} for more quota {wait} for an owner: backstop request list"
@@ -88,7 +88,7 @@ def waiting_line(requests: Sequence[RequestState]) -> list[RenderableType]:
 
 
 def list_parts(requests: Sequence[RequestState], cluster: str, *, ended: bool, of: int = 0) -> list[RenderableType]:
-    """A line for each request. `of`: how many there are."""
+    """Return a line for each request. `of`: how many there are."""
     if of and not requests:
         return [none_of(of, "request")]
     if not requests:

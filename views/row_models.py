@@ -1,4 +1,4 @@
-"""Rows that views draw and that `--json` says, made of what several models know."""
+"""Rows of views and of `--json`, made from several models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class FlexOffered(Model):
 
 
 class RightLine(Model):
-    """A row of the table of rights, and who it lets."""
+    """A row of the table of rights, and the people or roles that have the right."""
 
     command: str
     to: str

@@ -1,4 +1,4 @@
-"""A rollout's status as people read it, in 80 columns."""
+"""A rollout's status for people, in 80 columns."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _AT_ONCE = timedelta(seconds=1)
 
 
 def status_line(status: RolloutStatus) -> str:
-    """One line that changes when something a person cares about does."""
+    """Return one line that changes when something a person cares about does."""
     parts = [f"{status.stage}{' (shadow)' if status.shadow else ''}", _health(status)]
     if status.stage.has_ended:
         return clean("; ".join((*parts, status.ended_because or "the rollout has ended")))
@@ -72,8 +72,11 @@ def status_parts(
     *,
     tracked: bool = False,
 ) -> list[RenderableType]:
-    """Everything about one rollout. `source_at`: of the ledger's latest health, where it was asked. `could`: who could
-    give the command that it needs. `tracked`: what the next gate waits for stands beside it already."""
+    """Return everything about one rollout. `source_at`: when the ledger last got health, where it was asked.
+
+    `could`: who could give the command that it needs. `tracked`: the next gate's conditions are already shown beside
+    it.
+    """
     now = now or datetime.now(UTC)
     shadow = ("  (shadow: nothing is written)", "magenta") if status.shadow else ""
     since = f" since {moment(status.entered_at)} ({span(now - status.entered_at)})"
@@ -86,7 +89,7 @@ def status_parts(
 
 
 def _standing(status: RolloutStatus, now: datetime, source_at: datetime | None) -> Iterator[tuple[str, Text]]:
-    """What is so."""
+    """Yield the facts of its present state."""
     failures = f", failed {status.failures} of {count(status.attempts, 'time')}" if status.failures else ""
     yield "rollout", line(f"{status.rollout}, owner {status.owner}, attempt {status.attempt}{failures}")
     if status.plan_hash is not None:
@@ -123,7 +126,7 @@ def _standing(status: RolloutStatus, now: datetime, source_at: datetime | None) 
 
 
 def _seen(status: RolloutStatus, now: datetime, source_at: datetime | None) -> Text:
-    """The health that the rollout goes by, how old it is, and whether its source knows better."""
+    """Return the health that the rollout uses, its age, and whether its source has newer."""
     if status.stage.has_ended or status.health_at is None:
         return line(_health(status), "" if status.health_at is None else f", as of {moment(status.health_at)}")
     parts = [f"{_health(status)}, as of {moment(status.health_at)} ({span(now - status.health_at)} ago)"]
@@ -135,7 +138,7 @@ def _seen(status: RolloutStatus, now: datetime, source_at: datetime | None) -> T
 
 
 def _sums(status: RolloutStatus | WouldStand, healthy_gpus: int | None, doubt: str = "") -> Text:
-    """What quotas leave unused is flex too, so that it is more than the surplus; `backstop flex` has both."""
+    """Return the sums. Flex is more than the surplus, because it has the unused part of quotas too."""
     free = None if healthy_gpus is None else max(0, healthy_gpus - status.backed_gpus)
     surplus = "" if free is None else f"surplus {free:,}, "
     unused = (
@@ -150,7 +153,8 @@ def _sums(status: RolloutStatus | WouldStand, healthy_gpus: int | None, doubt: s
 
 
 def _published(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
-    """The part of the surplus that a scheduler reads, which is no second flex; of a shadow also what it would read."""
+    """Yield the part of the surplus that a scheduler reads, which is no second flex; for a shadow also what it would
+    read."""
     grows = "" if status.flex_grows_at is None else f"; more if it stands until {moment(status.flex_grows_at)}"
     if status.would is not None and status.would.flex_published_gpus is not None:
         is_ = "nothing" if status.flex_published_gpus is None else f"{status.flex_published_gpus:,}"
@@ -160,7 +164,7 @@ def _published(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
 
 
 def _proposed(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
-    """What a plan on the long-run health would change, by team."""
+    """Yield what a plan on the long-run health would change, by team."""
     p = status.proposal
     if p is None:
         return
@@ -180,7 +184,7 @@ def _buffer(derived: Derived) -> str:
 
 
 def foretold_line(foretold: Foretold, now: datetime) -> Text:
-    """In 3d, 26 GPUs of team X lose their backing; of a window that begins within the second, from now on."""
+    """Return "in 3d, 26 GPUs of team X lose their backing"; "from now on" if a window begins within a second."""
     loses = ", ".join(
         f"{gpus(lost)} of {team}" + (f" ({lacks} {verb_of(lacks, 'lacks', 'lack')} it then)" if lacks > lost else "")
         for team, lost in foretold.loses.items()
@@ -194,7 +198,7 @@ def foretold_line(foretold: Foretold, now: datetime) -> Text:
 
 
 def _ahead(status: RolloutStatus, could: Sequence[str], tracked: bool) -> Iterator[tuple[str, Text]]:
-    """What keeps it, and what comes next."""
+    """Yield what holds the rollout back, and what comes next."""
     yield from _holds(status)
     if status.undoing is not None:
         yield from _undone(status, status.undoing)
@@ -231,7 +235,7 @@ def _holds(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
 
 
 def _lifted_by(status: RolloutStatus, hold: Hold) -> Iterator[tuple[str, Text]]:
-    """What lifts it, where that is not said as the next thing to do anyway."""
+    """Yield the command that lifts a hold, where `needs` does not say it anyway."""
     if hold.id in status.lifts and status.lifts[hold.id] not in status.needs:
         yield "", line(f"lift it: {status.lifts[hold.id]}")
 
@@ -258,7 +262,7 @@ def awaited_text(condition: Condition) -> str:
 
 
 def awaited_alone(condition: Condition, needs: str) -> str:
-    """Without a command that stands with what the rollout needs anyway."""
+    """Return the condition without a command that `needs` has anyway."""
     text = awaited_text(condition)
     for start, end in commands_in(text):
         if text[start:end] in needs:
@@ -285,7 +289,7 @@ def _left(undoing: UndoStatus) -> str:
 
 
 def _teams_parts(status: RolloutStatus) -> Iterator[RenderableType]:
-    """Every team; of a stuck rollout the first ones, so that what to do is not scrolled away."""
+    """Return every team; of a stuck rollout the first ones, so that its remedy is not scrolled away."""
     if status.stage is not Stage.STUCK or len(status.teams) <= _ROWS:
         yield _teams(status.teams, shadow=status.shadow)
         return

@@ -1,4 +1,4 @@
-"""Why a team cannot use its quota, as people read it."""
+"""The reasons why a team cannot use its quota, for people."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _ELSEWHERE = 3
 
 
 def summary(answers: WhyAnswers, flexes: Sequence[FlexThere], *, hint: bool) -> list[RenderableType]:
-    """Two lines: what could start now, and what keeps the most of the rest, or where else there is room.
+    """Return two lines: what could start now, and what keeps the most of the rest, or where else there is room.
 
-    `hint`: that there is more to read.
+    `hint`: add that there is more to read.
     """
     teams = answers.teams
     reasons = [(reason, one) for one in teams for reason in one.reasons]
@@ -43,7 +43,7 @@ def summary(answers: WhyAnswers, flexes: Sequence[FlexThere], *, hint: bool) -> 
 
 
 def _most(reasons: Sequence[tuple[Reason, TeamWhy]], *, many: bool) -> str:
-    """The reason that keeps the most: where something is short, of that; else of what its own jobs hold."""
+    """Return the reason that keeps the most GPUs: a bar or a shortage, where there is one; else its own jobs."""
     bar = next(((r, one) for r, one in reasons if r.cause is Cause.BARRED), None)
     if bar is not None and (not many or all(one.barred for _, one in reasons)):
         return f"None of it can start: {bar[0].text}."
@@ -58,7 +58,10 @@ def _most(reasons: Sequence[tuple[Reason, TeamWhy]], *, many: bool) -> str:
 
 
 def _could(teams: Sequence[TeamWhy]) -> str:
-    """What is asked for, how much of it could start now, and where. Of several clusters each is asked for all of it."""
+    """Say how much was asked for, how much of it could start now, and where.
+
+    Each of several clusters is asked for all of it.
+    """
     first, start = teams[0], sum(t.startable_gpus for t in teams)
     block = " as one block" if first.block else ""
     where = f"in {first.cluster}" if len(teams) == 1 else f"in {len(teams)} clusters"
@@ -80,7 +83,7 @@ def _could(teams: Sequence[TeamWhy]) -> str:
 
 
 def _held(teams: Sequence[TeamWhy], *, first: bool = False) -> str:
-    """What its own jobs hold, or count as holding where nobody says."""
+    """Say what its own jobs hold, or count as holding where their use is unknown."""
     held, silent = sum(t.held_gpus for t in teams), [t for t in teams if not t.use_known]
     if not silent:
         return f"its own jobs hold {held:,}" if first else f"{held:,} {verb_of(held)} held by its own jobs"
@@ -96,7 +99,7 @@ def _short(teams: Sequence[TeamWhy]) -> str:
 def in_full(
     answers: WhyAnswers, statuses: Mapping[str, RolloutStatus], flexes: Sequence[FlexThere]
 ) -> list[RenderableType]:
-    """A paragraph for each cluster, and who else could take it."""
+    """Return a paragraph for each cluster, and where else the GPUs could come from."""
     parts: list[RenderableType] = []
     flex_of = {f.cluster: f for f in flexes}
     for one in answers.teams:
@@ -150,7 +153,7 @@ def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexThere | Non
 
 
 def _told(reason: Reason, one: TeamWhy) -> str:
-    """How many, whether they are used or short, and why. Jobs may still hold what hardware could not start anew."""
+    """Say how many GPUs are used or short, and why. Jobs may hold GPUs on which they could not start anew."""
     number, cause = reason.gpus, reason.cause
     if cause.own and not one.use_known:
         what = "counts as used" if number == 1 else "count as used"
@@ -167,7 +170,7 @@ def _told(reason: Reason, one: TeamWhy) -> str:
 
 
 def _gate(one: TeamWhy) -> list[RenderableType]:
-    """Who may target the quota, where not everybody may, and whose gate that is."""
+    """Say who may target the quota, where not everybody may, and who can change that."""
     if one.namespaces is None:
         return []
     who = " and ".join((one.team, *one.namespaces))
@@ -186,7 +189,7 @@ def _rollout(one: TeamWhy, status: RolloutStatus) -> str:
 
 
 def _next(status: RolloutStatus) -> str:
-    """What holds it, who has to act, or when its next gate can open by itself: not when it looks next."""
+    """Say what holds the rollout, who has to act, or when its next gate can open by itself."""
     held = "".join(
         f"; held: {space_name(h.kind)}, {h.reason}" + (f", until {moment(h.until)}" if h.until is not None else "")
         for h in status.holds

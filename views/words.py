@@ -1,7 +1,7 @@
-"""Pieces of what people read, on a screen as on a page: sentences, tables, times and numbers.
+"""Pieces of text, for a screen or a page: sentences, tables, times and numbers.
 
 Text that people or other systems wrote is shown with its control characters spelt out, so that it can neither break a
-row nor speak to a terminal.
+row nor control a terminal.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ count, gpus = count_text, gpus_text
 
 
 def number(count: int) -> str:
-    """A count as people read it in a sentence, and on a page: 2,352."""
+    """Return a count with its digits in groups: 2,352."""
     return f"{count:,}"
 
 
 def none_of(many: int, what: str) -> Text:
-    """Where a filter has left nothing."""
+    """Say that a filter has left nothing."""
     return line(f"The only {what} does not match." if many == 1 else f"None of {many:,} {what}s matches.")
 
 
 def clean(text: object) -> str:
-    """In one line, with control characters spelt out."""
+    """Return the text in one line, with control characters spelt out."""
     plain = str(text)
     if plain.isprintable():  # nearly all of what is shown, and nothing that speaks is
         return plain
@@ -45,24 +45,23 @@ def clean(text: object) -> str:
 
 
 def _speaks(char: str) -> bool:
-    """Control and format characters: escape codes, and marks that reverse what is read."""
+    """Return whether it is a control or format character: an escape code, or a mark that reverses the text."""
     return unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def table(*columns: str, least: Sequence[str] = ()) -> Grid:
-    """Columns by name: > begins one of numbers, = one of short words, ~ one of text that may be wrapped; others have
-    names. `least`: those that go first where there is no room.
-    """
+    """Make a table. A column's name begins with > for numbers, = for short words, ~ for text that may be wrapped; other
+    columns have names. `least`: those that go first where there is no room."""
     return Grid.of(columns, least)
 
 
 def row(into: Grid, *cells: object, style: str = "") -> None:
-    """None is shown as a dash. Numbers come as they are: who pipes a table counts with them."""
+    """Add a row. None is shown as a dash. Numbers have no groups: programs that read a table count with them."""
     into.add_row(*(Text("-" if cell is None else clean(cell), style=style) for cell in cells))
 
 
 def line(*parts: str | tuple[str, str]) -> Text:
-    """Pieces of text, each with a style or without."""
+    """Join pieces of text, each with a style or without."""
     return Sentence.assemble(*((clean(p), "") if isinstance(p, str) else (clean(p[0]), p[1]) for p in parts))
 
 
@@ -71,12 +70,12 @@ def indent(parts: Iterable[RenderableType]) -> list[RenderableType]:
 
 
 def moment(at: datetime | None) -> str:
-    """An instant in UTC, to the second."""
+    """Return an instant in UTC, to the second."""
     return "-" if at is None else f"{at:%Y-%m-%d %H:%M:%SZ}"
 
 
 def span(length: timedelta) -> str:
-    """Roughly how long: 40s, 12m, 5h, 3d."""
+    """Return a rough duration: 40s, 12m, 5h, 3d."""
     seconds = max(0, int(length.total_seconds()))
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= 2 * size:
@@ -85,5 +84,5 @@ def span(length: timedelta) -> str:
 
 
 def space_name(name: str) -> str:
-    """A name of ours, such as a stage's, inside a sentence."""
+    """Return a name of ours, such as a stage's, as words inside a sentence."""
     return name.replace("_", " ")
