@@ -245,7 +245,7 @@ class Grid:
 
     @staticmethod
     def of(names: Sequence[str], least: Sequence[str] = ()) -> Grid:
-        """Return a grid without rows. `names`: > begins one of numbers, = one of short words, ~ one of text that wraps."""
+        """Return a grid without rows. A name begins with > for numbers, = for short words, ~ for text that wraps."""
         kinds = [(n[1:], _KINDS[n[0]]) if n[:1] in _KINDS else (n, "name") for n in names]
         return Grid([Column(name, kind) for name, kind in kinds], tuple(least))
 

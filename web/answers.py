@@ -1,4 +1,4 @@
-"""An answer as HTTP has it: JSON as `--json` writes it, parts of a list, and a mark by which it is known again."""
+"""Writes answers as HTTP: the JSON of `--json`, pages of a list, and an ETag."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_NOW = frozenset({"at", "asked_at"})
 def answer_response(
     adapter: TypeAdapter[Any], answer: Any, path: str, query: QueryParams, wanted_tag: str, *, paged: bool, tagged: bool
 ) -> Response:
-    """200 with the answer, or 304 where the caller has it. `wanted_tag`: what If-None-Match says."""
+    """Return 200 with the answer, or 304 where the caller has it. `wanted_tag`: the value of If-None-Match."""
     headers: dict[str, str] = {}
     if paged:
         answer, headers = _page(answer, path, query)
@@ -36,7 +36,7 @@ def answer_response(
 
 
 def tag_of(body: bytes) -> str:
-    """A weak ETag: of what it says, whenever it was looked at."""
+    """Return a weak ETag of the answer's content, without the time at which it was read."""
     return f'W/"{hashlib.sha256(json.dumps(_lasting(json.loads(body))).encode()).hexdigest()[:32]}"'
 
 
@@ -49,13 +49,13 @@ def _lasting(value: Any) -> Any:
 
 
 def _names(wanted: str, tag: str) -> bool:
-    """Weak comparison (RFC 9110): W/ makes no difference."""
+    """Return whether If-None-Match names the tag; weak comparison ignores W/ (RFC 9110)."""
     bare = tag.removeprefix("W/")
     return any(one.strip() == "*" or one.strip().removeprefix("W/") == bare for one in wanted.split(",") if one.strip())
 
 
 def _page(rows: list[Any], path: str, query: QueryParams) -> tuple[list[Any], dict[str, str]]:
-    """The part that is asked for; without a limit all of it. Errors: BadInput."""
+    """Return the requested part; without a limit all of it. Errors: BadInput."""
     limit, after = _number(query, "limit", _MOST_ROWS), _number(query, "after", 10**9)
     headers = {"backstop-total": str(len(rows))}
     if not limit:

@@ -1,4 +1,4 @@
-"""What a request says, as the arguments of the method that it asks for. Each is checked as the method declares it."""
+"""Reads a request into the arguments of its method, each checked against the method's declaration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WATCH = "watch"
 
 
 class Hints:
-    """What a method declares."""
+    """The types of a method's arguments and answer."""
 
     def __init__(self, method: str) -> None:
         function = getattr(Backstop, method)
@@ -47,7 +47,7 @@ class Hints:
         return self._adapters[name]
 
     def check_value(self, name: str, value: Any, *, of_json: bool = False) -> Any:
-        """Errors: BadInput naming the argument."""
+        """Check one argument. Errors: BadInput naming it."""
         adapter = self._adapters[name]
         try:
             return adapter.validate_json(json.dumps(value)) if of_json else adapter.validate_python(value)
@@ -67,7 +67,7 @@ def hints(method: str) -> Hints:
 def arguments(
     operation: Operation, in_path: Mapping[str, str], query: QueryParams, body: bytes, who: Principal
 ) -> dict[str, Any]:
-    """By their names. Errors: BadInput, Problem 400."""
+    """Return the arguments by name. Errors: BadInput, Problem 400."""
     if operation.question:
         return _question(operation.question, body)
     declared = hints(operation.method)
@@ -93,7 +93,7 @@ def arguments(
 
 
 def said_by(wanted: type[Model], given: dict[str, Any], who: Principal) -> Model:
-    """The message with the caller as its actor, whoever it names: as its owner too, where that is the same or nobody.
+    """Return the message with the caller as its actor, and as its owner where that is the same person or nobody.
 
     Errors: BadInput.
     """
@@ -121,7 +121,7 @@ def _question(kind: str, body: bytes) -> dict[str, Any]:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    """Errors: Problem 400 for what is no JSON; BadInput for what is no object."""
+    """Parse a JSON object. Errors: Problem 400 where it is no JSON; BadInput where it is no object."""
     if not body:
         return {}
     try:

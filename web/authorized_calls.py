@@ -1,6 +1,6 @@
-"""What somebody asks of the door, whichever way they came in: whether they may, by whom else, and the answer.
+"""Asks the door for a caller: checks the rights, waits for a second person where one is needed, and returns the answer.
 
-The HTTP API and the console are two ways in, and this is what both have behind them.
+The HTTP API, the console and Slack are the ways in; all of them use this file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from web.second_persons import SecondPersons
 
 @dataclass
 class Asking:
-    """One thing that one person asks: an operation with its arguments. `key`: under which it is done once."""
+    """One call of one person: an operation with its arguments. `key`: repeated calls under it are carried out once."""
 
     who: Principal
     operation: Operation
@@ -41,7 +41,7 @@ class Asking:
 
     @property
     def command(self) -> str:
-        """Its key in the table of rights."""
+        """The call's key in the table of rights."""
         return command_key(self.operation, self.in_path)
 
 
@@ -55,15 +55,16 @@ class Giving:
         return SecondPersons(self.doors)
 
     async def principal_for(self, principal: Principal, operation: Operation | None) -> Principal:
-        """Whoever the access file says that this is."""
+        """Return the caller as the access file names them."""
         if operation is not None and operation.method == "unserved":
             return principal  # whether anybody answers is asked while nobody does
         return await self.rights.principal_for(principal, operation)
 
     async def judge(self, asking: Asking) -> Judged:
-        """Whether they may. Errors: those of the rights.
+        """Judge the call by the rights. Errors: those of the rights.
 
-        Who may not lift an objection as a hold may be of the team whose it is: then it is asked in the team's name.
+        Where the caller may not lift a hold that is an objection, it is judged again as the objecting team's
+        withdrawal.
         """
         judged = await self._judged(asking)
         request = asking.found.get("request")
@@ -82,7 +83,7 @@ class Giving:
         )
 
     async def _objects(self, asking: Asking, hold: str) -> str:
-        """The team whose objection it is; where it does not stand (any more), as its id goes."""
+        """Return the team of an objection, from its id where the rollout has it no more."""
         try:
             door = await self.doors.door_of(asking.who)
             status = await door.status(str(asking.found.get("cluster") or ""))
@@ -92,7 +93,7 @@ class Giving:
         return next((h.team for h in standing if h.id == hold and h.team), hold.removeprefix(OBJECTION_ID))
 
     async def allow(self, asking: Asking) -> Backstop:
-        """A door at which it may be asked. Errors: Problem 403; AwaitsSecond where it waits for another person."""
+        """Return a door for the call. Errors: Problem 403; AwaitsSecond where it waits for another person."""
         judged = await self.judge(asking)
         if isinstance(judged.decision, Denied):
             raise forbidden_problem(judged.decision.reason)
@@ -105,7 +106,7 @@ class Giving:
         return door
 
     async def carry_out(self, asking: Asking, door: Backstop) -> Any:
-        """The answer. Errors: those of the operation; Problem 504."""
+        """Carry the call out; return the answer. Errors: those of the operation; Problem 504."""
         before = repeat_key.set(asking.key)
         try:
             if asking.operation.command == COUNTERSIGN:
@@ -117,7 +118,7 @@ class Giving:
             repeat_key.reset(before)
 
     async def give(self, asking: Asking) -> Any:
-        """Asked and answered. Errors: as `allowed` and `done`."""
+        """Check the rights and carry the call out. Errors: as `allow` and `carry_out`."""
         return await self.carry_out(asking, await self.allow(asking))
 
     async def _door(self, who: Principal, permitted: Permitted) -> Backstop:
@@ -126,7 +127,7 @@ class Giving:
         )
 
     async def _by_two(self, asking: Asking, judged: Judged, permitted: Permitted) -> None:
-        """Goes on where nobody else is needed, or all admins were told that nobody was asked. Errors: Refusal."""
+        """Keep a command that needs a second person; tell all admins of an emergency. Errors: AwaitsSecond, Refusal."""
         if not permitted.complete and asking.command not in WAITS_BY_ITSELF:
             raise await self.second_persons.keep(asking.who, asking.command, judged.target, asking.found, permitted)
         if permitted.emergency:
@@ -155,5 +156,5 @@ async def run_within(seconds: float, work: Any) -> Any:
 
 
 def question_asking(who: Principal, operation: Operation, question: Question[Any], key: str = "") -> Asking:
-    """A question to the desk. `operation`: that of its kind."""
+    """Return the call of a question to the desk. `operation`: the one of its kind."""
     return Asking(who, operation, {}, {"question": question, PAYLOAD: ""}, key=key)

@@ -1,4 +1,7 @@
-"""Who calls: the kernel's word at the socket, a token everywhere else. A request without either is nobody's."""
+"""Identifies the caller: by the kernel at the socket, by a token everywhere else.
+
+A request without either is anonymous.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,13 @@ _MOST_TOKEN = 16_000
 
 
 class Tokens(Protocol):
-    """Whoever can say whose a token is."""
+    """A verifier of tokens."""
 
     async def principal(self, token: str) -> Principal | None:
-        """None: it is none of ours to judge. Errors: Refusal in one sentence, which does not repeat it."""
+        """Return the token's owner; None: another verifier's token.
+
+        Errors: Refusal in one sentence without the token.
+        """
         ...
 
 
@@ -34,7 +40,7 @@ class Callers:
         self._tokens = tokens
 
     async def principal_of(self, request: Request) -> Principal:
-        """Errors: Problem 401; Refusal for a token that does not count."""
+        """Return the caller. Errors: Problem 401; Refusal for a token that is not valid."""
         peer = getattr(request.state, PEER, None)
         if isinstance(peer, Peer):
             return at_the_socket(peer)

@@ -1,8 +1,8 @@
-"""Temporal's codec protocol: its UI and CLI show what is encrypted, to viewers. An ASGI application to be mounted.
+"""Temporal's codec protocol: its UI and CLI show decrypted payloads to viewers. An ASGI application to be mounted.
 
-`POST /decode` answers each payload that our keys read, decrypted, and any other as it is. So is what an import brings:
-viewers read all but contacts, and nobody needs that here. `POST /encode` is refused:
-what it made workers would take for a message of somebody with the keys, and viewers command nothing.
+`POST /decode` answers each payload that our keys read, decrypted, and any other unchanged. Imports stay unchanged too:
+they have contacts, which viewers may not read. `POST /encode` is refused, because workers would take its result for a
+message of somebody with the keys, and viewers may command nothing.
 Source: docs.temporal.io, "Codec Server"; the bodies are Protobuf's JSON.
 """
 
@@ -35,7 +35,10 @@ WhyNot = Callable[[Request], Awaitable[tuple[int, str] | None]]
 
 
 class CodecEndpoint:
-    """`origins`: of the UIs whose pages may call it, such as https://temporal.example. `namespace`: ours."""
+    """The protocol's endpoint. `origins`: UIs whose pages may call it, such as https://temporal.example.
+
+    `namespace`: ours.
+    """
 
     def __init__(self, codec: PayloadCodec, why_not: WhyNot, namespace: str = "", origins: Sequence[str] = ()) -> None:
         self._codec = codec
@@ -52,7 +55,7 @@ class CodecEndpoint:
         await response(scope, receive, send)
 
     def _shared_with(self, request: Request) -> dict[str, str]:
-        """Of a page of these origins alone, whose cookies count: never `*`."""
+        """Return the CORS headers, for pages of these origins alone, never `*`: their cookies count."""
         origin = request.headers.get("origin", "")
         if origin not in self._origins:
             return {"vary": "Origin"}

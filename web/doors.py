@@ -1,4 +1,4 @@
-"""The front's own way on: one connection to Temporal, and for each request a door at which its principal speaks."""
+"""The front's own connection to Temporal, and a door for each request, at which its principal speaks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Connect = Callable[[], Awaitable[tuple[Client, TemporalTarget]]]
 
 
 class Doors:
-    """Connected when it is first needed, and again where that failed: a front may start before its Temporal.
+    """A connection that is made when it is first needed, and again after a failure: a front may start before its
+    Temporal.
 
-    `key`: what goes out is signed with what it answers, each message for who gives it; None: workers have to take our
-    word.
+    `key`: returns the key that signs each message for its author; None: workers have to trust the front.
     """
 
     def __init__(self, connect: Connect, key: Callable[[], SigningKey | None] = lambda: None) -> None:
@@ -45,9 +45,10 @@ class Doors:
         emergency: bool = False,
         second: str = "",
     ) -> Backstop:
-        """`two_person`: an access file wants a second person where the table does. Errors: Unavailable.
+        """Return a door for the principal. `two_person`: an access file wants a second person where the table does.
 
-        `roles`: that were used. `emergency`: they act alone. `second`: the signed ticket of whom they countersign.
+        `roles`: those that were used. `emergency`: they act alone. `second`: the signed ticket of the person they
+        countersign. Errors: Unavailable.
         """
         async with self._turn:
             if self._connected is None:
@@ -62,7 +63,7 @@ class Doors:
     def sign(
         self, message: SignedT, command: str, workflow: str, principal: Principal, roles: tuple[str, ...]
     ) -> SignedT:
-        """The message as this one gives it now, to be kept; as it is where this front has no key."""
+        """Return the message signed for this person, to be kept; unsigned where this front has no key."""
         signer = self._signer(principal, two_person=True, roles=roles)
         return message if signer is None else signer(message, command, workflow)
 
@@ -71,7 +72,7 @@ class Doors:
         return None if key is None else FrontSigner(key, principal, **more)
 
     def hear(self) -> None:
-        """A worker has answered something."""
+        """Note that a worker has answered something."""
         self._heard_at = time.monotonic()
 
     @property
@@ -80,7 +81,7 @@ class Doors:
 
 
 class _Heard(asyncio.Event):
-    """Tells the front as well."""
+    """An event that, when set, tells the front as well."""
 
     def __init__(self, doors: Doors) -> None:
         super().__init__()

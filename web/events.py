@@ -1,4 +1,4 @@
-"""What changes, told as it does: server-sent events (`?watch`), one for each change of a status."""
+"""Server-sent events (`?watch`): one for each change of a status."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MOST_STREAMS, _MOST_OF_ONE = 200, 20
 
 
 class Streams:
-    """How many follow something at once."""
+    """Counts of open event streams."""
 
     def __init__(self) -> None:
         self._of: dict[str, int] = {}
 
     @contextmanager
     def one_more(self, caller: str) -> Any:
-        """Errors: Problem 429."""
+        """Count one more stream while it is open. Errors: Problem 429."""
         if self._of.get(caller, 0) >= _MOST_OF_ONE or sum(self._of.values()) >= _MOST_STREAMS:
             raise too_many(
                 f"{caller} follows {self._of.get(caller, 0)} event streams already: end one of them first", 5
@@ -47,7 +47,7 @@ class Streams:
 async def changes(
     look: Callable[[], Awaitable[Any]], adapter: TypeAdapter[Any], first: Any, request_id: str, stopping: asyncio.Event
 ) -> AsyncIterator[bytes]:
-    """The first status, then each that differs; `end` once it has ended. What fails is told, and waited out."""
+    """Yield the first status, then each that differs; `end` once it has ended. Errors are reported and waited out."""
     answer, tag, said_at, complaint = first, "", time.monotonic(), ""
     while not stopping.is_set():
         body = adapter.dump_json(answer, by_alias=True)
@@ -80,6 +80,6 @@ async def _pause(stopping: asyncio.Event) -> None:
 
 
 def _event(kind: str, data: bytes, tag: str = "") -> bytes:
-    """Our JSON has no line breaks in it."""
+    """Return one event. Our JSON has no line breaks in it."""
     head = f"event: {kind}\n" + (f"id: {tag}\n" if tag else "")
     return head.encode() + b"data: " + data + b"\n\n"

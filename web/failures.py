@@ -1,4 +1,4 @@
-"""What the front itself refuses, each in one sentence."""
+"""Errors of the front itself, each in one sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.errors import BackstopError
 
 
 class Problem(Exception):
-    """Told as problem details. `kind`: of client/problems.py."""
+    """A failure that is answered as problem details. `kind`: a key of client/problems.py."""
 
     def __init__(
         self, kind: str, status: int, title: str, detail: str, headers: Mapping[str, str] | None = None
@@ -56,7 +56,7 @@ def too_slow(status: int, detail: str) -> Problem:
 
 
 def failure_response(failure: Problem | BackstopError, request_id: str) -> Response:
-    """As HTTP answers it."""
+    """Return the HTTP response of a failure."""
     if isinstance(failure, Problem):
         return JSONResponse(failure.document(request_id), failure.status, headers=failure.headers, media_type=MEDIA)
     status, document = problem(failure, request_id)

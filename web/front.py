@@ -1,4 +1,4 @@
-"""The front as one ASGI application: who calls, what is asked, whether it may, and on to the door.
+"""The front as one ASGI application: it identifies the caller, reads the request, checks the rights, and asks the door.
 
 It keeps nothing but counts of requests and a connection: two fronts may run beside each other.
 """
@@ -65,7 +65,7 @@ async def _of_nothing() -> Mapping[str, Any]:
 
 
 class Codec(NamedTuple):
-    """What shows payloads to Temporal's UI and CLI, and the origins of the UIs whose pages may ask."""
+    """The codec for Temporal's UI and CLI, and the origins of the UIs whose pages may use it."""
 
     payloads: PayloadCodec
     origins: tuple[str, ...] = ()
@@ -73,9 +73,9 @@ class Codec(NamedTuple):
 
 @dataclass
 class Front:
-    """One process's. `about`: what anybody may know before they are known: how to log in.
+    """One process's front. `about`: public facts, such as how to log in.
 
-    `codec`: None: nothing is shown to Temporal's own tools.
+    `codec` None: Temporal's own tools see only encrypted payloads.
     """
 
     doors: Doors
@@ -137,7 +137,7 @@ class Front:
         return self.slack_desk is not None and request.scope["path"].startswith(SLACK_PATHS)
 
     async def _page(self, console: Console, request: Request, send: Send) -> None:
-        """Browsers are counted by where they come from."""
+        """Answer a page. Browsers are counted by their address."""
         began = time.monotonic()
         try:
             client = request.client
@@ -195,7 +195,7 @@ class Front:
             traces.detach(trace)
 
     def _link(self, principal: Principal) -> Response:
-        """For whoever the kernel knows: a link that begins a browser's session, once and soon."""
+        """Answer a caller whom the kernel knows with a link that begins a browser's session, once and soon."""
         if self.console is None or not self.console_at:
             raise not_found("this front has no console: start it with `backstop serve --listen HOST:PORT`")
         if principal.proof is not Proof.PEER:
@@ -205,7 +205,7 @@ class Front:
         return JSONResponse({"url": f"{self.console_at}/open/{self.console.sessions.link(principal)}"})
 
     async def _may_read(self, request: Request) -> tuple[int, str] | None:
-        """Whether who calls may read what Temporal keeps: everything, so what a viewer of all clusters may."""
+        """Return why the caller may not read Temporal's payloads; None: they may, as viewers of all clusters do."""
         try:
             principal = await self._principal(request)
             principal = await self.rights.principal_for(principal, by_method()["audit"])
@@ -227,7 +227,7 @@ class Front:
         return None
 
     async def _principal(self, request: Request) -> Principal:
-        """Whoever calls, and has not called too often."""
+        """Return the caller, who has not called too often."""
         try:
             principal = await self.callers.principal_of(request)
         except (Problem, Refusal) as failure:
@@ -283,7 +283,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _key(request: Request, who: Principal) -> str:
-    """Of this principal alone: nobody gets the answer that was another's. Errors: BadInput."""
+    """Return the caller's idempotency key, which no other principal shares. Errors: BadInput."""
     given = request.headers.get("idempotency-key", "")
     if not given or request.method != "POST":
         return ""

@@ -1,4 +1,4 @@
-"""How much one caller may ask for: requests in a while, bytes of a body, and seconds to send it."""
+"""Limits of one caller: requests in a time, bytes of a body, and seconds to send it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_KNOWN = 10_000
 
 
 class Rate:
-    """Each caller may ask `burst` times at once, and `each_second` in the long run. Of this front alone."""
+    """A limit of each caller's requests at this front: `burst` at once, and `each_second` in the long run."""
 
     def __init__(
         self, each_second: float = 50.0, burst: float = 300.0, clock: Callable[[], float] = time.monotonic
@@ -30,7 +30,7 @@ class Rate:
         """By caller how much was left, and when."""
 
     def take(self, caller: str) -> None:
-        """Errors: Problem 429, saying when to come again."""
+        """Count a request. Errors: Problem 429, saying when to come again."""
         now = self._clock()
         left, since = self._left.pop(caller, (self._burst, now))
         left = min(self._burst, left + (now - since) * self._each_second)
@@ -44,7 +44,7 @@ class Rate:
 
 
 async def body_of(request: Request, most: int = MOST_BYTES) -> bytes:
-    """All of it. Errors: Problem 413, 408, 400."""
+    """Read the whole body. Errors: Problem 413, 408, 400."""
     said = request.headers.get("content-length", "0")
     if said.isdigit() and int(said) > most:
         raise _too_large(most)

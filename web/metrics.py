@@ -1,4 +1,4 @@
-"""What a front counts: requests by door, and what became of Slack's. Its labels are words of ours, never a caller's."""
+"""Counts of a front: requests by door, and results of Slack's. Their labels are fixed words, never a caller's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _replies = _meter.create_counter("backstop.slack_replies", description="Answers 
 
 
 class FrontDoor(StrEnum):
-    """Which of a front's three ways in a request took."""
+    """A way into the front."""
 
     API = "api"
     PAGE = "page"
@@ -26,7 +26,7 @@ class FrontDoor(StrEnum):
 
 
 class SlackEnd(StrEnum):
-    """What became of a request of Slack's."""
+    """The result of a request from Slack."""
 
     ANSWERED = "answered"
     WAITS = "waits"
@@ -44,12 +44,12 @@ _UNPROVEN = (401, 409)
 
 
 def record_time(door: FrontDoor, status: int, seconds: float) -> None:
-    """A front has begun its answer; what streams on after that is not in it."""
+    """Record the time until a front begins its answer, without what it streams afterwards."""
     _seconds.record(seconds, {"door": door.value, "status": str(status)})
 
 
 def slack_ended(button: bool, error: Exception | None) -> None:
-    """A request of Slack's is over, and so it ended."""
+    """Count the result of a request from Slack."""
     _slack.add(1, {"by": "button" if button else "command", "end": _end_of(error).value})
 
 

@@ -1,7 +1,7 @@
-"""Whose a token of an OpenID Connect provider is: its signature by the provider's keys, and what it says of itself.
+"""Verifies tokens of an OpenID Connect provider: the signature by the provider's keys, and the claims.
 
 Source: OpenID Connect Core 1.0 and Discovery 1.0, RFC 7519, RFC 8725 (algorithms by an allow-list, never `none`, never
-a key of another kind). A failure is one sentence that repeats nothing of the token but names that it is short of.
+a key of another kind). A failure is one sentence that repeats nothing of the token but the names of missing claims.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ _MOST_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class Terms:
-    """What this front takes. `client`: by which the command line logs in. `groups`: the claim; empty: none is read."""
+    """The terms of accepted tokens. `client`: the command line's.
+
+    `groups`: the claim of groups; empty: none is read.
+    """
 
     issuer: str
     audience: str
@@ -47,7 +50,7 @@ class Terms:
 
 
 class Provider:
-    """One issuer, its keys kept for a while and looked up again when a token names another."""
+    """One issuer. Its keys are kept for a while, and fetched again when a token names an unknown one."""
 
     def __init__(self, terms: Terms, clock: Callable[[], float] = time.time) -> None:
         self.terms = terms
@@ -58,9 +61,9 @@ class Provider:
         self._turn = asyncio.Lock()
 
     async def principal(self, token: str, *, nonce: str = "") -> Principal | None:
-        """None for what is no JWT. `nonce`: of the login that it has to answer; empty: of any.
+        """Return the token's owner; None where it is no JWT. `nonce`: the one of its login; empty: any.
 
-        Errors: Refusal; Unavailable where the provider's keys cannot be had.
+        Errors: Refusal; Unavailable where the provider's keys cannot be fetched.
         """
         if token.count(".") != 2:
             return None
@@ -78,7 +81,7 @@ class Provider:
         return principal
 
     async def endpoints(self) -> Mapping[str, Any]:
-        """What the provider says of itself. Errors: Unavailable."""
+        """Return the provider's own description. Errors: Unavailable."""
         if not self._known:
             found = dict(await _fetched(f"{self.terms.issuer.rstrip('/')}/.well-known/openid-configuration"))
             if found.get("issuer") != self.terms.issuer:
@@ -106,7 +109,7 @@ class Provider:
 
 
 def _checked_head(token: str) -> str:
-    """The key's id. Errors: Refusal."""
+    """Return the key's id. Errors: Refusal."""
     try:
         head = jws.extract_compact(token.encode()).headers()
     except (JoseError, ValueError, UnicodeEncodeError):
@@ -119,7 +122,7 @@ def _checked_head(token: str) -> str:
 
 
 def _usable(document: Mapping[str, Any]) -> KeySet:
-    """Public keys for signing; a shared secret is none."""
+    """Return the provider's public keys for signing, without shared secrets."""
     rows = document.get("keys")
     kept = [
         row
@@ -136,7 +139,7 @@ _PRIVATE = ("d", "p", "q", "dp", "dq", "qi", "oth", "k")
 
 
 def _principal(claims: Mapping[str, Any], terms: Terms, now: float) -> Principal:
-    """Errors: Refusal for claims of somebody else, for somebody else, or of another time."""
+    """Return the token's owner. Errors: Refusal for claims of another issuer, audience or time."""
     if claims.get("iss") != terms.issuer:
         raise Refusal(f"the token has another issuer than {terms.issuer}")
     audience = claims.get("aud")
@@ -164,7 +167,7 @@ def _time(claims: Mapping[str, Any], name: str) -> float:
 
 
 def _groups(claims: Mapping[str, Any], claim: str) -> tuple[str, ...]:
-    """Fails closed: who has too many groups to be told may be in one that matters."""
+    """Return the groups. A token with too many groups to list is refused, because a missing one may matter."""
     if not claim:
         return ()
     elsewhere = claims.get("_claim_names")
@@ -187,7 +190,7 @@ def _groups(claims: Mapping[str, Any], claim: str) -> tuple[str, ...]:
 
 
 async def _fetched(url: str) -> Mapping[str, Any]:
-    """Errors: Unavailable."""
+    """Fetch a JSON document. Errors: Unavailable."""
     if not safe_address(url):
         raise Unavailable("the provider names an address that is neither https:// nor on this machine")
     try:
@@ -204,12 +207,12 @@ async def _fetched(url: str) -> Mapping[str, Any]:
 
 
 def safe_address(url: str) -> bool:
-    """TLS, or this machine."""
+    """Return whether the address uses TLS or is on this machine."""
     return url.startswith(("https://", "http://127.0.0.1:", "http://127.0.0.1/", "http://localhost:", "http://[::1]"))
 
 
 async def how_to_log_in(provider: Provider | None) -> Mapping[str, Any]:
-    """For the command line: where, and as which client. Nothing of it is secret."""
+    """Return the login's address and client for the command line. Nothing in it is secret."""
     if provider is None:
         return {"oidc": None}
     known, terms = await provider.endpoints(), provider.terms

@@ -1,4 +1,4 @@
-"""The API in OpenAPI's words, made from the table of operations and from the models themselves."""
+"""The API's OpenAPI document, made from the table of operations and from the models."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _PROBLEM = {
 
 @cache
 def document() -> dict[str, Any]:
-    """All of it."""
+    """Return the whole document."""
     every = (*OPERATIONS, *questions())
     adapters = _adapters(every)
     named, definitions = TypeAdapter.json_schemas(

@@ -1,7 +1,7 @@
-"""How the front hears HTTP: who is at the other end of a socket, and patience that ends.
+"""The front's HTTP protocol: it identifies the process at the other end of a socket, and limits the time of a request.
 
-Over a Unix socket the kernel names the process at the other end (SO_PEERCRED), as of when it connected. It stands in
-the request's state, which nothing that a caller sends can reach; a caller over TCP has none.
+Over a Unix socket the kernel names the process at the other end (SO_PEERCRED), as of its connection. The request's
+state has it, where nothing that a caller sends can reach; a caller over TCP has none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class Peer(NamedTuple):
-    """Who is at the other end, by the kernel's word."""
+    """The user at the other end, as the kernel names them."""
 
     uid: int
     user: str
@@ -35,7 +35,7 @@ class Peer(NamedTuple):
 
 
 def peer_of(connection: socket.socket) -> Peer | None:
-    """None where it is no socket of this machine."""
+    """Return the user at the other end; None for a socket that is not this machine's."""
     if connection.family != socket.AF_UNIX:
         return None
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -51,12 +51,12 @@ def user_name(uid: int) -> str:
 
 
 def own_user() -> Peer:
-    """Whose process this is."""
+    """Return this process's user."""
     return Peer(os.getuid(), user_name(os.getuid()))
 
 
 class Listening(H11Protocol):
-    """Of one connection."""
+    """The protocol of one connection."""
 
     _impatient: asyncio.TimerHandle | None = None
 
@@ -84,7 +84,7 @@ class Listening(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """In one sentence, as everything else is refused."""
+        """Refuse malformed HTTP in one sentence, as everything else."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return
@@ -108,7 +108,7 @@ class Listening(H11Protocol):
         self._impatient = self.loop.call_later(HEAD_SECONDS, self._too_slow)
 
     def _too_slow(self) -> None:
-        """The head of a request does not come to its end; or nothing came at all."""
+        """Refuse a request whose head does not end in time, or that never began."""
         self._impatient = None
         if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
             return

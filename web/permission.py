@@ -1,4 +1,4 @@
-"""Whether a principal may do what it asks for. The front asks whoever knows the rights, and decides nothing."""
+"""The rights of a principal, as the front asks for them; it decides nothing itself."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from models.base import Model
 
 
 class Judged(NamedTuple):
-    """What somebody asks for, and whether they may."""
+    """A decision, and its target."""
 
     decision: Decision
     target: Target = Target()
 
     @property
     def why_not(self) -> str:
-        """The sentence of a refusal, or what it waits for; empty: it is allowed."""
+        """The sentence of a refusal, or of the second person that it waits for; empty: it is allowed."""
         return self.decision.reason if isinstance(self.decision, Denied) else self.decision.sentence
 
 
@@ -27,19 +27,19 @@ ALLOWED = Judged(Permitted(roles=()))
 
 
 class Rights(Protocol):
-    """Of who comes in."""
+    """The rights of callers."""
 
     async def principal_for(self, principal: Principal, operation: Operation | None) -> Principal:
-        """Whoever the access file says that this is: the same human by whichever way they come in."""
+        """Return the caller as the access file names them: the same person by every way in."""
         ...
 
     async def in_force(self) -> bool:
-        """Whether an access file says who may do what. Errors: Unavailable where nobody can say."""
+        """Return whether an access file says who may do what. Errors: Unavailable where that is unknown."""
         ...
 
     @property
     def two_person(self) -> bool:
-        """Whether a second person is wanted where the table of rights has one, as it was known last."""
+        """Return whether a second person is wanted where the table of rights has one, as last read."""
         ...
 
     async def judge(
@@ -51,12 +51,15 @@ class Rights(Protocol):
         *,
         emergency: bool = False,
     ) -> Judged:
-        """By the table of rights, `command` a key of it. `emergency`: they want to act alone where two are needed."""
+        """Judge by the table of rights. `command`: a key of it.
+
+        `emergency`: they want to act alone where two are needed.
+        """
         ...
 
 
 class Everybody:
-    """No access is configured: everybody who comes in may do everything, as straight at Temporal."""
+    """No access is configured: every caller may do everything, as straight at Temporal."""
 
     two_person = False
 
@@ -79,16 +82,16 @@ class Everybody:
 
 
 def command_key(operation: Operation, in_path: Mapping[str, str]) -> str:
-    """As the table of rights has it."""
+    """Return the operation's key in the table of rights."""
     return operation.command.format(**in_path) if "{" in operation.command else operation.command
 
 
 def message_of(found: Mapping[str, Any]) -> Any:
-    """Of the arguments the one that says most: a command, a launch, a question."""
+    """Return the argument that says most: a command, a launch, a question."""
     given = (found.get(name) for name in ("request", "order", "ask", "start", "question"))
     return next((one for one in given if isinstance(one, Model)), None)
 
 
 def reason_of(found: Mapping[str, Any]) -> str:
-    """Why they do it, in their words."""
+    """Return the caller's reason."""
     return str(getattr(message_of(found), "reason", "") or "")

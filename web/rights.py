@@ -1,6 +1,6 @@
-"""Rights as the ledger has them: who somebody is by the access file in force, and what they may do by the table.
+"""Rights from the ledger: the caller by the access file in force, and what they may do by the table.
 
-Where no access is configured the front's own user may do everything, as before; whoever else comes in may read.
+Without an access file the front's own user may do everything; other callers may read.
 Source: docs/access.md; models/access/decision.py decides.
 """
 
@@ -69,7 +69,7 @@ class LedgerRights:
         return principal if file is None else file.principal_of(principal)
 
     async def principal_by_token(self, token_hash: str) -> Principal | None:
-        """Errors: Refusal for one that counts no more."""
+        """Return the token's owner. Errors: Refusal for one that expired or was revoked."""
         at, token = self._tokens.get(token_hash, (float("-inf"), None))
         if time.monotonic() - at > _TOKENS_SECONDS:
             door = await self._doors.door_of(_FRONT)
@@ -107,7 +107,10 @@ class LedgerRights:
         return Judged(answer, target)
 
     async def _access(self, *, anew: bool = False) -> AccessFile | None:
-        """Errors: Unavailable where nobody answers and it was never read, or is to be read anew."""
+        """Return the access file.
+
+        Errors: Unavailable where nobody answers and there is no earlier or no usable reading.
+        """
         now = time.monotonic()
         if now - self._read_at <= (_ANEW_SECONDS if anew else _KEPT_SECONDS):
             return self._file
@@ -127,7 +130,7 @@ class LedgerRights:
 
 
 def _without_file(principal: Principal, command: str) -> Judged:
-    """On one machine root is everybody."""
+    """Judge without an access file: the front's own user, and root, who can become any user, may do everything."""
     if principal.proof is Proof.PEER and principal.name in (USER + own_user().user, f"{USER}root"):
         return ALLOWED
     return ALLOWED if _only_reads(command) else Judged(Denied(reason=_NOT_SET_UP))
@@ -146,7 +149,7 @@ _READING = frozenset(f"desk.{kind}" for kind in READS_DESK - {"tokens", "token_o
 
 
 async def _target(door: Backstop, command: str, found: Mapping[str, Any]) -> Target:
-    """What it is aimed at, and what the ledger says of that where the table asks for it. Errors: those of the door."""
+    """Return the command's target, with the ledger's facts where the table needs them. Errors: those of the door."""
     cluster = str(found.get("cluster") or "")
     message = message_of(found)
     target = target_of(command, message, cluster)

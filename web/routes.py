@@ -1,6 +1,6 @@
-"""Which operation a request asks for: by the path as it came, segment by segment, so that a name may hold anything.
+"""Finds a request's operation by its raw path, segment by segment, so that a name may hold anything.
 
-A path is decoded after it was divided: `%2F` in a cluster's name is no further segment, and `..` is a name like others.
+A path is decoded after it was divided: `%2F` in a cluster's name begins no segment, and `..` is an ordinary name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST = 3000
 
 
 class Asked(NamedTuple):
-    """An operation, and what the path says of its arguments."""
+    """An operation, and its arguments in the path."""
 
     operation: Operation
     in_path: Mapping[str, str]
@@ -29,7 +29,7 @@ class Routes:
         self._operations = tuple(operations)
 
     def route_of(self, verb: str, raw_path: bytes) -> Asked:
-        """Words of the table win over names. Errors: Problem 404, 405; BadInput for what is no text."""
+        """Find the operation; fixed words win over names. Errors: Problem 404, 405; BadInput for undecodable text."""
         segments = self._segments(raw_path)
         fitting = [asked for one in self._operations if (asked := _fits(one, segments)) is not None]
         if not fitting:
@@ -66,5 +66,5 @@ def _fits(operation: Operation, segments: tuple[str, ...]) -> Asked | None:
 
 
 def all_routes() -> Routes:
-    """Of every method, and every question that is asked from outside."""
+    """Return the routes of every method, and of every question that is asked from outside."""
     return Routes((*OPERATIONS, *questions()))

@@ -1,7 +1,7 @@
-"""What takes two persons, at the front: the first one's command is kept, and carried out when the second gives it.
+"""Commands that take two persons, at the front: the first one's is kept, and carried out when the second confirms it.
 
-The desk keeps and judges (activities/desk/second_persons.py). The front signs the first one's ticket while they are
-there, and puts it into the second's own: whoever checks that one sees both. Source: docs/security.md, "Tickets".
+The desk keeps and judges (activities/desk/second_persons.py). The front signs the first person's ticket while they are
+there, and puts it into the second's own, so that a check of that one sees both. Source: docs/security.md, "Tickets".
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ class _Outcome(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """How a command that waits is carried out. `argument`: of the door's method; `workflow`: whom it is signed for.
+    """The way to carry out a waiting command.
 
-    `wrapped`: the message that goes on its way with it.
+    `argument`: the door method's; `workflow`: the workflow that it is signed for. `wrapped`: makes the message that
+    is sent.
     """
 
     argument: str
@@ -86,7 +87,7 @@ WAYS: Mapping[str, _Way] = {
 
 
 class SecondPersons:
-    """For one front."""
+    """One front's kept commands."""
 
     def __init__(self, doors: Doors) -> None:
         self._doors = doors
@@ -94,7 +95,7 @@ class SecondPersons:
     async def keep(
         self, who: Principal, command: str, target: Target, found: Mapping[str, Any], permitted: Permitted
     ) -> BackstopError:
-        """What to answer: the command waits, and nothing was done. Errors: those of the desk."""
+        """Keep the command, and return the error that says it waits. Errors: those of the desk."""
         way = WAYS.get(command)
         if way is None:
             return Refusal(f"{who.name} may not {deed_of(command, target)} alone: {permitted.sentence}")
@@ -118,12 +119,12 @@ class SecondPersons:
         return AwaitsSecond(text, digits, waits.until)
 
     async def act_alone(self, who: Principal, command: str, target: Target, reason: str) -> None:
-        """All admins are told, before anything is done. Errors: those of the desk."""
+        """Notify all admins, before anything is done. Errors: those of the desk."""
         door = await self._doors.door_of(who)
         await door.ask(TellEmergency(command=command, target=target, reason=reason))
 
     async def give(self, who: Principal, digits: str) -> Countersigned:
-        """The kept command is carried out for both. Errors: Refusal, those of the command."""
+        """Carry the kept command out for both. Errors: Refusal, those of the command."""
         door = await self._doors.door_of(who)
         taken = await door.ask(TurnWaiting(hash=digits, turn=Turn.TAKE))
         try:
@@ -139,7 +140,7 @@ class SecondPersons:
         )
 
     async def _carried_out(self, who: Principal, taken: TakenCommand) -> _Outcome:
-        """Once, however often it is asked: Temporal knows it by its hash."""
+        """Carry it out once, however often it is asked: Temporal knows it by its hash."""
         way = WAYS.get(taken.command)
         if way is None:
             raise Refusal(

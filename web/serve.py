@@ -1,4 +1,4 @@
-"""`backstop serve`, and the front of `backstop up`: a process that answers HTTP, until it is told to stop."""
+"""`backstop serve`, and the front of `backstop up`: a process that answers HTTP until a signal stops it."""
 
 from __future__ import annotations
 

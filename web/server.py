@@ -1,4 +1,4 @@
-"""The front listens: at a socket of this machine, and where it is asked to over TCP."""
+"""Listens for the front: at a socket of this machine, and over TCP where that is configured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IDLE_SECONDS = 15
 
 
 class _Server(uvicorn.Server):
-    """Told to stop by whoever started it."""
+    """A server that its starter stops, not a signal."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -39,9 +39,9 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def listening(front: Front, settings: FrontSettings, temporal: Mapping[str, str]) -> AsyncIterator[list[str]]:
-    """It answers until the context ends; then it has said goodbye. Yields where. `temporal`: which one it speaks to.
+    """Serve the front until the context ends, then finish what is under way. Yields its addresses.
 
-    Errors: Unavailable where another front listens, or the address cannot be had.
+    `temporal`: the Temporal that it uses. Errors: Unavailable where another front listens, or the address is taken.
     """
     where: list[str] = []
     front.with_console, front.public_url = settings.listen is not None, settings.public_url
@@ -98,9 +98,9 @@ def _server(front: Front, settings: FrontSettings, *, tls: bool) -> _Server:
 
 @contextlib.contextmanager
 def _own_socket(path: Path, shared: bool, temporal: Mapping[str, str]) -> Iterator[socket.socket]:
-    """A socket that this process alone listens at; one that a dead front left is taken over.
+    """Yield a socket at which only this process listens; one that a dead front left is taken over.
 
-    Errors: Unavailable where a front listens there, or something else lies there.
+    Errors: Unavailable where a front listens there, or another file is there.
     """
     if shared:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def _own_socket(path: Path, shared: bool, temporal: Mapping[str, str]) -> Iterat
 
 @contextlib.contextmanager
 def _bound(address: Address) -> Iterator[socket.socket]:
-    """Errors: Unavailable."""
+    """Yield a TCP socket. Errors: Unavailable."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     line = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -20,7 +20,7 @@ CONSOLE_PORT = 8420
 
 @dataclass(frozen=True)
 class Address:
-    """To listen at, over TCP."""
+    """A TCP address to listen at."""
 
     host: str
     port: int
@@ -34,7 +34,7 @@ class Address:
 
 @dataclass(frozen=True)
 class FrontSettings:
-    """Where the front listens. `shared`: other users of this machine may speak at the socket too."""
+    """The settings of a front. `shared`: other users of this machine may use the socket too."""
 
     socket: Path | None
     shared: bool = False
@@ -56,7 +56,7 @@ class FrontSettings:
 
 
 def load_front_settings(listen: str = "", tls_cert: str = "", tls_key: str = "") -> FrontSettings:
-    """Errors: BadInput naming the option or the variable and its value."""
+    """Read the settings. Errors: BadInput naming the option or the variable and its value."""
     named = os.environ.get("BACKSTOP_SOCKET", "")
     if named and not named.startswith("/"):
         raise BadInput(f"BACKSTOP_SOCKET must be an absolute path, not {brief(named)}")
@@ -90,7 +90,8 @@ def load_front_settings(listen: str = "", tls_cert: str = "", tls_key: str = "")
 
 
 def beside_up() -> Address:
-    """Where the console of `backstop up` is: BACKSTOP_CONSOLE_PORT of this machine, else 8420, else any that is free.
+    """Return the console's address for `backstop up`: BACKSTOP_CONSOLE_PORT of this machine, else 8420, else a free
+    port.
 
     Errors: BadInput.
     """
@@ -120,7 +121,7 @@ def _origins(text: str) -> tuple[str, ...]:
 
 
 def _slack_replies(text: str) -> tuple[str, ...]:
-    """A gateway to Slack, or a test: over plain HTTP on this machine alone."""
+    """Parse origins that take answers for Slack: a gateway, or on this machine alone a test over plain HTTP."""
     origins = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
     for origin in origins:
         here = re.fullmatch(r"http://(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", origin)
@@ -148,7 +149,7 @@ def _oidc() -> Terms | None:
 
 
 def _secret(path: str) -> str:
-    """In a file, so that no list of processes shows it. Errors: BadInput."""
+    """Read a secret from its file, so that no list of processes shows it. Errors: BadInput."""
     if not path:
         return ""
     try:

@@ -11,15 +11,18 @@ PREFIX = "bst_"
 
 
 class TokenBook(Protocol):
-    """Where hashes of tokens are looked up."""
+    """A store of tokens' hashes."""
 
     async def principal_by_token(self, token_hash: str) -> Principal | None:
-        """None where there is none. Errors: Refusal for one that expired or was revoked, Unavailable."""
+        """Return the token's owner; None where there is none.
+
+        Errors: Refusal for an expired or revoked one, Unavailable.
+        """
         ...
 
 
 class OwnTokens:
-    """web.callers.Tokens, of a book."""
+    """web.callers.Tokens, from a book."""
 
     def __init__(self, book: TokenBook) -> None:
         self._book = book

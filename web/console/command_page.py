@@ -1,4 +1,4 @@
-"""The page of one command: what it does, what it leads to, and a form with an input for each field of its row."""
+"""The page of one command: its help, its impact, and a form with an input for each field of its row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from web.console.visit import Page
 
 
 class Button(NamedTuple):
-    """A command. `why_not`: why it is greyed, in a sentence; empty: it can be given."""
+    """A command's button. `why_not`: why it is disabled, in a sentence; empty: it can be given."""
 
     command: str
     label: str
@@ -24,9 +24,10 @@ def button_of(row: CommandRow, why_not: str) -> Button:
 def command_page(
     row: CommandRow, of: str, back: tuple[str, str], action: str, *, failed: str = "", **values: Any
 ) -> Page:
-    """`of`: what it is for. `back`: the path and the name of the page before. `values`: what the inputs take.
+    """Return the page. `of`: the command's target. `back`: path and name of the page before.
 
-    `typed` among them is what the inputs have in them; `fixed` a field that is no input here.
+    `values`: the inputs' values. `typed` among them: the content of the inputs; `fixed`: a field that has no input
+    here.
     """
     shown: dict[str, Any] = {
         "of": of,

@@ -1,7 +1,7 @@
 """The console: pages for people, beside the HTTP API and behind the same door.
 
-`Console.answer` finds who looks (a session, or the kernel's word at the socket), and which page; the page asks through
-web/authorized_calls.py, as the API does, so that nobody sees or does here what they could not there. Pages read without
+`Console.answer` finds the person (by a session, or the kernel at the socket) and the page. The page asks through
+web/authorized_calls.py, as the API does, so that nobody sees or does more here than there. Pages work without
 JavaScript; every change is a form.
 """
 
@@ -43,7 +43,7 @@ LoginStart = Callable[[Request], Awaitable[Response]]
 
 @dataclass
 class Console:
-    """One front's. `log_in`: where to send whoever is not known; None: only links of this machine begin a session."""
+    """A front's console. `log_in`: sends visitors to log in; None: only links of this machine begin a session."""
 
     giving: Giving
     sessions: Sessions = field(default_factory=Sessions)
@@ -56,7 +56,7 @@ class Console:
         self.live = Live(self.giving.doors)
 
     async def answer(self, request: Request) -> Response:
-        """A page, or in a sentence why there is none."""
+        """Return a page, or a sentence that says why there is none."""
         request_id = uuid.uuid4().hex
         try:
             of_this_machine(request, self.public_url)
@@ -75,7 +75,7 @@ class Console:
             return self._failed(request, 500, "The page failed.", f"{text} ({request_id})")
 
     def begin_session(self, request: Request, principal: Principal, to: str = "/") -> Response:
-        """The browser has a session from here on. Errors: Refusal."""
+        """Begin a session in this browser. Errors: Refusal."""
         secret = self.sessions.begin(principal)
         response = RedirectResponse(to, 303, headers=HEADERS)
         response.headers["set-cookie"] = cookie(secret, seconds_of(principal), secure=self._secure(request))
@@ -131,7 +131,10 @@ class Console:
         missed: bool = False,
         mark: str = "",
     ) -> Response:
-        """`principal`: None: whoever looks is not known, or no more. `mark`: the ledger's, before it was read."""
+        """Render the page. `principal` None: the visitor is not logged in.
+
+        `mark`: the ledger's, from before the page was read.
+        """
         values = {
             "title": made.title,
             "who": "" if principal is None else principal.name,
@@ -184,7 +187,7 @@ class Console:
         return response
 
     async def _form(self, request: Request, session: Session | None) -> Mapping[str, str]:
-        """What a form of ours sent. Errors: Problem for one of somebody else, and for what is none."""
+        """Return the fields of a form of ours. Errors: Problem for somebody else's, and for a malformed one."""
         from_our_page(request, self.public_url)
         if session is None:
             raise forbidden_problem(
@@ -207,12 +210,12 @@ class Console:
 
 
 def _made_anew(request: Request) -> bool:
-    """By an open page, perhaps in another tab: what is said of a command is for the page that follows it."""
+    """Return whether an open page reloads itself. A command's result is for the page that follows the command."""
     return request.headers.get("sec-fetch-dest", "") == "empty"
 
 
 def _segments(request: Request) -> tuple[str, ...]:
-    """Of the path as it came: a name may hold anything. Errors: Problem 404."""
+    """Return the path's segments, divided before they are decoded: a name may hold anything. Errors: Problem 404."""
     raw = request.scope["raw_path"]
     try:
         parts = tuple(unquote(part, errors="strict") for part in raw.decode("ascii").strip("/").split("/"))

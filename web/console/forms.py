@@ -1,4 +1,4 @@
-"""Forms of the console: what somebody gave, and in a sentence what came of it or why it was refused."""
+"""Forms of the console: reads their fields, carries them out, and says why one was refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST = 10_000_000
 
 
 async def try_work(visit: Visit, work: Awaitable[_T]) -> tuple[_T | None, str]:
-    """What came of it, and why nothing did. What waits for a second person is kept, and is told as that."""
+    """Return the result, and why there is none. A command that waits for a second person is reported as waiting."""
     try:
         return await work, ""
     except AwaitsSecond as waits:
@@ -31,12 +31,12 @@ async def try_work(visit: Visit, work: Awaitable[_T]) -> tuple[_T | None, str]:
 
 
 def given_fields(form: Mapping[str, str], *fields: str) -> dict[str, str]:
-    """These fields, without blanks around them."""
+    """Return these fields, without blanks around them."""
     return {name: form.get(name, "").strip() for name in fields}
 
 
 def fill_model(kind: type[_ModelT], **values: Any) -> _ModelT:
-    """Errors: BadInput in one sentence."""
+    """Make the model. Errors: BadInput in one sentence."""
     try:
         return kind(**values)
     except ValidationError as error:
@@ -44,19 +44,19 @@ def fill_model(kind: type[_ModelT], **values: Any) -> _ModelT:
 
 
 def is_like(name: str, asked: str) -> bool:
-    """What a filter by name lets through: with stars as they stand, else anywhere in it; empty: all."""
+    """Return whether a name passes a filter: a pattern with stars, a part of the name, or empty for all names."""
     return not asked or fnmatchcase(name, asked if "*" in asked else f"*{asked}*")
 
 
 def number(name: str, text: str) -> int:
-    """Errors: BadInput naming the field and the value."""
+    """Parse a number. Errors: BadInput naming the field and the value."""
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= _MOST):
         raise BadInput(f"{name} must be a whole number from 1 to {_MOST}, not {text[:80]!r}")
     return int(text)
 
 
 def day_ahead(name: str, text: str, now: datetime) -> datetime:
-    """The end of a day, a time, or a duration from now. Errors: BadInput naming the field and the value."""
+    """Parse the end of a day, a time, or a duration from now. Errors: BadInput naming the field and the value."""
     end = _moment(name, text, now, timedelta(1))
     if end <= now:
         raise BadInput(f"{name} {text} is in the past")
@@ -64,7 +64,7 @@ def day_ahead(name: str, text: str, now: datetime) -> datetime:
 
 
 def day_behind(name: str, text: str, now: datetime) -> datetime:
-    """The beginning of a day, a time, or a duration ago. Errors: BadInput naming the field and the value."""
+    """Parse the beginning of a day, a time, or a duration ago. Errors: BadInput naming the field and the value."""
     return _moment(name, text, now, timedelta(0), back=True)
 
 

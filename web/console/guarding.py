@@ -1,8 +1,8 @@
-"""What every page of the console says to a browser, and what it takes from one.
+"""Security headers and cookies of the console's pages, and checks of their requests.
 
-Nothing is loaded from elsewhere and nothing runs that is not in a file of ours; a form counts only from a page of ours;
-and over plain HTTP, which is this machine alone, the page is asked for by this machine's name: another name that leads
-here is somebody else's page.
+A page loads nothing from elsewhere and runs only scripts in files of ours. A form counts only from a page of ours. Over
+plain HTTP, which only this machine may use, the request must name this machine as its host: any other name that leads
+here belongs to somebody else's page.
 """
 
 from __future__ import annotations
@@ -31,21 +31,24 @@ _OWN_NAMES = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
 def cookie_name(*, secure: bool, name: str = COOKIE) -> str:
-    """Over TLS no other host, and no plain page of this one, can have set it."""
+    """Return the session cookie's name.
+
+    Over TLS its prefix means that no other host and no plain page can have set it.
+    """
     return f"__Host-{name}" if secure else name
 
 
 def cookie(secret: str, seconds: float, *, secure: bool, name: str = COOKIE) -> str:
-    """The header that sets it; with no secret the one that takes it away."""
+    """Return the header that sets the cookie; without a secret the one that removes it."""
     age = int(seconds) if secret else 0
     tls = "; Secure" if secure else ""
     return f"{cookie_name(secure=secure, name=name)}={secret}; Path=/; HttpOnly; SameSite=Lax; Max-Age={age}{tls}"
 
 
 def of_this_machine(request: Request, public_url: str) -> None:
-    """Errors: Problem 421 for a page that is asked for by another machine's name over plain HTTP.
+    """Refuse a plain HTTP request that names another host. Errors: Problem 421.
 
-    `public_url`: by whose name a proxy that speaks TLS may ask; empty: there is none.
+    `public_url`: the name that a TLS proxy may use; empty: there is none.
     """
     if request.url.scheme == "https" or request.client is None:
         return
@@ -60,7 +63,7 @@ def of_this_machine(request: Request, public_url: str) -> None:
 
 
 def from_our_page(request: Request, public_url: str) -> None:
-    """Errors: Problem 403 for a form that a page of somebody else sent."""
+    """Refuse a form that another site's page sent. Errors: Problem 403."""
     site, origin = request.headers.get("sec-fetch-site", ""), request.headers.get("origin", "")
     own = (f"{request.url.scheme}://{request.headers.get('host', '')}", public_url)
     if site not in ("", "same-origin", "none") or (origin and origin not in own):

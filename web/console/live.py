@@ -1,7 +1,7 @@
-"""That something has happened, told to every open page: one look for all of them, which waits at the ledger.
+"""Tells every open page that something has happened. One question, which waits at the ledger, serves all pages.
 
-Each page carries the mark of before it was read, as what happened since is not on it. While no page is open nobody
-looks, but for that mark and the last look, which ends by itself; while nothing happens a page is sent nothing but a
+Each page carries the mark from before it was read, because later events are not on it. While no page is open the front
+asks nothing but that mark, and the last question, which ends by itself. While nothing happens a page gets only a
 comment now and then.
 """
 
@@ -41,7 +41,10 @@ class Live:
         self._looking: asyncio.Task[None] | None = None
 
     async def mark_now(self) -> str:
-        """Of no later than now: a page that is made from here on has all of it. Empty where nobody says it in time."""
+        """Return the present mark: a page that is read after this has everything before it.
+
+        Empty: no answer came in time.
+        """
         if not self.mark:
             with contextlib.suppress(BackstopError, TimeoutError):
                 door = await self._doors.door_of(_FRONT)
@@ -49,7 +52,7 @@ class Live:
         return self.mark
 
     async def follow(self, who: str, stopping: asyncio.Event) -> AsyncIterator[bytes]:
-        """Server-sent events of one page: `mark`, whenever it is another one; `away`, when nobody says it any more."""
+        """Yield one page's server-sent events: `mark` whenever it changes; `away` when nobody reports it any more."""
         with self.streams.one_more(who):
             self._open += 1
             if self._looking is None or self._looking.done():
@@ -71,7 +74,7 @@ class Live:
                 self._open -= 1
 
     async def _changes(self, stopping: asyncio.Event) -> bool:
-        """Whether something did within the time in which a line may be quiet."""
+        """Return whether something changed within the time for which a connection may be silent."""
         changed = asyncio.ensure_future(self._heard((self.mark, self.away)))
         stopped = asyncio.ensure_future(stopping.wait())
         try:
@@ -88,10 +91,10 @@ class Live:
             await self._changed.wait_for(lambda: (self.mark, self.away) != before)
 
     async def _look(self) -> None:
-        """While any page is open. What fails is tried again: a page that is not told is merely old.
+        """Ask for changes while any page is open. Errors are tried again: a page without an event is merely old.
 
-        A question that waits at a worker when the last page goes is left to end by itself, and serves the next page:
-        given up, it would go on to hold a thread there, one for each page that somebody leaves.
+        A question that waits at a worker when the last page closes is left to end by itself, and serves the next
+        page. If it were abandoned, it would hold a thread there, one for each page that somebody closes.
         """
         while self._open:
             try:

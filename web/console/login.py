@@ -1,8 +1,8 @@
-"""Logging in in the browser: the authorization code flow of OpenID Connect, and back with a session.
+"""The login in the browser: the authorization code flow of OpenID Connect, which ends with a session.
 
-Source: OpenID Connect Core 1.0, 3.1; RFC 7636 (PKCE, S256); RFC 9207 (the answer names its issuer). What was begun is
-kept here for ten minutes, bound to the browser that began it by a cookie of its own: an answer that somebody else's
-browser fetched logs nobody in. The identity's token is checked by web/oidc.py.
+Source: OpenID Connect Core 1.0, 3.1; RFC 7636 (PKCE, S256); RFC 9207 (the answer names its issuer). A login under way
+is kept here for ten minutes, bound to its browser by a cookie of its own: an answer that somebody else's browser
+fetched logs nobody in. web/oidc.py checks the identity token.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ Begin = Callable[[Request, Principal, str], Response]
 
 
 class BrowserClient(NamedTuple):
-    """As what the provider knows this console. `secret`: empty: a public client, by PKCE alone."""
+    """The console's registration with the provider. `secret` empty: a public client, with PKCE alone."""
 
     terms: Terms
     secret: str = ""
 
 
 class _Begun(NamedTuple):
-    """One login under way. `browser`: the hash of its cookie. `to`: the page that was asked for."""
+    """A login under way. `browser`: the hash of its cookie. `to`: the page that was asked for."""
 
     browser: str
     verifier: str
@@ -61,7 +61,10 @@ class _Begun(NamedTuple):
 
 @dataclass
 class Login:
-    """`address`: where browsers find the console. `secret`: the client's own; empty: a public client, by PKCE alone."""
+    """The login's endpoint. `address`: the console's URL.
+
+    `secret`: the client's own; empty: a public client, with PKCE alone.
+    """
 
     terms: Terms
     address: Callable[[], str]
@@ -75,7 +78,7 @@ class Login:
         self._provider = Provider(replace(self.terms, audience=self.terms.client))
 
     async def __call__(self, request: Request) -> Response:
-        """To the provider, or back from it. Errors: Problem, Refusal, Unavailable."""
+        """Send the browser to the provider, or receive it back from there. Errors: Problem, Refusal, Unavailable."""
         if request.url.path == BACK:
             return await self._back(request)
         if request.method != "GET" or request.headers.get("sec-fetch-mode", "navigate") != "navigate":
@@ -134,7 +137,7 @@ class Login:
         return response
 
     async def _token(self, code: str, verifier: str) -> str:
-        """The identity's. Errors: Problem 403, Unavailable."""
+        """Return the identity token. Errors: Problem 403, Unavailable."""
         where = _endpoint(await self._provider.endpoints(), "token_endpoint")
         given = {
             "grant_type": "authorization_code",
@@ -169,7 +172,7 @@ class Login:
         return self.address().startswith("https://")
 
     def _cookie(self, secret: str) -> str:
-        """With no secret the one that takes it away."""
+        """Return the cookie header; without a secret the one that removes it."""
         return cookie(secret, _SECONDS, secure=self._secure, name=_COOKIE)
 
     def _forget(self) -> None:
@@ -185,7 +188,7 @@ def _endpoint(known: Mapping[str, object], name: str) -> str:
 
 
 def _page(request: Request) -> str:
-    """The page of ours that was asked for; never another's."""
+    """Return the console's page that was asked for, never another site's."""
     path = request.scope["raw_path"].decode("latin-1")
     if not re.fullmatch(r"/[A-Za-z0-9._~%-][A-Za-z0-9._~%/-]*", path) or path.startswith("/login"):
         return "/"

@@ -1,4 +1,4 @@
-"""What views make for a terminal (views/), as HTML: the same sentences, tables and facts on the page as there."""
+"""Writes views as HTML: the page has the same sentences, tables and facts as the terminal."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _LINKS = {"CLUSTER": "/clusters/", "TEAM": "/teams/"}
 
 
 def place(kind: str, *names: str) -> str:
-    """A path of the console, whatever the names hold."""
+    """Return a path of the console, with the names escaped."""
     return "/" + "/".join([kind, *(quote(name, safe="") for name in names)])
 
 
 def markup(parts: Iterable[RenderableType], label: str = "") -> Markup:
-    """All of them, one below the other; what was an empty line is the distance between blocks.
+    """Return all parts as blocks, one below the other; empty lines become the space between them.
 
-    `label`: of the tables among them, for who does not see where they stand.
+    `label`: the tables' name for screen readers.
     """
     return Markup("\n").join(
         _part(part, label) for part in parts if not (isinstance(part, Text) and not part.plain.strip())
@@ -62,7 +62,7 @@ def _part(part: RenderableType, label: str) -> Markup:
 
 
 def group_digits(text: str) -> str:
-    """A cell of counts, as sentences have them: 1,024/1,024, at most 2,352."""
+    """Write a cell of counts with its digits in groups, as sentences do: 1,024/1,024, at most 2,352."""
     return _COUNT.sub(lambda digits: number(int(digits[0])), text)
 
 
@@ -90,7 +90,7 @@ def table(grid: Grid, caption: str = "", label: str = "") -> Markup:
 
 
 def _heading(name: str) -> str:
-    """As in a sentence, whether it came in capitals or not."""
+    """Write a column's name as in a sentence, even if it came in capitals."""
     return " ".join("GPUs" if word.lower() == "gpus" else word for word in name.capitalize().split(" "))
 
 
@@ -109,7 +109,7 @@ def _cell(column: Column, text: Text, _: bool) -> Markup:
 
 
 def sentence(text: Text) -> Markup:
-    """With its styles as classes, and commands as code."""
+    """Write a sentence: its styles become classes, and its commands code."""
     pieces = list[Markup]()
     for start, end, style in _runs(text):
         piece = _with_code(text.plain, start, end)
@@ -121,7 +121,7 @@ def sentence(text: Text) -> Markup:
 
 
 def _runs(text: Text) -> Sequence[tuple[int, int, str]]:
-    """Its pieces in order, each with its style. Ours never lie over one another."""
+    """Return its pieces in order, each with its style. Our styles never overlap."""
     found, at = list[tuple[int, int, str]](), 0
     for span in sorted(text.spans):
         if span.start > at:
@@ -135,7 +135,7 @@ def _runs(text: Text) -> Sequence[tuple[int, int, str]]:
 
 
 def _with_code(plain: str, start: int, end: int) -> Markup:
-    """A piece of the text; commands that lie in it whole are code, without their quotes."""
+    """Write a piece of the text; commands that are whole in it become code, without their quotes."""
     pieces, at = list[Markup](), start
     for first, last in commands_in(plain):
         if first < start or last > end:

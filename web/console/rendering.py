@@ -1,4 +1,4 @@
-"""Pages from templates. What people and other systems wrote is escaped, always."""
+"""Renders pages from templates. Text that people and other systems wrote is always escaped."""
 
 from __future__ import annotations
 
@@ -50,23 +50,23 @@ def _environment() -> jinja2.Environment:
 
 
 def page(template: str, values: Mapping[str, Any], status: int = 200) -> Response:
-    """One page, whole."""
+    """Render one whole page."""
     text = _environment().get_template(template).render(values)
     return Response(text, status, headers={**HEADERS, "cache-control": "no-store"}, media_type="text/html")
 
 
 def download(made: Download) -> Response:
-    """A file to keep; nothing of it is shown as a page of ours."""
+    """Return a file to download, which the browser never shows as a page of ours."""
     name = quote(made.name, safe="")
     headers = {**HEADERS, "cache-control": "no-store", "content-disposition": f"attachment; filename*=UTF-8''{name}"}
     return Response(made.text, headers=headers, media_type=made.kind)
 
 
 def compress(request: Request, response: Response) -> Response:
-    """A page as the browser takes it: smaller where it came of itself or from a page of ours.
+    """Compress a page where the browser asked for it by itself or from a page of ours.
 
-    Nobody else can have it asked for again and again with guesses, to learn from its length what is on it
-    (BREACH; docs/adr/0065-the-console.md).
+    Otherwise another site could request it again and again with guesses, and learn its content from its length (BREACH;
+    docs/adr/0065-the-console.md).
     """
     own = request.headers.get("sec-fetch-site", "") in ("same-origin", "none")
     whole = type(response) is Response and response.media_type == "text/html" and len(response.body) > _WORTH_IT
@@ -78,14 +78,14 @@ def compress(request: Request, response: Response) -> Response:
 
 
 def _number(value: object) -> object:
-    """A count as everywhere; what is none stays as it is."""
+    """Write a count with its digits in groups; anything else stays."""
     if isinstance(value, str):
         return group_digits(value)
     return number(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _sentence(text: str) -> Markup:
-    """One line of text, commands in it as code."""
+    """Write one line of text, with its commands as code."""
     return sentence(line(text))
 
 
@@ -95,12 +95,12 @@ def _digest(name: str) -> str:
 
 
 def static_path(name: str) -> str:
-    """Its path, with what it holds: a browser keeps it for good, and asks for another one once it is another one."""
+    """Return the path with the file's digest: browsers keep it for good, and a changed file has another path."""
     return f"/static/{name}?{_digest(name)}" if (STATIC / name).is_file() else ""
 
 
 def static(name: str, *, compressed: bool = False) -> Response | None:
-    """A file of ours; None where there is none. `compressed`: the browser takes gzip."""
+    """Return a file of ours; None where there is none. `compressed`: the browser takes gzip."""
     file = STATIC / name
     if file.suffix not in _TYPES or ".." in name.split("/") or not file.is_file():
         return None

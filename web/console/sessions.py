@@ -1,8 +1,8 @@
-"""Who is at a browser: sessions of twelve hours, and links that begin one.
+"""Sessions of browsers, which last twelve hours, and links that begin one.
 
-Sessions are this process's own: whoever comes to another front, or to this one after it was started anew, logs in
-again. Of a session and of a link the hash alone is kept, so that what reads this process's memory by a mistake of ours
-begins none. Source: docs/adr/0065-the-console.md.
+Sessions belong to this process: at another front, or after a restart, a person logs in again. Only the hashes of
+sessions and links are kept, so that a leak of this process's memory begins none. Source:
+docs/adr/0065-the-console.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BYTES = 32
 
 @dataclass
 class Session:
-    """One browser's. `said`: sentences to show on the next page, once."""
+    """One browser's session. `said`: sentences to show on the next page, once."""
 
     principal: Principal
     until: float
@@ -38,9 +38,9 @@ class Session:
 
     @property
     def form_token(self) -> str:
-        """What a form of ours carries, and a page of somebody else's does not know; written otherwise each time.
+        """The secret of our forms, which another site's page does not know; it is written differently each time.
 
-        So the length of a compressed page tells nothing of it (BREACH): a pad, and the token under the pad.
+        So the length of a compressed page says nothing about it (BREACH): it is a pad, and the token under the pad.
         """
         pad = secrets.token_bytes(_BYTES)
         return (pad + _under(pad, self._token)).hex()
@@ -57,15 +57,16 @@ class Session:
         return hmac.new(self.secret, b"form", hashlib.sha256).digest()
 
     def take_sentences(self) -> list[str]:
-        """What is to be said on this page, and on no later one."""
+        """Return the sentences for this page, and forget them."""
         found, self.said = self.said, []
         return found
 
 
 def seconds_of(principal: Principal) -> float:
-    """How long a session of theirs counts: whose groups a provider told, as long as these count (docs/access.md).
+    """Return how long the session lasts: where a provider gave the groups, only as long as these count
+    (docs/access.md).
 
-    Then the browser is sent there once more, which nobody notices who is still logged in there.
+    Then the browser goes to the provider again, which nobody notices who is still logged in there.
     """
     return GROUPS_SECONDS if principal.groups else SESSION_SECONDS
 
@@ -77,7 +78,7 @@ class Sessions:
         self._links: dict[str, tuple[Principal, float]] = {}
 
     def begin(self, principal: Principal) -> str:
-        """The browser's secret. Errors: Refusal where there are too many."""
+        """Begin a session; return the browser's secret. Errors: Refusal where there are too many."""
         self._forget()
         own = [key for key, one in self._by_hash.items() if one.principal.human == principal.human]
         for key in own[: max(0, len(own) - _MOST_OF_ONE + 1)]:
@@ -89,7 +90,7 @@ class Sessions:
         return secret
 
     def session_of(self, secret: str) -> Session | None:
-        """None for one that never was, has ended, or is over."""
+        """Return the secret's session; None where it never existed or has ended."""
         found = self._by_hash.get(hash_of(secret)) if secret else None
         return found if found is not None and self._clock() < found.until else None
 
@@ -97,21 +98,21 @@ class Sessions:
         self._by_hash.pop(hash_of(secret), None)
 
     def end_all_of(self, principal: Principal) -> int:
-        """Of this human, in every browser; how many ended."""
+        """End this person's sessions in every browser; return how many ended."""
         own = [key for key, one in self._by_hash.items() if one.principal.human == principal.human]
         for key in own:
             del self._by_hash[key]
         return len(own)
 
     def link(self, principal: Principal) -> str:
-        """A word that begins one session, once and soon."""
+        """Return a word that begins one session, once and soon."""
         self._forget()
         word = secrets.token_urlsafe(_BYTES)
         self._links[hash_of(word)] = (principal, self._clock() + LINK_SECONDS)
         return word
 
     def by_link(self, word: str) -> Principal | None:
-        """Whose link it is, which is used up now; None where it is none any more."""
+        """Use up the link; return its owner, or None where it is not valid any more."""
         found = self._links.pop(hash_of(word), None)
         return found[0] if found is not None and self._clock() < found[1] else None
 
@@ -126,5 +127,5 @@ def _under(pad: bytes, token: bytes) -> bytes:
 
 
 def hash_of(secret: str) -> str:
-    """What is kept of a secret that a browser has."""
+    """Return the hash of a browser's secret, which is all that is kept of it."""
     return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,8 +1,8 @@
-"""What draws the pictures of the pages, fetched from its registry: `python -m web.console.vendor`.
+"""Fetches the library that draws the pages' pictures from its registry: `python -m web.console.vendor`.
 
-The pin (vendor.json) names one archive and its hash, and of that the files that are wanted, each with its own. What is
-there already and right stays; of what is wrong nothing is written. Without them pages have their tables. Nothing but
-the standard library is needed: the wheel's build runs this as well. Source: docs/adr/0065-the-console.md.
+The pin (vendor.json) names one archive and its hash, and the files to take from it, each with its own. Files that are
+already right stay; a wrong archive or file is not written. Without the library pages have only their tables. It needs
+only the standard library, because the wheel's build runs it too. Source: docs/adr/0065-the-console.md.
 """
 
 from __future__ import annotations
@@ -27,22 +27,25 @@ _MOST_BYTES = 10_000_000
 
 
 class NotVendored(Exception):
-    """In a sentence: what was wrong."""
+    """The library could not be fetched; the message says why in a sentence."""
 
 
 def integrity(data: bytes, of: str = "sha512-") -> str:
-    """As the registry writes it: the algorithm's name and the digest in base64. Errors: ValueError for no such one."""
+    """Return the hash as the registry writes it: algorithm and base64 digest.
+
+    Errors: ValueError for an unknown algorithm.
+    """
     name = of.partition("-")[0]
     return f"{name}-{base64.b64encode(hashlib.new(name, data).digest()).decode()}"
 
 
 def is_there(pin: Mapping[str, Any], folder: Path = FOLDER) -> bool:
-    """Whether each file is in the folder as it is pinned."""
+    """Return whether the folder has each pinned file."""
     return all(_is(folder / Path(name).name, right) for name, right in pin["files"].items())
 
 
 def vendor(pin: Mapping[str, Any], fetch: Callable[[str], bytes], folder: Path = FOLDER) -> bool:
-    """All files of the pin lie in the folder; whether any was written. Errors: NotVendored, and nothing is written."""
+    """Write all files of the pin; return whether any was missing. Errors: NotVendored, and nothing is written."""
     if is_there(pin, folder):
         return False
     what = f"{pin['name']} {pin['version']}"
@@ -62,7 +65,7 @@ def vendor(pin: Mapping[str, Any], fetch: Callable[[str], bytes], folder: Path =
 
 
 def _files(data: bytes, wanted: Mapping[str, str], what: str) -> dict[str, bytes]:
-    """By name, without the folders of the archive. Errors: NotVendored."""
+    """Return the wanted files by name, without the archive's folders. Errors: NotVendored."""
     found = dict[str, bytes]()
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
@@ -85,7 +88,7 @@ def _is(file: Path, right: str) -> bool:
 
 
 def _fetched(url: str) -> bytes:
-    """Errors: OSError."""
+    """Fetch the archive. Errors: OSError."""
     if not url.startswith("https://"):
         raise OSError(f"{url} is not https://")
     with urllib.request.urlopen(url, timeout=_SECONDS) as answer:  # noqa: S310 - https alone
@@ -94,7 +97,7 @@ def _fetched(url: str) -> bytes:
 
 
 def main() -> None:
-    """Says what went wrong and ends well all the same: pages can do without."""
+    """Fetch the library; report a failure, but exit with 0: pages work without it."""
     pin = json.loads(PIN.read_text())
     try:
         if vendor(pin, _fetched):

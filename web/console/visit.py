@@ -1,4 +1,4 @@
-"""One look of one person at one page: who they are, what they asked for, and how the page asks on."""
+"""One visit of one person to one page: who they are, what they asked for, and how the page reads on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PATIENCE_SECONDS = 15.0
 
 
 class Page(NamedTuple):
-    """What is to be shown: a template, and what it says."""
+    """A page to show: its template and values."""
 
     template: str
     title: str
@@ -31,13 +31,13 @@ class Page(NamedTuple):
 
 
 class Elsewhere(NamedTuple):
-    """The browser is to go there."""
+    """A redirect of the browser."""
 
     path: str
 
 
 class Download(NamedTuple):
-    """A file for whoever looks, under this name."""
+    """A file to download, under this name."""
 
     name: str
     kind: str
@@ -46,7 +46,10 @@ class Download(NamedTuple):
 
 @dataclass
 class Visit:
-    """`query`: of the address. `form`: what a form of ours sent; empty: it is a look."""
+    """One request for a page. `query`: the address's.
+
+    `form`: the fields of a form of ours; empty: the visitor only reads.
+    """
 
     giving: Giving
     principal: Principal
@@ -64,31 +67,31 @@ class Visit:
 
     @property
     def without_form(self) -> Visit:
-        """The same look without the form: what is asked then repeats nothing of it."""
+        """Return the visit without its form, for questions after a command."""
         return replace(self, form={}, key="")
 
     def add_sentence(self, sentence: str) -> None:
-        """It stands on the next page."""
+        """Show the sentence on the next page."""
         if self.session is not None:
             self.session.said.append(sentence)
 
     async def name(self) -> str:
-        """Whoever the access file says that this is: how others name them."""
+        """Return the visitor's name in the access file, which others use too."""
         return (await self.giving.principal_for(self.principal, by_method()["audit"])).name
 
     async def call(self, method: str, **found: Any) -> Any:
-        """An operation of the door, as far as they may. Errors: Problem 403, those of the operation."""
+        """Call an operation of the door, with the visitor's rights. Errors: Problem 403, those of the operation."""
         return await self.giving.give(await self._asking(by_method()[method], found))
 
     async def ask(self, question: Question[_AnswerT]) -> _AnswerT:
-        """The same of a question to the desk."""
+        """Ask the desk a question, with the visitor's rights. Errors: Problem 403, those of the question."""
         operation = by_question()[question.kind]
         who = await self.giving.principal_for(self.principal, operation)
         answer: _AnswerT = await self.giving.give(question_asking(who, operation, question, self.key))
         return answer
 
     async def try_call(self, method: str, **found: Any) -> tuple[Any, str]:
-        """The answer, and why there is none: a page says what it can."""
+        """Return the answer, and why there is none: a page shows what it can."""
         return await self.try_read(self.call(method, **found))
 
     async def try_ask(self, question: Question[_AnswerT]) -> tuple[_AnswerT | None, str]:
@@ -97,7 +100,7 @@ class Visit:
     async def try_read(
         self, reading: Awaitable[_AnswerT], seconds: float = _PATIENCE_SECONDS
     ) -> tuple[_AnswerT | None, str]:
-        """What was read, and why it was not, in so much time."""
+        """Return what was read in so much time, and why nothing was."""
         try:
             return await asyncio.wait_for(reading, seconds), ""
         except TimeoutError:
@@ -110,7 +113,7 @@ class Visit:
         return None, why
 
     async def why_not(self, method: str, **found: Any) -> str:
-        """Why they may not, by the table of rights, or for whom it would wait; empty: they may."""
+        """Return why the visitor may not, or for whom the command would wait, by their rights; empty: they may."""
         try:
             judged = await self.giving.judge(await self._asking(by_method()[method], found))
         except BackstopError as error:
@@ -125,5 +128,5 @@ class Visit:
 
 
 def why_of(error: BaseException) -> str:
-    """In a sentence, what somebody is told of a failure."""
+    """Return an error's sentence for a visitor."""
     return error.detail if isinstance(error, Problem) else getattr(error, "message", str(error))

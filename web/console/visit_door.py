@@ -1,4 +1,4 @@
-"""The door as whoever looks has it: what is made of several questions, each of them judged by their rights."""
+"""A visitor's door: calls that take several questions, each judged by the visitor's rights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AnswerT = TypeVar("_AnswerT")
 
 
 class _ByVisit(Composed):
-    """Methods that are no question go through the visit too: whoever may not is told so, as on any page."""
+    """A door whose methods go through the visit: a visitor without the right gets the usual refusal."""
 
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
@@ -37,5 +37,5 @@ class _ByVisit(Composed):
 
 
 def door_of(visit: Visit) -> Backstop:
-    """For what reads through a door: lists in pages, the weekly report. It gives no command."""
+    """Return a door for code that reads: lists in pages, the weekly report. It gives no command."""
     return cast("Backstop", _ByVisit(visit))

@@ -1,5 +1,6 @@
-"""Does what a button or a slash command asks, for a person who is known, by the same door as pages and the API
-(web/authorized_calls.py), and answers in the same words.
+"""Carries out a button or a slash command for a known person.
+
+It uses the same door as pages and the API (web/authorized_calls.py), and answers in the same words.
 """
 
 from __future__ import annotations
@@ -48,21 +49,21 @@ HELP = (
 
 
 class Reply(NamedTuple):
-    """`at`: where Slack takes it."""
+    """An answer. `at`: the address where Slack takes it."""
 
     at: str
     message: Message
 
 
 class Caller(NamedTuple):
-    """Who presses or types: as Slack and as the access file names them, and how they ask on."""
+    """The person who presses or types, by their names in Slack and in the access file, and their visit."""
 
     slack: SlackPerson
     name: str
     visit: Visit
 
     async def command(self, cluster: str, command: Command, **said: str) -> CommandAnswer:
-        """Errors: BackstopError, Problem: nothing was done."""
+        """Give a command to a rollout. Errors: BackstopError, Problem: nothing was done."""
         request = fill_model(CommandRequest, actor=self.name, **said)
         answer: CommandAnswer = await self.visit.call("command", cluster=cluster, command=command, request=request)
         return answer
@@ -74,7 +75,7 @@ class Caller(NamedTuple):
 
 @dataclass
 class Acts:
-    """Of one front. `secret`: reads Slack's signing secret; `page`: where people look in a browser, empty: nowhere."""
+    """One front's actions. `secret`: reads Slack's signing secret; `page`: the console's URL, empty: none."""
 
     secret: Callable[[], str]
     page: str = ""
@@ -86,7 +87,7 @@ class Acts:
     # --- buttons ------------------------------------------------------------------------------------
 
     async def press(self, who: Caller, given: Pressed) -> list[Reply]:
-        """Errors: BackstopError, Problem: nothing was done."""
+        """Carry out a pressed button. Errors: BackstopError, Problem: nothing was done."""
         if given.button == SURE:
             return await self._sure(who, given)
         try:
@@ -106,7 +107,7 @@ class Acts:
         ]
 
     async def _approve(self, who: Caller, given: Pressed, press: Press) -> list[Reply]:
-        """Shows what the plan does now, and asks."""
+        """Show what the plan does now, and ask."""
         ahead: Ahead = await who.visit.call("ahead", cluster=press.cluster)
         if refusal := ahead.refusal(Command.APPROVE, ""):
             raise Refusal(f"{Command.APPROVE} is not possible while {press.cluster} is {ahead.stage}: {refusal}")
@@ -125,7 +126,7 @@ class Acts:
         return [Reply(given.reply_at, messages.to_one(*shown, messages.plain_block(ask), button, text=ask))]
 
     async def _object(self, who: Caller, given: Pressed, press: Press) -> list[Reply]:
-        """Asks for the reason."""
+        """Ask for the objection's reason."""
         if why := await who.why_not(press.cluster, Command.OBJECT, team=press.team, reason="asked ahead"):
             raise Refusal(why)
         ask = f"Why does {press.team} object to the rollout in {press.cluster}?"
@@ -142,7 +143,7 @@ class Acts:
         return [Reply(given.reply_at, await self.status(who, press.cluster))]
 
     async def _sure(self, who: Caller, given: Pressed) -> list[Reply]:
-        """The second press: it is done."""
+        """Carry out the second press."""
         asked = sure_of(given.value, self.secret(), who.slack, self.clock())
         press = asked.press
         if press.act is Act.APPROVE:
@@ -158,7 +159,7 @@ class Acts:
         return replies
 
     def _signed(self, who: Caller, given: Pressed, press: Press) -> str:
-        """The value of the second button. Errors: Refusal."""
+        """Return the value of the second button. Errors: Refusal."""
         notice = messages.answered_notice(given.message)
         if notice is not None:
             self.notices[given.reply_at] = notice
@@ -170,13 +171,13 @@ class Acts:
         return sure.sign(self.secret())
 
     def _told(self, at: str, notice: Answered | None, press: Press, said: str) -> Reply:
-        """In the channel: under the notice where that is known, else beside it."""
+        """Return the channel's message: under the notice where that is known, else beside it."""
         return Reply(at, messages.to_all(said) if notice is None else notice.with_done(said, press).message)
 
     # --- slash commands -----------------------------------------------------------------------------
 
     async def type_command(self, who: Caller, given: Typed) -> Message:
-        """Errors: BackstopError, Problem: nothing was done."""
+        """Carry out a slash command. Errors: BackstopError, Problem: nothing was done."""
         words, _ = _split(given.text, 4)
         command = words[0].lower() if words else "help"
         match command, len(words):
@@ -196,7 +197,7 @@ class Acts:
         raise BadInput(f"Slack has no such command. {HELP}")
 
     async def _why(self, who: Caller, team: str, cluster: str = "", gpus: str = "") -> Message:
-        """As `backstop why` says it; of one cluster every reason."""
+        """Answer as `backstop why` does; for one cluster with every reason."""
         wanted = number("GPUS", gpus) if gpus else None
         answers = await who.visit.ask(fill_model(WhyNot, team=team, cluster=cluster, gpus=wanted))
         if not answers.teams:
@@ -215,7 +216,7 @@ class Acts:
         )
 
     async def status(self, who: Caller, cluster: str) -> Message:
-        """As `backstop status` says it, with a button where a plan awaits an approval."""
+        """Answer as `backstop status` does, with a button where a plan awaits an approval."""
         status: RolloutStatus = await who.visit.call("status", cluster=cluster)
         visit = who.visit
         (could, _), (ahead, _) = await asyncio.gather(
@@ -246,18 +247,18 @@ async def _nothing(value: Any) -> tuple[Any, str]:
 
 
 def _by(cluster: str, answer: CommandAnswer, who: Caller) -> str:
-    """For the channel: what was done, by whom and when."""
+    """Say to the channel what was done, by whom and when."""
     return f"{cluster}: {answer.said}, by {who.name} at {moment(who.visit.now)}."
 
 
 def _undoable(cluster: str, answer: CommandAnswer) -> str:
-    """For who did it: what follows, and how it is undone."""
+    """Say to the person who did it what follows, and how to undo it."""
     undo = f" {answer.undo}." if answer.undo else ""
     return f"{cluster}: {answer.said}.{undo}"
 
 
 def _split(text: str, most: int) -> tuple[list[str], str]:
-    """The first words, and what comes after them as it was typed. Slack makes curled quotes of straight ones."""
+    """Return the first words, and the rest as it was typed. Slack turns straight quotes into curled ones."""
     rest, words = text.replace("“", '"').replace("”", '"').strip(), list[str]()
     while rest and len(words) < most:
         found = _WORD.match(rest)
@@ -273,5 +274,5 @@ def _quoted(name: str) -> str:
 
 
 def _consequence(command: Command) -> str:
-    """What follows, without the first sentence, which says what the command is."""
+    """Return the command's summary without the first sentence, which repeats its name."""
     return ROLLOUT_ROWS[command].summary.partition(". ")[2]

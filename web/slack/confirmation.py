@@ -1,7 +1,7 @@
 """Signs and checks the confirmation button of a command that asks first: which command, for whom, until when.
 
 Slack returns a button's value as it was sent, but anybody who knows a webhook's address can send one. So the value is
-signed, with a key that is made of the signing secret and that every front of the installation has; no front has to
+signed with a key that is made of the signing secret and that every front of the installation has; no front has to
 keep anything. Source: docs/adr/0075.
 """
 
@@ -23,7 +23,7 @@ _MAC_CHARS = 64
 
 
 class Sure(Model):
-    """`back`: where the notice it all began with is answered; empty: nowhere."""
+    """The content of a confirmation button. `back`: where the original notice is answered; empty: nowhere."""
 
     press: Press
     workspace: str = Field(max_length=32)
@@ -32,7 +32,7 @@ class Sure(Model):
     back: str = Field(default="", max_length=500)
 
     def sign(self, secret: str) -> str:
-        """Errors: Refusal for names that are too long for a button."""
+        """Return the button's value. Errors: Refusal for names that are too long for a button."""
         text = self.model_dump_json(exclude_defaults=True)
         if len(text) + _MAC_CHARS > VALUE_CHARS:
             raise Refusal(
@@ -42,7 +42,7 @@ class Sure(Model):
 
 
 def sure_of(value: str, secret: str, who: SlackPerson, now: float) -> Sure:
-    """What was asked, of whom it was asked, not long ago. Errors: BadInput, Refusal."""
+    """Return the question that this person was asked recently. Errors: BadInput, Refusal."""
     mac, text = value[:_MAC_CHARS], value[_MAC_CHARS:]
     if not hmac.compare_digest(_mac(secret, text).encode(), mac.encode(errors="replace")):
         raise BadInput("this button is not from Backstop")

@@ -1,8 +1,8 @@
-"""Where Slack's requests come in: POST /slack/interactive for buttons, POST /slack/command for the slash command.
+"""Receives Slack's requests: POST /slack/interactive for buttons, POST /slack/command for the slash command.
 
-Theory of operation. Slack wants an answer within three seconds and takes the true one later at an address of its own.
-So a request is checked whole (size, signature, time, that it is new, form), then the work is begun beside. Nothing that
-is checked here says that somebody may do anything: it says who they are, and the door judges them as it does everybody.
+Theory of operation. Slack wants an answer within three seconds, and takes the real one later at an address of its own.
+So the request is checked whole (size, signature, time, that it is new, form), then the work goes on in the background.
+These checks give nobody a right: they say who it is, and the door judges them as everybody else.
 Source: docs/adr/0074 to 0076.
 """
 
@@ -43,7 +43,7 @@ _GOODBYE_SECONDS = 5.0
 
 @dataclass
 class SlackTerms:
-    """What the front's settings say. `replies`: origins where answers may go; `page`: where the console is found."""
+    """The front's settings for Slack. `replies`: origins where answers may go; `page`: the console's URL."""
 
     secret: SigningSecret
     replies: tuple[str, ...] = REPLIES
@@ -66,7 +66,7 @@ class SlackDesk:
         return Acts(self.signatures.secret, self.terms.page)
 
     async def answer(self, request: Request) -> Response:
-        """Errors: Problem, BackstopError: nothing was done."""
+        """Answer a request. Errors: Problem, BackstopError: nothing was done."""
         path = request.scope["path"]
         if path not in (INTERACTIVE, COMMAND):
             raise not_found(f"Slack must send its requests to {INTERACTIVE} and {COMMAND}")
@@ -115,19 +115,19 @@ class SlackDesk:
         return JSONResponse(messages.to_one(text="Looking…"))
 
     def _begun(self, work: Coroutine[Any, Any, list[Reply]]) -> asyncio.Task[list[Reply]]:
-        """It goes on whoever waits for it."""
+        """Start the work, which goes on if its caller stops waiting."""
         task = asyncio.create_task(work)
         self._working.add(task)
         task.add_done_callback(self._working.discard)
         return task
 
     async def finish(self) -> None:
-        """What is under way has a moment to end in."""
+        """Give the work under way a moment to end."""
         if self._working:
             await asyncio.wait(set(self._working), timeout=_GOODBYE_SECONDS)
 
     async def _work(self, given: Pressed | Typed, mark: str) -> list[Reply]:
-        """What is to be said, whatever came of it."""
+        """Return the answers, whether the work succeeds or fails."""
         try:
             replies = await self._done(given, mark)
         except Exception as error:
@@ -143,7 +143,10 @@ class SlackDesk:
         return await self.acts.press(who, given)
 
     async def _caller(self, slack: SlackPerson, mark: str) -> Caller:
-        """Whoever the access file says that this is. Errors: Refusal for one whom it does not name; Unavailable."""
+        """Return the person as the access file names them.
+
+        Errors: Refusal for one whom it does not name; Unavailable.
+        """
         if not await self.giving.rights.in_force():
             raise Refusal(
                 "no access file is in force, so Backstop knows nobody in Slack: import one that names their "
@@ -171,7 +174,7 @@ def _said_of(error: Exception, given: Pressed | Typed) -> str:
 
 
 def _does(given: Pressed | Typed) -> bool:
-    """Whether it would have changed something: a question that is not answered has left nothing undone."""
+    """Return whether the request would have changed something; an unanswered question leaves nothing undone."""
     return isinstance(given, Pressed) or given.text.split(maxsplit=1)[:1] in (["ack"], ["object"])
 
 

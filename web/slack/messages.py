@@ -1,7 +1,7 @@
-"""Messages as Slack takes them: sentences, what the command line prints, questions back, an answered notice.
+"""Messages in Slack's form: sentences, what the command line prints, questions, an answered notice.
 
 All text is escaped (activities/notices/buttons.py): no name and no reason becomes a mention, a link or a channel. A
-sentence stands in a block of plain text, where stars and underscores are themselves.
+sentence is in a block of plain text, where stars and underscores are ordinary.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REASON = "backstop.reason"
 
 
 def to_one(*blocks: dict[str, Any], text: str) -> Message:
-    """For whoever asked alone; what stands in the channel stays. `text`: what a notification says."""
+    """Return a message for the caller alone; the channel's stays. `text`: the notification's."""
     return {
         "response_type": "ephemeral",
         "replace_original": False,
@@ -37,12 +37,12 @@ def to_one(*blocks: dict[str, Any], text: str) -> Message:
 
 
 def in_place(text: str) -> Message:
-    """A question of ours is answered: the sentence stands in its place."""
+    """Return the sentence that replaces our question."""
     return {"replace_original": True, "text": slack_text(text)[:_PIECE], "blocks": [plain_block(text)]}
 
 
 def to_all(text: str) -> Message:
-    """Another message in the channel."""
+    """Return another message for the channel."""
     shown = {"text": slack_text(text)[:_PIECE], "blocks": [plain_block(text)]}
     return {"response_type": "in_channel", "replace_original": False, **shown}
 
@@ -57,7 +57,7 @@ def plain_block(text: str, block_id: str = "") -> dict[str, Any]:
 
 
 def print_blocks(parts: Iterable[RenderableType]) -> list[dict[str, Any]]:
-    """What views make for a terminal, in letters of one width. What is too long ends with a line that says so."""
+    """Write views in a monospaced block. A text that is too long ends with a line that says so."""
     out = io.StringIO()
     console = Console(
         file=out, width=_WIDTH, color_system=None, force_terminal=False, markup=False, emoji=False, highlight=False
@@ -83,7 +83,7 @@ def print_blocks(parts: Iterable[RenderableType]) -> list[dict[str, Any]]:
 
 
 def buttons(*presses: Press) -> list[dict[str, Any]]:
-    """As under a notice."""
+    """Return the same buttons as under a notice."""
     return blocks_of((ButtonRow(presses[0].cluster, presses),))
 
 
@@ -95,7 +95,7 @@ def link(url: str, text: str) -> dict[str, Any]:
 
 
 def sure_button(label: str, value: str, *, danger: bool = False) -> dict[str, Any]:
-    """The button that does it."""
+    """Return the button that carries the command out."""
     button = {
         "type": "button",
         "action_id": SURE,
@@ -112,21 +112,21 @@ def asks_reason(label: str) -> dict[str, Any]:
 
 
 class Answered(NamedTuple):
-    """A notice in a channel: its words as they were, who has answered it so far, and what can be answered still."""
+    """A notice in a channel: its original words, the answers so far, and the buttons that are left."""
 
     words: Mapping[str, str]
     done: tuple[str, ...]
     rows: tuple[ButtonRow, ...]
 
     def with_done(self, said: str, press: Press) -> Answered:
-        """`press`: what needs no second answer of its kind; others may object too, and look."""
+        """Add an answer. Only the button of an acknowledgement or approval goes: others may still object, and look."""
         over = press.act in (Act.ACK, Act.APPROVE)
         rows = (ButtonRow(row.cluster, tuple(p for p in row.presses if not (over and p == press))) for row in self.rows)
         return Answered(self.words, (*self.done, said)[-_MOST_DONE:], tuple(row for row in rows if row.presses))
 
     @property
     def message(self) -> Message:
-        """In place of the notice."""
+        """The message that replaces the notice."""
         done = [plain_block(said, f"{_DONE}.{number}") for number, said in enumerate(self.done)]
         colour = {"color": self.words["color"]} if "color" in self.words else {}
         below = {**colour, "blocks": [*done, *blocks_of(self.rows)]}
@@ -137,7 +137,7 @@ _WORDS = {"title": 500, "text": 40_000, "color": 20}
 
 
 def answered_notice(message: Mapping[str, Any]) -> Answered | None:
-    """The notice that a button stood under, as Slack hands it back; None: it is none that a worker wrote."""
+    """Return the notice above a button, from Slack's copy; None: no worker wrote it."""
     attachments = message.get("attachments")
     if not isinstance(attachments, list) or len(attachments) != 2 or not all(isinstance(a, dict) for a in attachments):
         return None
@@ -153,12 +153,12 @@ def answered_notice(message: Mapping[str, Any]) -> Answered | None:
 
 
 def _as_it_was(text: str) -> str:
-    """Slack hands back what was escaped as it was sent; what it made of an address there is no link of ours."""
+    """Escape Slack's copy of our text again, so that a link that Slack made of an address stays text."""
     return text.replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _text_of(block: Mapping[str, Any]) -> str:
-    """Unescaped, as it was said."""
+    """Return the text without escapes."""
     inner = block.get("text")
     text = inner.get("text", "") if isinstance(inner, dict) else ""
     return str(text).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")

@@ -1,7 +1,7 @@
-"""What Slack sends, as far as it is read: a form, and in it for what is pressed a JSON document.
+"""Reads Slack's requests: a form, and for a button a JSON document in it.
 
 Source: docs.slack.dev, "block_actions payload" and "Implementing slash commands". Fields that are not named here are
-not looked at.
+ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ID = r"^[A-Z0-9]{0,32}$"
 
 
 class SlackPerson(NamedTuple):
-    """Whom Slack names, by its own ids."""
+    """A person, by Slack's own ids."""
 
     workspace: str
     user: str
@@ -72,7 +72,7 @@ class _Pressed(_Part):
 
 
 class Pressed(NamedTuple):
-    """A button. `typed`: what was typed beside it, by the names of the fields. `message`: that it stands under."""
+    """A pressed button. `typed`: the inputs beside it, by the fields' names. `message`: the one above it."""
 
     who: SlackPerson
     button: str
@@ -91,7 +91,7 @@ class Typed(NamedTuple):
 
 
 def read_press(form: Mapping[str, str], replies: tuple[str, ...]) -> Pressed:
-    """Errors: BadInput, Problem."""
+    """Read a pressed button. Errors: BadInput, Problem."""
     text = form.get("payload", "")
     if not text:
         raise BadInput("the form has no payload")
@@ -113,7 +113,7 @@ def read_press(form: Mapping[str, str], replies: tuple[str, ...]) -> Pressed:
 
 
 def read_typed(form: Mapping[str, str], replies: tuple[str, ...]) -> Typed:
-    """Errors: BadInput."""
+    """Read a slash command. Errors: BadInput."""
     who = SlackPerson(form.get("team_id", ""), form.get("user_id", ""))
     if not who.user or not all(re.fullmatch(_ID, one) for one in who):
         raise BadInput("user_id and team_id must be ids as Slack has them")
@@ -121,7 +121,7 @@ def read_typed(form: Mapping[str, str], replies: tuple[str, ...]) -> Typed:
 
 
 def _ours(url: str, replies: tuple[str, ...]) -> str:
-    """Where an answer may be sent to. Errors: BadInput for what leads elsewhere than to Slack."""
+    """Return the address for an answer. Errors: BadInput for one that does not lead to Slack."""
     plain = url.isascii() and url.isprintable() and " " not in url and "\\" not in url and len(url) <= _URL_CHARS
     if not plain or not any(url.startswith(f"{origin}/") for origin in replies):
         raise BadInput("response_url does not lead to Slack, so no answer is sent there")
@@ -129,7 +129,7 @@ def _ours(url: str, replies: tuple[str, ...]) -> str:
 
 
 def form_of(content_type: str, body: bytes) -> Mapping[str, str]:
-    """Errors: Problem 400, 415."""
+    """Read a form. Errors: Problem 400, 415."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind != _FORM:
         raise Problem(

@@ -1,4 +1,4 @@
-"""Answers that are sent to where Slack said that they go: its own address, over TLS, without redirects."""
+"""Sends answers to the address that Slack gave: its own, over TLS, without redirects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _sending: ContextVar[bool] = ContextVar("whether an answer is on its way", defau
 
 
 async def send(url: str, message: Message) -> bool:
-    """Whether Slack has taken it. What was done stays done where it has not; then the audit alone says so."""
+    """Send an answer; return whether Slack took it. If not, the command stays done, and only the audit shows it."""
     _sending.set(True)  # of this task alone
     why = ""
     for _ in range(_TRIES):
@@ -36,7 +36,10 @@ async def send(url: str, message: Message) -> bool:
 
 
 def _is_of_others(_: logging.LogRecord) -> bool:
-    """The HTTP client logs addresses, and these let whoever has them speak in the channel for half an hour."""
+    """Keep the HTTP client's lines about our own answers out of the log.
+
+    Anybody who reads their addresses could post to the channel for half an hour.
+    """
     return not _sending.get()
 
 

@@ -1,9 +1,8 @@
-"""Whether Slack sent a request, just now, and for the first time.
+"""Checks that Slack sent a request, just now, and for the first time.
 
-Slack signs `v0:TIMESTAMP:BODY` with the app's signing secret (HMAC-SHA256). What was taken once is known by its
-signature for as long as its time would count, so that it is not taken again here; at another front, or after this one
-was started anew, the command that it leads to is known to Temporal by the same mark. Source: docs.slack.dev,
-"Verifying requests from Slack".
+Slack signs `v0:TIMESTAMP:BODY` with the app's signing secret (HMAC-SHA256). The signature of an accepted request is
+kept for as long as its time counts, so that it is not accepted again here. At another front, or after a restart,
+Temporal knows the resulting command by the same mark. Source: docs.slack.dev, "Verifying requests from Slack".
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ _SIGNATURE = re.compile(r"v0=[0-9a-f]{64}", re.ASCII)
 
 
 def signature_of(secret: str, timestamp: str, body: bytes) -> str:
-    """As Slack writes it into X-Slack-Signature."""
+    """Return the value of X-Slack-Signature."""
     return "v0=" + hmac.new(secret.encode(), b"v0:%b:%b" % (timestamp.encode(), body), hashlib.sha256).hexdigest()
 
 
 class Signatures:
-    """Of one front. `secret`: reads the signing secret."""
+    """One front's accepted signatures. `secret`: reads the signing secret."""
 
     def __init__(self, secret: Callable[[], str], clock: Callable[[], float] = time.time) -> None:
         self._secret, self._clock = secret, clock
         self._seen: OrderedDict[str, float] = OrderedDict()
 
     def check(self, headers: Mapping[str, str], body: bytes) -> str:
-        """The mark of a request that Slack sent. Errors: Problem 401, 409 for one that was taken already, 503."""
+        """Return the mark of a request from Slack. Errors: Problem 401, 409 for a repeated one, 503."""
         timestamp, signature = headers.get("x-slack-request-timestamp", ""), headers.get("x-slack-signature", "")
         if not _STAMP.fullmatch(timestamp) or not _SIGNATURE.fullmatch(signature):
             raise _not_slack("the request has no valid X-Slack-Request-Timestamp and X-Slack-Signature")
@@ -60,14 +59,14 @@ class Signatures:
         return hashlib.sha256(signature.encode()).hexdigest()[:32]
 
     def secret(self) -> str:
-        """Errors: Problem 503: what is wrong with it is for `backstop doctor` to say."""
+        """Read the signing secret. Errors: Problem 503; `backstop doctor` says what is wrong with it."""
         try:
             return self._secret()
         except BackstopError:
             raise Unavailable("the front cannot read Slack's signing secret: `backstop doctor` says why") from None
 
     def _forget(self, now: float) -> None:
-        """What its time lets nobody repeat, and whatever is too many: Temporal knows these."""
+        """Forget signatures whose time is over, and the oldest of too many: Temporal knows these."""
         while self._seen and (
             len(self._seen) >= _MOST_SEEN or now - next(iter(self._seen.values())) > 2 * SKEW_SECONDS
         ):

@@ -1,4 +1,4 @@
-"""Which pages there are: each is asked for by the first word of its path."""
+"""All pages, by the first word of their paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may do what: the access file in force, who can, what waits for a second person, and who acted alone."""
+"""The access page: the file in force, who can do what, commands that wait for a second person, and who acted alone."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ async def _standing(visit: Visit, failed: str = "") -> Page:
 
 
 async def _alone(visit: Visit) -> tuple[Sequence[Emergency], str]:
-    """What somebody did alone, and no other admin has looked at."""
+    """Return what somebody did alone and no other admin has reviewed, and why that is unknown."""
     week = PastWeek(since=visit.now - _WEEK, until=visit.now, times=(visit.now,), within_seconds=3600)
     past, why = await visit.try_ask(week)
     return () if past is None else past.emergencies, why
 
 
 def _who_can(file: AccessFile, target: Target, command: str) -> list[RightLine]:
-    """Of each row of the table of rights whose key or deed has this text in it."""
+    """Return the rows of the table of rights whose key or text contains the command."""
     return [
         line
         for key, row in RIGHTS.items()
@@ -81,7 +81,7 @@ def _who_can(file: AccessFile, target: Target, command: str) -> list[RightLine]:
 
 
 async def _act(visit: Visit) -> Elsewhere | Page:
-    """An emergency is looked at, or an access file is confirmed."""
+    """Review an emergency, or confirm an access file; return the page after it."""
     done, failed = await try_work(visit, _acted(visit))
     if failed:
         return await _standing(visit.without_form, failed)
@@ -91,7 +91,7 @@ async def _act(visit: Visit) -> Elsewhere | Page:
 
 
 async def _acted(visit: Visit) -> str:
-    """Errors: BadInput, those of the questions."""
+    """Carry the form out. Errors: BadInput, those of the questions."""
     reason = visit.form.get("reason", "").strip()
     if confirm := visit.form.get("confirm", "").strip():
         return (await visit.ask(ImportAccess(confirm=confirm[:64], reason=reason))).said

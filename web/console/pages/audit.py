@@ -1,4 +1,4 @@
-"""Who did what: of one cluster, of the fleet rollouts or of access, with filters in the address, and as CSV."""
+"""The audit of one cluster, of the fleet rollouts or of access, with filters in the address, and as CSV."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CHAINS = {FLEET: "the fleet rollouts", ACCESS_CHAIN: "roles and tokens"}
 
 
 class Wanted(NamedTuple):
-    """What is in the address; what is empty leaves all."""
+    """The filters in the address; an empty one filters nothing."""
 
     cluster: str
     actor: str
@@ -37,7 +37,7 @@ class Wanted(NamedTuple):
 
     @property
     def address(self) -> str:
-        """The same page again."""
+        """The address of the same page."""
         return urlencode({name: value for name in _FIELDS if (value := getattr(self, name))})
 
     def holds(self, row: ChainedEntry) -> bool:
@@ -84,7 +84,7 @@ async def audit(visit: Visit) -> Page | Download:
 
 
 def _checked(wanted: Wanted, now: datetime) -> Wanted:
-    """Errors: BadInput naming the field and the value."""
+    """Read the filters. Errors: BadInput naming the field and the value."""
     if wanted.kind and wanted.kind not in set(AuditKind):
         raise BadInput(f"Kind must be one of {', '.join(AuditKind)}, not {wanted.kind!r}")
     return wanted._replace(begin=day_behind("Since", wanted.since, now)) if wanted.since else wanted

@@ -1,4 +1,4 @@
-"""Declared windows that are not over, what they will take, and a form that ends a window or all of a hold."""
+"""Declared windows that are not over, what they will take, and a form that ends a window or a hold."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def calendar(visit: Visit) -> Page | Elsewhere:
 
 
 async def _ended(visit: Visit, which: str, reason: str) -> str:
-    """`which`: the number of a window, a blank, and its cluster; or the source of a hold, which ends as one.
+    """End a window or a hold. `which`: a window's number, a blank, and its cluster; or a hold's source.
 
     Errors: BadInput, those of the question.
     """

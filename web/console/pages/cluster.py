@@ -1,4 +1,4 @@
-"""One cluster: where its rollout stands, what it waits for, and every command that there is with what it would do."""
+"""The page of one cluster: its rollout's state, what it waits for, and every command with its impact."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def _standing(visit: Visit, name: str) -> Page:
 
 
 def _track(status: RolloutStatus, could: Sequence[str]) -> list[dict[str, Any]]:
-    """The four stages, each with whether it is behind, here or ahead, what its gate waits for, and who may give it."""
+    """Return the four stages, each with its place, what its gate waits for, and who may give the next command."""
     here = status.stage if status.stage in _TRACK else None
     at = _TRACK.index(here) if here is not None else -1
     found = []
@@ -123,7 +123,7 @@ async def _buttons(visit: Visit, status: RolloutStatus | None, ahead: Ahead | No
 
 
 async def _why_not(visit: Visit, status: RolloutStatus, ahead: Ahead | None, command: Command) -> str:
-    """By the rollout's stage first, by its holds, then by the table of rights."""
+    """Return why a command cannot be given: by the rollout's stage, then its holds, then the table of rights."""
     if command is Command.APPROVE and ahead is not None and ahead.plan is None:
         return "nothing awaits an approval"
     if ahead is not None and (refusal := ahead.refusal(command, "given")):
@@ -139,7 +139,7 @@ async def _why_not(visit: Visit, status: RolloutStatus, ahead: Ahead | None, com
 
 
 async def _hardware(visit: Visit, name: str) -> dict[str, Any]:
-    """Its islands, and how large a block each could take."""
+    """Return the cluster's islands, and how large a block each could take."""
     found, why = await visit.try_ask(FlexOf(cluster=name))
     one = found[0] if found else None
     if one is None or one.health_at is None:
@@ -152,13 +152,13 @@ async def _hardware(visit: Visit, name: str) -> dict[str, Any]:
 
 
 def _windows(entries: Sequence[Entry], name: str, status: RolloutStatus | None, now: datetime) -> Sequence[Any]:
-    """What is declared and not over, and what it will take, as the rollout foretells it."""
+    """Return declared windows that are not over, and what the rollout expects them to take."""
     ahead = {} if status is None or not status.foretold else {name: status.foretold}
     return calendar_parts(entries, (), ahead, now) if entries else []
 
 
 def _entries(archived: ArchivePage) -> list[tuple[AuditEntry, int | None]]:
-    """The newest first, each with the first seal that has it under it, as far as the last seals say; None: none yet."""
+    """Return the newest archive entries, each with the first of the last seals that covers it; None: no seal yet."""
     oldest_first = list(reversed(archived.seals))
     newest = archived.rows[-_ENTRIES:]
     return [(r.entry, next((s.number for s in oldest_first if s.length >= r.seq), None)) for r in reversed(newest)]
@@ -170,7 +170,7 @@ def _entries(archived: ArchivePage) -> list[tuple[AuditEntry, int | None]]:
 async def _before(
     visit: Visit, name: str, command: Command, failed: str = "", reason: str = "", hold: str = ""
 ) -> Page:
-    """What it would lead to, and a form that asks for what it needs."""
+    """Return the page before a command: its impact, and a form for its fields."""
     status = await visit.call("status", cluster=name)
     ahead, silent = await visit.try_call("ahead", cluster=name)
     why_not = await _why_not(visit, status, ahead, command)
@@ -193,7 +193,7 @@ async def _before(
 
 
 def _liftable(status: RolloutStatus) -> list[tuple[str, str]]:
-    """What the form offers to resolve, each with its id; a pause is resumed instead, and a proposal is declined."""
+    """Return the holds that the form resolves, by id, and a proposal to decline. A pause is resumed instead."""
     holds = [h for h in (*status.holds, *status.recorded_objections) if h.kind is not HoldKind.PAUSED]
     named = [(h.id, f"{space_name(h.kind)}: {clean(h.reason)}") for h in holds]
     proposal = status.proposal
@@ -217,7 +217,7 @@ async def _give(visit: Visit, name: str, command: Command) -> Page | Elsewhere:
 
 
 async def _given(visit: Visit, name: str, command: Command, said: Mapping[str, str]) -> CommandAnswer:
-    """Errors: BadInput for what is no request, those of the command."""
+    """Give the command. Errors: BadInput for a malformed request, those of the command."""
     request = fill_model(CommandRequest, actor=await visit.name(), **said)
     answer: CommandAnswer = await visit.call("command", cluster=name, command=command, request=request)
     return answer

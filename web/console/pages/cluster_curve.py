@@ -1,6 +1,6 @@
-"""One cluster over a week in one picture: what is installed, healthy, assigned and promised, how much may be, and when.
+"""A picture of one cluster's week: installed, healthy, assigned and promised GPUs, and the ceiling.
 
-What is marked in it stands in a list below too: breaches by the cluster's own archive, and declared windows.
+The bands in it are in a list below too: breaches, from the cluster's own archive, and declared windows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROWS = 14
 
 
 class Band(NamedTuple):
-    """A stretch of time that is marked. `kind`: breach, or that of a window."""
+    """A marked stretch of time. `kind`: breach, or the window's."""
 
     kind: str
     begins: datetime
@@ -37,7 +37,7 @@ class Band(NamedTuple):
 
 
 def bands_of(archive: ArchivePage | None, windows: Iterable[Window], since: datetime, now: datetime) -> list[Band]:
-    """All that lies in this time, by its beginning; what is not over ends now."""
+    """Return the bands in this time, by their beginning; one that is not over ends now."""
     marked = [Band(w.kind.value, max(w.starts, since), min(w.ends, now), w.reason, w.ends <= now) for w in windows]
     if archive is not None:
         marked += _breaches([row.entry for row in archive.rows], now)
@@ -47,7 +47,7 @@ def bands_of(archive: ArchivePage | None, windows: Iterable[Window], since: date
 
 
 def _breaches(entries: Sequence[AuditEntry], now: datetime) -> list[Band]:
-    """From the guard's word that there is one to its word that it is over, or to the rollout's next stage."""
+    """Return the breaches: each begins where the guard reports it, and ends where it is over or the stage changes."""
     found, begun = list[Band](), list[AuditEntry]()
     for entry in entries:
         if entry.kind is AuditKind.GUARD and entry.data.get("breach"):
@@ -61,7 +61,7 @@ def _breaches(entries: Sequence[AuditEntry], now: datetime) -> list[Band]:
 def cluster_curve(
     points: Sequence[Point], archive: ArchivePage | None, plannable: Plannable | None, bands: Sequence[Band]
 ) -> dict[str, Any] | None:
-    """`data`: seconds since 1970, then a row for each series; None for fewer than two points."""
+    """Return the curve. `data`: seconds since 1970, then a row for each series; None for fewer than two points."""
     if len(points) < 2:
         return None
     guarded = _guarded(archive)
@@ -83,12 +83,12 @@ def _values(point: Point, plannable: Plannable | None, *, promised: bool) -> tup
 
 
 def _ceiling(point: Point, plannable: Plannable) -> int:
-    """The most that might have been promised then, by today's policy."""
+    """Return the most that today's policy would have let the cluster promise at that time."""
     return ceiling_of(_as_of(plannable.snapshot, point), plannable.policy)
 
 
 def _as_of(snapshot: Snapshot, point: Point) -> Snapshot:
-    """Of that time's size and health, in one island: a ceiling asks for the sums alone."""
+    """Return the snapshot with that time's size and health, in one island: a ceiling needs only the sums."""
     first = snapshot.islands[0]
     whole = {
         "total_gpus": point.total_gpus,
@@ -99,7 +99,7 @@ def _as_of(snapshot: Snapshot, point: Point) -> Snapshot:
 
 
 def _guarded(archive: ArchivePage | None) -> Any:
-    """Whether quotas were a promise at a time, by the stages that the archive tells of."""
+    """Return a function that says whether quotas were promised at a time, by the stages in the archive."""
     passed = [
         (row.entry.at, str(row.entry.data.get("after", "")))
         for row in ([] if archive is None else archive.rows)

@@ -1,4 +1,4 @@
-"""The fleet: what needs a person first, then every cluster, by stage and wave. What is filtered is in the address."""
+"""The fleet page: what needs a person, then every cluster, by stage and wave. Its filters are in the address."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WAVES = [tier.value for tier in Tier]
 
 
 class Deed(NamedTuple):
-    """What a button is called, and where it leads. Dots: it asks before it does anything."""
+    """A button's label and path. Dots in the label: it asks before it does anything."""
 
     label: str
     path: str
@@ -44,7 +44,7 @@ _CARE = re.compile(r"\b(mend|wait|import)\b")
 
 
 def deed_of(cluster: str, needs: str) -> Deed:
-    """Where one command alone is called for, that command; where a person is to weigh or mend something, a look."""
+    """Return the needed command, where there is one alone; a look, where a person has to decide or mend something."""
     commands = {needs[start:end].split()[1] for start, end in commands_in(needs) if " " in needs[start:end]}
     for command, label in _DEEDS.items():
         if commands == {command.value} and not _CARE.search(needs):
@@ -53,7 +53,7 @@ def deed_of(cluster: str, needs: str) -> Deed:
 
 
 class Row(NamedTuple):
-    """One cluster as the page has it. `unbacked` is what is so; `would`: of a shadow, what would be."""
+    """A cluster's row. `unbacked`: its GPUs without hardware now; `would`: those that a shadow would have."""
 
     cluster: str
     stage: str
@@ -73,14 +73,14 @@ class Row(NamedTuple):
 
     @property
     def mood(self) -> str:
-        """How urgent it is, as a class."""
+        """The row's urgency, as a CSS class."""
         if self.lost or self.stage == Stage.STUCK:
             return "bad"
         return "warn" if self.needs or self.silent else "bad" if self.open and self.unbacked else ""
 
 
 class Filter(NamedTuple):
-    """What is in the address."""
+    """The filters in the address."""
 
     name: str = ""
     stage: str = ""
@@ -160,7 +160,7 @@ def _row(summary: RolloutSummary, visit: Visit) -> Row:
 
 
 def _grid(rows: Sequence[Row]) -> list[tuple[str, list[int], int, int]]:
-    """By stage: how many of each wave, of none, all, and GPUs that have no healthy hardware behind them."""
+    """Return by stage: the count of each wave and of none, their sum, and GPUs without healthy hardware."""
     count = Counter((row.stage, row.wave if row.wave in _WAVES else "") for row in rows)
     stages = [*_STAGES, *sorted({row.stage for row in rows} - {*_STAGES})]
     found = []
@@ -173,7 +173,7 @@ def _grid(rows: Sequence[Row]) -> list[tuple[str, list[int], int, int]]:
 
 
 async def _burn_down(visit: Visit) -> Mapping[str, Any]:
-    """Phantom GPUs of the whole fleet, four weeks back: a picture and its table."""
+    """Draw phantom GPUs of the whole fleet, four weeks back, with a table."""
     known, why = await tallied_points(visit, _CURVE, _POINTS)
     return {
         "burn_down": burn_down_of(known),

@@ -1,4 +1,4 @@
-"""The fleet rollout: where it stands, and every command to it with what it leads to."""
+"""The page of the fleet rollout: its state, and every command with its impact."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _chosen(status: FleetStatus, show: str) -> Sequence[Any] | None:
 
 
 async def fleet_buttons(visit: Visit, status: FleetStatus) -> list[Button]:
-    """Every command there is; none once it has ended."""
+    """Return every command; none once it has ended."""
     if status.stage.has_ended:
         return []
     refused = await asyncio.gather(*(_why_not(visit, status, command) for command in FLEET_COMMANDS))
@@ -78,7 +78,7 @@ async def fleet_buttons(visit: Visit, status: FleetStatus) -> list[Button]:
 
 
 async def _why_not(visit: Visit, status: FleetStatus, command: FleetCommand) -> str:
-    """By where it stands first, then by the table of rights."""
+    """Return why a command cannot be given: by the fleet rollout's state, then the table of rights."""
     if why := not_now(status, command, rests=status.rests_until is not None):
         return why
     request = FleetCommandRequest(actor=visit.principal.name, reason="may it", plan_hash=status.plan_hash)
@@ -86,7 +86,7 @@ async def _why_not(visit: Visit, status: FleetStatus, command: FleetCommand) -> 
 
 
 async def _before(visit: Visit, command: FleetCommand, failed: str = "", said: Mapping[str, str] | None = None) -> Page:
-    """What it would lead to, and a form that asks for what it needs."""
+    """Return the page before a command: its impact, and a form for its fields."""
     status: FleetStatus = await visit.call("fleet_status")
     consequence, silent = await try_work(visit, _consequence(visit, command, status))
     return command_page(
@@ -119,7 +119,7 @@ async def _consequence(visit: Visit, command: FleetCommand, status: FleetStatus)
 
 
 async def _ending(visit: Visit, status: FleetStatus) -> list[Any]:
-    """Without `undo`, and with it. What undo adds are those that have changed something: the others end either way."""
+    """Return what an abort ends, without `undo` and with it. Undo adds rollouts that have changed something."""
     ending = set(status.would_end)
     names = [name for name in status.would_undo if name not in ending]
     found = await asyncio.gather(*(visit.try_call("ahead", cluster=name) for name in names[:_ASKED]))
@@ -135,7 +135,7 @@ async def _ending(visit: Visit, status: FleetStatus) -> list[Any]:
 
 
 def _given_back(aheads: Sequence[Ahead], of: int) -> list[Any]:
-    """What teams get back, and first of how many rollouts that is said: it is no sum of all."""
+    """Return what teams get back, after the number of rollouts that were asked: it may not be all of them."""
     parts: list[Any] = undo_parts(aheads, ends=True) if aheads else []
     if not aheads and of:
         return [line("What their teams would get back is not known.")]
@@ -146,7 +146,7 @@ def _given_back(aheads: Sequence[Ahead], of: int) -> list[Any]:
 
 
 def _pace_texts(pace: Pace) -> dict[str, str]:
-    """By setting, as a form shows it."""
+    """Return each setting's text, as a form shows it."""
     return {name: _text(getattr(pace, name)) for name in Pace.model_fields}
 
 
@@ -167,7 +167,7 @@ async def _give(visit: Visit, command: FleetCommand) -> Page | Elsewhere:
 
 
 async def _given(visit: Visit, command: FleetCommand, said: Mapping[str, str]) -> Any:
-    """Errors: BadInput for what is no request, those of the command."""
+    """Give the command. Errors: BadInput for a malformed request, those of the command."""
     fields: dict[str, Any] = {"actor": await visit.name(), "reason": said["reason"], "undo": bool(said["undo"])}
     if command == "approve":
         fields["plan_hash"] = said["plan_hash"]
@@ -182,7 +182,7 @@ async def _given(visit: Visit, command: FleetCommand, said: Mapping[str, str]) -
 
 
 def _changed(form: Mapping[str, str], stands: Mapping[str, str]) -> dict[str, str | int]:
-    """Errors: BadInput where nothing is another."""
+    """Return the settings that the form changes. Errors: BadInput where it changes none."""
     found = {name: text for name, now in stands.items() if (text := form.get(name, "").strip()) and text != now}
     if not found:
         raise BadInput("nothing would change: write another value into a field")

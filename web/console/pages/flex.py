@@ -1,4 +1,4 @@
-"""What is free now: GPUs of flex by cluster, model and largest block. The filter is in the address."""
+"""The page of free flex: GPUs by cluster, model and largest block. Its filter is in the address."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def flex(visit: Visit) -> Page:
 
 
 class _Filter(NamedTuple):
-    """What is in the address."""
+    """The filters in the address."""
 
     name: str
     model: str
@@ -40,7 +40,7 @@ class _Filter(NamedTuple):
         )
 
     def page(self, number: int) -> str:
-        """The address of a page of what is like that."""
+        """Return the address of a page with the same filters."""
         asked = {"name": self.name, "model": self.model, "block": self.least, "page": str(number) if number > 1 else ""}
         query = urlencode({name: value for name, value in asked.items() if value})
         return f"/flex?{query}" if query else "/flex"
@@ -70,7 +70,7 @@ async def _fleet(visit: Visit) -> Page:
 
 
 def _page(found: Sequence[FlexSum], asked: _Filter, wanted: str) -> dict[str, Any]:
-    """The rows of one page, and links to the others: a page that is not there is the last one."""
+    """Return the rows of one page, and links to the others. A number beyond the last page shows that one."""
     last = max(1, -(-len(found) // _A_PAGE))
     present = max(1, min(int(wanted), last)) if re.fullmatch("[0-9]{1,6}", wanted) else 1
     start = _A_PAGE * (present - 1)
@@ -80,7 +80,7 @@ def _page(found: Sequence[FlexSum], asked: _Filter, wanted: str) -> dict[str, An
 
 
 class FlexRow(NamedTuple):
-    """A line of a table. Units: whole GPUs. `healthy`: empty where nobody knows, and then nothing else is said."""
+    """A table's row. Units: whole GPUs. `healthy`: empty where it is unknown; the other cells are empty then too."""
 
     cluster: str
     model: str
@@ -96,7 +96,7 @@ class FlexRow(NamedTuple):
 
 
 def flex_rows(offers: Sequence[FlexSum]) -> list[FlexRow]:
-    """A line for each cluster."""
+    """Return a row for each cluster."""
     return [
         FlexRow(one.cluster, one.gpu_model or "")
         if one.health_at is None

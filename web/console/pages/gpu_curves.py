@@ -1,4 +1,4 @@
-"""What a picture is drawn from in the browser, and the table that says the same without one."""
+"""Data of the pictures that the browser draws, and a table with the same figures."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _ROWS = 14
 
 
 def times_back(now: datetime, length: timedelta, points: int) -> tuple[list[datetime], timedelta]:
-    """So many times up to now, over about this length, oldest first; and how far apart they are.
+    """Return so many times up to now, over about this length, oldest first; and the step between them.
 
-    All but the last are the same at every look of that time, so that what was tallied then is summed up once.
+    All but the last stay the same for a whole step, so that their tallies are summed once.
     """
     step = length / (points - 1)
     newest = slot_of(now, step)
@@ -32,7 +32,7 @@ def times_back(now: datetime, length: timedelta, points: int) -> tuple[list[date
 
 
 async def tallied_points(visit: Visit, length: timedelta, points: int, cluster: str = "") -> tuple[list[Point], str]:
-    """The points of which a tally is known, oldest first; and why there are none. Without `cluster`: the fleet's."""
+    """Return the points with a tally, oldest first; and why there are none. Without `cluster`: the fleet's."""
     times, step = times_back(visit.now, length, points)
     question = Tallies(cluster=cluster, times=tuple(times), within_seconds=int(step.total_seconds()))
     curve, why = await visit.try_ask(question)
@@ -43,19 +43,19 @@ async def tallied_points(visit: Visit, length: timedelta, points: int, cluster: 
 
 
 def over_text(points: Sequence[Point]) -> str:
-    """How much time they tell of: what there is, however far back was asked for."""
+    """Return how much time the points cover, which may be less than was asked for."""
     length = points[-1].at - points[0].at
     days, hours = round(length / timedelta(days=1)), round(length / timedelta(hours=1))
     return count(days, "day") if length >= timedelta(days=1) else count(hours, "hour")
 
 
 def burn_down_of(points: Sequence[Point]) -> dict[str, Any] | None:
-    """Phantom GPUs alone: beside what is installed they could not be seen. None for fewer than two points."""
+    """Return phantom GPUs alone: beside installed ones they would be invisible. None for fewer than two points."""
     return curve_of(points, (("phantom", "phantom_gpus"),))
 
 
 def _drawn(points: Sequence[Point], fields: Sequence[str]) -> list[list[int | None]]:
-    """Seconds since 1970, then a row for each field; a gap where the sums begin to be over other clusters."""
+    """Return seconds since 1970, then a row for each field; a gap where the sums begin to cover other clusters."""
     times: list[int | None] = []
     rows: list[list[int | None]] = [[] for _ in fields]
     for number, stretch in enumerate(of_same(points)):
@@ -67,7 +67,8 @@ def _drawn(points: Sequence[Point], fields: Sequence[str]) -> list[list[int | No
 
 
 def curve_of(points: Sequence[Point], series: Sequence[tuple[str, str]] = _SERIES) -> dict[str, Any] | None:
-    """`data`: seconds since 1970, then a row for each series, a name and a field; None for fewer than two points."""
+    """Return a curve. `data`: seconds since 1970, then a row for each series, a name and a field; None for under two
+    points."""
     if len(points) < 2:
         return None
     return {

@@ -1,4 +1,4 @@
-"""A rollout is launched: which clusters have none, and for one of them a form.
+"""The page that launches a rollout: the clusters without one, and a form for one of them.
 
 Nothing changes before its plan is approved.
 """
@@ -29,7 +29,7 @@ async def launch(visit: Visit) -> Page | Elsewhere:
 
 
 async def _which(visit: Visit) -> Page:
-    """Clusters without an open rollout, some at a time: the ledger leaves the others out, so that a page is full."""
+    """Return one page of clusters without an open rollout. The ledger filters them, so that each page is full."""
     after = visit.query.get("after", "")[:300]
     rows = await visit.ask(LedgerClusters(after=after, limit=_AT_ONCE, free=True))
     last = _name(rows[-1]) if rows else ""
@@ -66,13 +66,13 @@ async def _launched(visit: Visit, name: str) -> Page | Elsewhere:
 
 
 async def _begun(visit: Visit, name: str) -> LaunchAnswer:
-    """Errors: BadInput for what is no request, those of the launch."""
+    """Launch the rollout. Errors: BadInput for a malformed request, those of the launch."""
     answer: LaunchAnswer = await visit.call("launch", request=_request(name, visit.principal.name, visit.form))
     return answer
 
 
 def _request(name: str, who: str, form: Mapping[str, str]) -> LaunchRequest:
-    """Errors: BadInput in one sentence."""
+    """Read the form. Errors: BadInput in one sentence."""
     return fill_model(
         LaunchRequest,
         cluster=name,

@@ -1,4 +1,4 @@
-"""The leader's page: the week, the milestones, what it brought, and what a buffer would cost. Printable."""
+"""The leader's page: the week, the milestones, the outcome, and the cost of a buffer. It can be printed."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def _grid(section: Section) -> Grid:
 
 
 def _percent(text: str) -> int:
-    """What the range says; what is none is the usual."""
+    """Parse the range input; anything else gives the usual value."""
     return min(_MOST, max(_LEAST, int(text))) if text.isascii() and text.isdigit() and len(text) < 4 else _USUAL
 
 
 class Bar(NamedTuple):
-    """What one buffer would cut: `phantom` has no healthy GPU behind it, `to_flex` stays usable. Widths: of 1,000."""
+    """A buffer's cut: `phantom` GPUs have no healthy one behind them, `to_flex` stay usable. Widths: of 1,000."""
 
     buffer: str
     chosen: bool
@@ -99,7 +99,7 @@ class Cost(NamedTuple):
 
 
 async def _haircut(visit: Visit, percent: int) -> Cost | None:
-    """A worker plans, and keeps it: the front only draws."""
+    """Return the cost of buffers. A worker plans and caches it: the front only draws."""
     at = Fraction(percent, 100)
     buffers = tuple(sorted({*USUAL, at}))
     whole = await visit.ask(HaircutSums(buffers=buffers))

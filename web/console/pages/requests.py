@@ -1,4 +1,4 @@
-"""Requests for more quota: which are open, and one of them with the forms that decide on it."""
+"""Requests for more quota: the open ones, and one of them with the forms that decide on it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def _one(visit: Visit, name: str, failed: str = "", reason: str = "") -> P
 
 
 async def _why_not(visit: Visit, state: RequestState, command: RequestCommand) -> str:
-    """By where the request stands first, then by the table of rights."""
+    """Return why a command cannot be given: by the request's stage, then the table of rights."""
     later = None if state.ends_on is None else state.ends_on + timedelta(days=1)
     order = RequestOrder(actor=visit.principal.name, reason="may it", until=later)
     if why := refusal(state, command, order):
@@ -90,7 +90,7 @@ async def _decide(visit: Visit, name: str) -> Page | Elsewhere:
 
 
 async def _decided(visit: Visit, name: str, command: str, reason: str) -> RequestState:
-    """Errors: Refusal, BadInput; those of the operation."""
+    """Decide on the request. Errors: Refusal, BadInput; those of the operation."""
     if command not in set(RequestCommand):
         raise BadInput(f"the command to a request must be one of {', '.join(RequestCommand)}, not {command[:80]!r}")
     until = visit.form.get("until", "").strip() if command == RequestCommand.EXTEND else ""

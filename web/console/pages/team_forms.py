@@ -1,4 +1,4 @@
-"""What a team says: it acknowledges, objects, and asks for more."""
+"""A team's forms: it acknowledges, objects, and asks for more quota."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ASKED = ("cluster", "gpus", "until", "namespace", "reason")
 
 
 async def speak(visit: Visit, team: str, command: Command, cluster: str) -> Page | Elsewhere:
-    """The form, or what came of it."""
+    """Return the form, or the result."""
     if not visit.form:
         return await _before(visit, team, command, cluster)
     reason = visit.form.get("reason", "").strip()
@@ -75,7 +75,7 @@ async def _before(visit: Visit, team: str, command: Command, cluster: str, faile
 
 
 async def ask(visit: Visit, team: str) -> Page | Elsewhere:
-    """The form with what fits, or what came of it: refused at once where it does not fit, with what else there is."""
+    """Return the form with what fits, or the result; one that does not fit is refused at once, with alternatives."""
     if not visit.form:
         return await _asking(visit, team)
     said = given_fields(visit.form, *_ASKED)
@@ -106,7 +106,7 @@ async def _asked(visit: Visit, team: str, said: dict[str, str]) -> RequestState:
 
 
 def _id(visit: Visit) -> str:
-    """The same for a form that is sent twice, so that it asks once."""
+    """Return the request's id, the same for a form that is sent twice, so that it asks once."""
     return f"q-{hashlib.sha256(chr(0).join((visit.principal.name, visit.key)).encode()).hexdigest()[:12]}"
 
 
@@ -137,7 +137,7 @@ def _rows(
 
 
 async def _room(visit: Visit, cluster: str, team: str) -> tuple[Room | None, str]:
-    """How much more fits there now, as far as one can say before it is asked for."""
+    """Return an estimate of how much more fits there now, and why there is none."""
     seen, why = await visit.try_ask(SnapshotNow(cluster=cluster))
     if seen is None:
         return None, why

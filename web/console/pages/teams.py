@@ -1,4 +1,4 @@
-"""Teams, and one team's home: its quotas everywhere, why a gap, what changes when, its requests, where flex is free."""
+"""Teams, and one team's home: its quotas, its gaps, coming changes, its requests, and free flex."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def _list(visit: Visit) -> Page:
 
 
 class Holding(NamedTuple):
-    """What it has in one cluster. Units: whole GPUs; None: nobody knows."""
+    """A team's quota in one cluster. Units: whole GPUs; None: unknown."""
 
     cluster: str
     promised: int
@@ -74,7 +74,10 @@ class Holding(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A rollout on its way. `planned`: of this team; None: it is not said. `buttons`: command, label, why not."""
+    """A rollout under way. `planned`: the team's GPUs in its plan; None: unknown.
+
+    `buttons`: command, label, why not.
+    """
 
     cluster: str
     stage: str
@@ -131,9 +134,9 @@ def _in_full(answers: WhyAnswers, statuses: Mapping[str, RolloutStatus], flexes:
 
 
 def _opened(answers: WhyAnswers, rollouts: Sequence[RolloutSummary]) -> tuple[list[str], list[str]]:
-    """Clusters where it has a quota and a rollout is open: those where something changes, and those that are watched.
+    """Return the team's clusters with an open rollout: those where something changes, and those that are monitored.
 
-    Of one that is monitored the quota changes no more: what it needs then is for whoever owns it.
+    A monitored rollout changes the quota no more, and its needs are for its owner.
     """
     here = {one.cluster for one in answers.teams}
     opened = sorted((one.cluster, one.stage) for one in rollouts if one.open and one.cluster in here)
@@ -142,7 +145,7 @@ def _opened(answers: WhyAnswers, rollouts: Sequence[RolloutSummary]) -> tuple[li
 
 
 async def _statuses(visit: Visit, clusters: Sequence[str]) -> dict[str, RolloutStatus]:
-    """Of these, as far as they answer in time."""
+    """Return the statuses of the clusters that answer in time."""
     if not clusters:
         return {}
     found, _ = await visit.try_call("ask_rollouts", clusters=list(clusters), seconds=_ROLLOUT_SECONDS)
@@ -150,12 +153,12 @@ async def _statuses(visit: Visit, clusters: Sequence[str]) -> dict[str, RolloutS
 
 
 def _short(one: TeamWhy) -> int | None:
-    """What of the quota its own jobs neither hold nor could take; None: nobody says what they hold."""
+    """Return the part of the quota that its jobs neither hold nor could take; None: their use is unknown."""
     return one.short_gpus if one.use_known else None
 
 
 def _lead(answers: WhyAnswers) -> list[str]:
-    """What it has in all, in a sentence, and what keeps the most of what is short."""
+    """Say how much the team has in all, and what keeps the most of what is short."""
     teams = answers.teams
     known = [one for one in teams if one.use_known]
     quota, held = sum(one.quota_gpus for one in teams), sum(one.used_gpus for one in known)
@@ -209,6 +212,6 @@ def _change(team: str, status: RolloutStatus) -> Change:
 
 
 def _why_not(status: RolloutStatus, command: Command) -> str:
-    """By the rollout's stage: rights are looked at before the form is shown."""
+    """Return why the rollout's stage refuses the command; rights are checked before the form is shown."""
     cell = answer(status.stage, command, effects_stand=False)
     return cell.reason if isinstance(cell, Refused) else ""
