@@ -248,6 +248,14 @@ class _Asked:
                 return Denied(reason=f"{self._identity_text(name, human == own)} {what}: {another}", could=could)
         return allowed
 
+    def _way_out(self) -> str:
+        """Say how to go on if nobody has the role but those who launched or changed it."""
+        target = self.target.but(first="")
+        rest = _could(self.access, self.right, target) if self.right.second is Second.NOT_CHANGER else ()
+        if not rest:
+            return " (nobody else has the role)"
+        return f" (nobody else may: abort it, and once another operator has launched it {some_of(rest, _NAMED)} can)"
+
     def _identity_text(self, name: str, same: bool) -> str:
         if name == self.principal.name:
             return name

@@ -153,6 +153,18 @@ def test_who_changed_policy_or_quotas_does_not_approve_the_plan_that_came_of_it(
     assert allows(promote), "that is asked of an approval alone"
 
 
+def test_where_the_launcher_and_the_changer_are_all_approvers_the_refusal_says_the_way_out() -> None:
+    file = access(*LEADS, grant("user:research-lead", "operator"))
+    tangled = Target(cluster="h100-pods", first="user:sre", changed=("user:research-lead",))
+    way = "(nobody else may: abort it, and once another operator has launched it user:sre can)"
+    changed = "changed policy or quotas since the last approved plan"
+    for who, what in (("sre", "launched it"), ("research-lead", changed)):
+        answer = decide(file, at_provider(file, who), "rollout.approve", tangled)
+        assert told(answer) == f"user:{who} {what}: another approver has to approve {way}"
+    launched_by_the_other = tangled.but(first="user:research-lead")
+    assert allows(decide(file, at_provider(file, "sre"), "rollout.approve", launched_by_the_other))
+
+
 def test_one_human_who_comes_in_by_another_way_is_no_second_person() -> None:
     file = access(*LEADS)
     ways = (file.at_machine("sre"), at_provider(file, "sre"))

@@ -125,7 +125,7 @@ def _changed(session: Session, since: datetime | None, cluster: str) -> Iterable
     rows = sa.select(col(AuditRow.entry)).where(is_among(AuditRow.key, "keys"))
     texts = session.connection().execute(rows, {"keys": list(actors)}).scalars()
     changes = [one for one in _readable(texts) if _changes(one) and not _asserted(one)]
-    return [who for one in changes for who in (actors[one.key], *_first(one))]
+    return [_author(one, actors[one.key]) for one in changes]
 
 
 def _names(session: Session, cluster: str) -> list[str]:
@@ -146,7 +146,7 @@ def _changed_any(session: Session, since: datetime | None) -> Iterable[str]:
     perhaps = sa.or_(*(result.like(f'%"kind":"{kind}"%') for kind in sorted(_POLICY_OR_QUOTAS)))
     rows = session.execute(_since(sa.select(col(ImportRow.actor), result).where(perhaps), since))
     changes_by_actor = [(actor, [one for one in _stored(text) if _changes(one)]) for actor, text in rows]
-    return [who for actor, changes in changes_by_actor for one in changes for who in (actor, *_first(one))]
+    return [_author(one, actor) for actor, changes in changes_by_actor for one in changes]
 
 
 def _since(rows: sa.Select[*_Columns], since: datetime | None) -> sa.Select[*_Columns]:
@@ -161,10 +161,15 @@ def _stored(text: str) -> Iterable[AuditEntry]:
     return _readable(map(json.dumps, documents))
 
 
-def _first(entry: AuditEntry) -> tuple[str, ...]:
-    """Return who gave the command, if its actor countersigned it."""
+def _given_by(entry: AuditEntry) -> str:
+    """Return who gave the command, if its actor countersigned it; empty if one person gave it alone."""
     given_by = entry.data.get("given_by")
-    return (given_by,) if isinstance(given_by, str) else ()
+    return given_by if isinstance(given_by, str) else ""
+
+
+def _author(entry: AuditEntry, actor: str) -> str:
+    """Return whose change it is: of two admins the first one's, as the second saw only the policies."""
+    return _given_by(entry) or actor
 
 
 def _asserted(entry: AuditEntry) -> bool:
@@ -174,13 +179,15 @@ def _asserted(entry: AuditEntry) -> bool:
 
 
 def _changes(entry: AuditEntry) -> bool:
-    """Return whether the entry changes policy or quotas.
+    """Return whether the entry is one person's change of policy or quotas.
 
-    One that names only its first lines may have changed anything.
+    A policy change that a second admin countersigned does not count. An entry that names only its first lines may have
+    changed anything.
     """
     lines = entry.data.get("lines", ())
-    of_policy_or_quotas = any(line.get("kind") in _POLICY_OR_QUOTAS and line.get("verb") in WRITES for line in lines)
-    return not entry.refused and (of_policy_or_quotas or bool(entry.data.get("more_lines")))
+    alone = _POLICY_OR_QUOTAS - {"policy"} if _given_by(entry) else _POLICY_OR_QUOTAS
+    written = any(line.get("kind") in alone and line.get("verb") in WRITES for line in lines)
+    return not entry.refused and (written or bool(entry.data.get("more_lines")))
 
 
 def _readable(texts: Iterable[str]) -> Iterable[AuditEntry]:

@@ -221,3 +221,20 @@ def test_a_launch_by_a_name_that_nobody_checked_is_nobodys(ledger: Ledger) -> No
     assert ledger.attribution.begun_by("r-1") == "", "else whoever launches straight at Temporal is who they say"
     archived(ledger, [entry("r-2/000001", data=launch)])
     assert ledger.attribution.begun_by("r-2") == ANA
+
+
+def test_a_policy_that_two_admins_gave_bars_neither_and_the_quotas_beside_it_bar_who_gave_them(ledger: Ledger) -> None:
+    def countersigned(minutes: int, document: dict[str, Any]) -> None:
+        import_id = f"by two at {minutes}"
+        stage(ledger, document, import_id)
+        with spoken_by(proven(BO)):
+            at = NOW + timedelta(minutes=minutes)
+            ledger.fleet.take_import(import_id, 2, ImportTerms(), BO, at, given_by=ANA)
+
+    changed: Callable[[str], tuple[str, ...]] = lambda of: ledger.attribution.changed_by(of, proven=True)  # noqa: E731
+    countersigned(20, {**fleet(), "policy": {"buffer": 0.15, "notice": "2d"}})
+    assert (changed(CLUSTER), changed("")) == ((), ()), "else neither of two approvers could approve the next plan"
+    countersigned(21, {**fleet(a=99), "policy": {"buffer": 0.2, "notice": "2d"}})
+    assert (changed(CLUSTER), changed("")) == ((ANA,), (ANA,)), "the second one saw the policy, and not the quotas"
+    imports(ledger, BO, 22, {**fleet(a=99), "policy": {"buffer": 0.25, "notice": "2d"}})
+    assert (changed(CLUSTER), changed("")) == ((ANA, BO), (ANA, BO)), "with two_person off one changed it alone"
