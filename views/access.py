@@ -61,7 +61,9 @@ def _file_parts(file: AccessFile) -> Iterator[RenderableType]:
             row(rows, name, '"' if again else ", ".join(grant.roles), '"' if again else grant.bounds or "everywhere")
     yield rows
     for service in file.services:
-        yield line(f"service:{service.name} is {service.owner}'s")
+        accounts = [f"{one.subject} at {one.issuer}" for one in service.oidc]
+        comes_in = f", and comes in as {some_of(accounts, 5)}" if accounts else ""
+        yield line(f"service:{service.name} is {service.owner}'s{comes_in}")
 
 
 _MOST_CHANGES = 100

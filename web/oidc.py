@@ -156,7 +156,8 @@ def _principal(claims: Mapping[str, Any], terms: Terms, now: float) -> Principal
     if not isinstance(subject, str) or not 0 < len(subject) <= 300 or not subject.isprintable():
         raise Refusal("the token names nobody: its claim sub is missing, or not ordinary text")
     name = f"oidc:{subject}@{terms.issuer}"
-    return Principal(name=name, human=name, proof=Proof.OIDC, how=terms.issuer, groups=_groups(claims, terms.groups))
+    human = "" if subject in (claims.get("client_id"), claims.get("azp")) else name  # a client's own: RFC 9068, 2.2
+    return Principal(name=name, human=human, proof=Proof.OIDC, how=terms.issuer, groups=_groups(claims, terms.groups))
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float:

@@ -113,6 +113,8 @@ class Service(Documented):
     """The name in the audit: ci is service:ci."""
     owner: Owner
     """The person responsible for it. Where two persons are needed it counts as this one."""
+    oidc: Annotated[tuple[Identity, ...], Field(max_length=100, exclude_if=lambda accounts: not accounts)] = ()
+    """All of its accounts at providers, such as a CI job's. Without it: none, it comes in by tokens of Backstop."""
 
 
 class Grant(Documented):
@@ -197,12 +199,7 @@ class AccessFile(Documented):
         if Role.ADMIN in self.slack_roles:
             yield ("slack_roles",), "cannot have admin: nobody may change access from Slack; remove admin"
         claimed: dict[tuple[str, WayIn], str] = {}
-        for number, person in enumerate(self.people):
-            claims: list[tuple[str, int, WayIn]] = [
-                *(("machine", place, user) for place, user in enumerate(person.machine)),
-                *(("oidc", place, one) for place, one in enumerate(person.oidc)),
-                *(("slack", place, one) for place, one in enumerate(person.slack)),
-            ]
+        for part, number, who, ways in self._ways_in():
             own = set[tuple[str, WayIn]]()
             for field, place, claim in claims:
                 whose = claimed.setdefault((field, claim), person.name)
@@ -224,6 +221,18 @@ class AccessFile(Documented):
                     yield ("grants", number, "to", place), f"names {name}, which is not listed under services"
         if not self.admins:
             yield ("grants",), "has no admin by name: give the role admin to at least one user:NAME"
+
+    def _ways_in(self) -> Iterator[tuple[str, int, str, list[tuple[str, int, WayIn]]]]:
+        """Each person and service: the part of the file, its number there, its name, and the ways in that it claims."""
+        for number, person in enumerate(self.people):
+            ways: list[tuple[str, int, WayIn]] = [
+                *(("machine", place, user) for place, user in enumerate(person.machine)),
+                *(("oidc", place, one) for place, one in enumerate(person.oidc)),
+                *(("slack", place, one) for place, one in enumerate(person.slack)),
+            ]
+            yield "people", number, person.user, ways
+        for number, service in enumerate(self.services):
+            yield "services", number, SERVICE + service.name, [("oidc", n, one) for n, one in enumerate(service.oidc)]
 
     # --- what it says -------------------------------------------------------------------------------
 
@@ -250,13 +259,18 @@ class AccessFile(Documented):
 
     @cached_property
     def _claims(self) -> Mapping[str, str]:
-        """The person's user name by each identity, in one spelling."""
+        """Whose identities are whose, in one spelling: the name of the person or service by theirs."""
         by_machine = {MACHINE + name: person.user for person in self.people for name in person.machine}
         by_slack = {slack_name(one.workspace, one.user): person.user for person in self.people for one in person.slack}
         by_provider = {
             provider_name(one.issuer, one.subject): person.user for person in self.people for one in person.oidc
         }
-        return by_machine | by_slack | by_provider
+        of_services = {
+            provider_name(one.issuer, one.subject): SERVICE + service.name
+            for service in self.services
+            for one in service.oidc
+        }
+        return by_machine | by_slack | by_provider | of_services
 
     @cached_property
     def _people(self) -> Mapping[str, Person]:
@@ -273,7 +287,7 @@ class AccessFile(Documented):
         return Principal(name=name, human=claimed or MACHINE + user, proof=Proof.PEER, how=how)
 
     def at_provider(self, issuer: str, subject: str, groups: Iterable[str] = (), how: str = "") -> Principal:
-        """Return the principal that an OpenID Connect provider signed for."""
+        """Whom an OpenID Connect provider signed for. `program`: it says that the account is no human's."""
         name = provider_name(issuer, subject)
         name = self._claims.get(name, name)
         return Principal(name=name, human=name, proof=Proof.OIDC, how=how or issuer, groups=tuple(groups))
@@ -286,7 +300,7 @@ class AccessFile(Documented):
             return self.at_machine(principal.name.removeprefix(USER), principal.how)
         if principal.proof is Proof.OIDC and principal.name.startswith(PROVIDER):
             subject = principal.name.removeprefix(PROVIDER).removesuffix(f"@{principal.how}")
-            return self.at_provider(principal.how, subject, principal.groups)
+            return self.at_provider(principal.how, subject, principal.groups, program=principal.is_program)
         if principal.proof is Proof.SLACK:
             user, _, workspace = principal.name.removeprefix(SLACK).partition("@")
             return self.at_slack(workspace, user)
@@ -304,7 +318,8 @@ class AccessFile(Documented):
 
         A user of the machine whom no person claims is distinct from a person of the file.
         """
-        owner = self._owners.get(name, name)
+        claimed = self._claims.get(name, name)
+        owner = self._owners.get(claimed, claimed)
         if owner in self._people or not owner.startswith(USER):
             return self._claims.get(owner, owner)
         return self._claims.get(MACHINE + owner.removeprefix(USER), MACHINE + owner.removeprefix(USER))

@@ -116,7 +116,9 @@ def _lines(file: AccessFile | None) -> dict[str, None]:
         ways += [f"{one.subject} at {one.issuer}" for one in person.oidc]
         ways += [f"{one.user} in Slack workspace {one.workspace}" for one in person.slack]
         lines.append(f"{person.user} logs in as {some_of(sorted(ways), 5)}")
-    lines += [f"service:{service.name} belongs to {service.owner}" for service in file.services]
+    for service in file.services:
+        lines.append(f"service:{service.name} belongs to {service.owner}")
+        lines += [f"service:{service.name} comes in as {one.subject} at {one.issuer}" for one in service.oidc]
     return dict.fromkeys(lines)
 
 

@@ -21,6 +21,10 @@ _NAMED = 5
 _ASSERTED = (
     "has not logged in, and an access file is in force here: give the command through the front (docs/access.md)"
 )
+_NOBODYS = (
+    "is a program's account, and may only read until the access file lists it under a service, whose owner answers for "
+    "it (docs/access.md)"
+)
 _DONE = {
     Second.NOT_LAUNCHER: "launched it",
     Second.NOT_CHANGER: "launched it",
@@ -126,6 +130,8 @@ def decide(
         return Denied(reason=f"{principal.name} {_ASSERTED}")
     if principal.proof is Proof.TOKEN and scope is None:
         return Denied(reason=f"{principal.name} came with a token whose scope is unknown: make a new token")
+    if principal.is_program and not _is_service(principal.name) and Role.VIEWER not in row.roles:
+        return Denied(reason=f"{principal.name} {_NOBODYS}")
     answers = list[Permitted]()
     for right in row.rights_under(target.cases):
         asked = _Asked(access, principal, command, right, target, scope)
@@ -275,8 +281,9 @@ class _Asked:
                 f"{second.name} did not log in as a person (a token or Slack is not enough): "
                 f"another {_second_role(needed)} has to"
             )
-        elif _is_service(second.name):
-            why = f"{second.name} is a service, and services never countersign: another {_second_role(needed)} has to"
+        elif second.is_program or _is_service(second.name):
+            kind = "a service" if _is_service(second.name) else "a program's account"
+            why = f"{second.name} is {kind}, and services never countersign: another {_second_role(needed)} has to"
         elif not countersigner._roles((_second_role(needed),)):
             why = f"{second.name} may not countersign: that takes the role {_second_role(needed)}"
         elif not access.surely_two(access.human_of(self.principal.name), access.human_of(second.name)):

@@ -45,6 +45,10 @@ class Principal(Model):
     def is_proven(self) -> bool:
         return self.proof is not Proof.ASSERTED
 
+    @property
+    def is_program(self) -> bool:
+        return self.proof is Proof.OIDC and not self.human
+
 
 def proof_data(proof: Proof, how: str, note: str = "") -> dict[str, str]:
     """Return the proof of an actor as data of an audit row (models.audit_chain.proof_of reads it)."""

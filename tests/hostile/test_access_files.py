@@ -112,6 +112,13 @@ FAULTS: dict[str, tuple[Any, str]] = {
         ),
         "FILE, line 13: people[1].oidc[0]: 1 of https://i.example already belongs to a: keep it at one",
     ),
+    "a person's account of a service": (
+        grants(
+            people=[{"name": "a", "oidc": [{"issuer": "https://i.example", "subject": "1"}]}],
+            services=[{"name": "ci", "owner": "user:a", "oidc": [{"issuer": "https://i.example", "subject": "1"}]}],
+        ),
+        "FILE, line 12: services[0].oidc[0]: 1 of https://i.example already belongs to a: keep it at one",
+    ),
     "a human twice": (
         grants(people=[{"name": "a", "machine": ["x"]}, {"name": "a", "machine": ["y"]}]),
         "FILE, line 12: people[1].name: person 'a' is given twice",

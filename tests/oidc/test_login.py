@@ -204,6 +204,11 @@ async def test_a_job_of_ci_comes_in_by_a_token_for_this_front_alone(
         code, out, _ = await asyncio.to_thread(typed, "whoami", "--json")
     job = json.loads(out)
     assert (code, job["name"], job["groups"]) == (0, f"oidc:ci@{issuer}", ["ci-jobs"])
+    person = await asyncio.to_thread(token_of, issuer, "ana")
+    here = Terms(issuer, "backstop-cli", "backstop-cli")
+    known_as = [await Provider(terms).principal(token), await Provider(here).principal(person)]
+    humans = [None if one is None else one.human for one in known_as]
+    assert humans == ["", f"oidc:ana@{issuer}"], "a client's own account is no human's"
     stray = await asyncio.to_thread(token_of_a_job, issuer, "ci", "https://elsewhere.example")
     assert await said(Provider(terms), stray) == (401, f"the token is not for this front, which is {audience}")
     loner = await asyncio.to_thread(token_of_a_job, issuer, "ci-loner", audience)

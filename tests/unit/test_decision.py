@@ -209,6 +209,45 @@ def test_groups_count_for_whom_a_provider_signed_alone() -> None:
         assert isinstance(answer, Denied), proof
 
 
+JOB = {"name": "job", "owner": "user:sre", "oidc": [{"issuer": ISSUER, "subject": "client-job"}]}
+CROWD = {"to": ["group:robots"], "roles": ["operator", "approver", "admin"]}
+"""Somebody granted a group of the provider too much: a job of CI is in it as well."""
+
+
+def test_a_job_of_ci_is_no_second_person_beside_its_owner() -> None:
+    file, target = access(*LEADS, CROWD, services=[JOB]), Target(cluster="h100-pods")
+    job = file.at_provider(ISSUER, "client-job", ["robots"])
+    assert (job.name, job.human, file.human_of(f"oidc:client-job@{ISSUER}")) == ("service:job", "", "user:sre")
+    assert allows(decide(file, job, "rollout.launch", target)), "its group may launch"
+    for launcher in ("service:job", f"oidc:client-job@{ISSUER}"):
+        by_owner = decide(file, at_provider(file, "sre"), "rollout.approve", target.but(first=launcher))
+        assert "counts as the same person as user:sre, and launched it" in told(by_owner)
+        assert allows(decide(file, at_provider(file, "research-lead"), "rollout.approve", target.but(first=launcher)))
+    for launcher in ("user:sre", "user:research-lead"):
+        assert "services never may" in told(decide(file, job, "rollout.approve", target.but(first=launcher)))
+    entry = decide(file, at_provider(file, "sre"), "bringup.add", Target(cluster="new"), second=job)
+    assert "service:job is a service, and services never countersign" in told(entry)
+
+
+def test_a_programs_account_that_no_service_has_reads_and_commands_nothing() -> None:
+    """Whose it is nobody knows: it may be that of whoever approves what it launched."""
+    file = access(*LEADS, CROWD)
+    stray = file.at_provider(ISSUER, "client-job", ["robots"], program=True)
+    assert file.principal_of(stray) == stray
+    for key, row in RIGHTS.items():
+        answer = decide(file, stray, key, PLACE.but(first="user:research-lead"))
+        assert isinstance(answer, Denied) or Role.VIEWER in row.roles, key
+    assert told(decide(file, stray, "rollout.launch", PLACE)) == (
+        f"oidc:client-job@{ISSUER} is a program's account, and may only read until the access file lists it under a "
+        "service, whose owner answers for it (docs/access.md)"
+    )
+    assert allows(decide(file, stray, "read.status", Target(cluster="h100-pods")))
+    entry = decide(file, at_provider(file, "sre"), "bringup.add", Target(cluster="new"), second=stray)
+    assert "a program's account, and services never countersign" in told(entry)
+    listed = access(*LEADS, CROWD, services=[JOB])
+    assert listed.principal_of(stray).name == "service:job"
+
+
 # --- countersigning --------------------------------------------------------------------------------
 
 
