@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from rich.console import RenderableType
 
 from cli.output import Picture, live, show, show_json_line
-from client.lost_words import lost_fleet_sentence
 from models.bringup.stages import BringupStage
 from models.bringup.status import BringupStatus
 from models.errors import BackstopError, Refusal
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from client.backstop import Backstop
 
 _T = TypeVar("_T")
+_StatusT = TypeVar("_StatusT", RolloutStatus, BringupStatus)
 _ASKED_SECONDS = 5.0
 """How long rollouts of a fleet are waited for, each look."""
 
@@ -47,13 +47,21 @@ class Watched(Generic[_T]):
 async def follow(door: Backstop, cluster: str, *, every: float, once: bool, as_json: bool) -> None:
     """Follow a rollout until it has ended. Errors: as `watch`."""
     rollout = Watched[RolloutStatus](
-        look=lambda: door.status(cluster),
+        look=lambda: _driven(door.status(cluster)),
         parts=lambda seen, _: status_parts(seen),
         changes=_change,
         ended=lambda seen: seen.stage.has_ended,
         document=lambda seen: seen.model_dump(mode="json", by_alias=True),
     )
     await watch(rollout, every=every, once=once, as_json=as_json)
+
+
+async def _driven(status: Awaitable[_StatusT]) -> _StatusT:
+    """The status of what goes on. Errors: Refusal for what was stopped: it still answers, as it last stood."""
+    seen = await status
+    if seen.lost:
+        raise Refusal(seen.lost)
+    return seen
 
 
 def _change(before: RolloutStatus | None, now: RolloutStatus) -> list[str]:
@@ -64,7 +72,7 @@ def _change(before: RolloutStatus | None, now: RolloutStatus) -> list[str]:
 async def follow_bringup(door: Backstop, cluster: str, *, every: float, once: bool, as_json: bool) -> None:
     """Follow a bring-up until it is in production or has ended. Errors: as `watch`."""
     bringup = Watched[BringupStatus](
-        look=lambda: door.bringup_status(cluster),
+        look=lambda: _driven(door.bringup_status(cluster)),
         parts=lambda seen, _: bringup_parts(seen),
         changes=step_changes,
         ended=lambda seen: seen.stage.has_ended or seen.stage is BringupStage.IN_PRODUCTION,
@@ -78,8 +86,8 @@ async def follow_fleet(door: Backstop, *, every: float, once: bool, as_json: boo
 
     async def look() -> FleetSeen:
         seen = await look_at_fleet(door)
-        if not seen.status.stage.has_ended and (lost := await door.lost_fleet()) is not None:
-            raise Refusal(lost_fleet_sentence(lost))  # one that was terminated still answers, as it last stood
+        if seen.status.lost:
+            raise Refusal(seen.status.lost)
         return seen
 
     fleet = Watched[FleetSeen](
@@ -95,7 +103,7 @@ async def follow_fleet(door: Backstop, *, every: float, once: bool, as_json: boo
 async def look_at_fleet(door: Backstop) -> FleetSeen:
     """Return the fleet rollout with the status of its members' rollouts, and the calendar. Errors: `fleet_status`'s."""
     status = await door.fleet_status()
-    if status.stage.has_ended:
+    if status.stage.has_ended or status.lost:
         return FleetSeen(status)
     asked = await door.ask_rollouts(to_ask(status), _ASKED_SECONDS)
     own = {m.cluster: r for m in status.members if (r := asked.get(m.cluster)) is not None and r.rollout == m.rollout}

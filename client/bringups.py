@@ -9,7 +9,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.lost_rollouts import runs_there, status_there
-from client.lost_words import lost_bringup_sentence
+from client.lost_words import lost_bringup_sentence, stopped_sentence
 from client.questions import Questions
 from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
 from models.bringup.commands import BringupOrder
@@ -66,9 +66,13 @@ class Bringups(Questions):
     async def bringup_status(self, cluster: str) -> BringupStatus:
         """Return the bring-up's status. Errors: Refusal where the cluster never had a bring-up, Unavailable."""
         try:
-            return await self._query(bringup_workflow_id(cluster), STATUS_QUERY, BringupStatus)
+            status, stopped = await self._query(bringup_workflow_id(cluster), STATUS_QUERY, BringupStatus)
         except QUERY_FAILED as error:
             raise await self._told_of_bringup(error, cluster) from error
+        if not stopped or status.stage.has_ended:
+            return status
+        lost = [lost_bringup_sentence(row) for row in await self.ask(BringupsOf()) if row.cluster == cluster]
+        return status.but(lost=lost[0] if lost else stopped_sentence(f"the bring-up of {cluster}"), needs="")
 
     async def give_up_bringup(self, cluster: str, reason: str) -> BringupRow:
         """Close a bring-up that Temporal has lost; what it made stays. Errors: Refusal, Unavailable."""

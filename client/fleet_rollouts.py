@@ -10,7 +10,7 @@ from temporalio.client import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.lost_rollouts import runs_there, status_there
-from client.lost_words import lost_fleet_sentence
+from client.lost_words import ADOPT_FLEET, lost_fleet_sentence, stopped_sentence
 from client.questions import Questions
 from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
 from models.errors import BackstopError, Refusal
@@ -92,9 +92,15 @@ class FleetRollouts(Questions):
     async def fleet_status(self) -> FleetStatus:
         """Return the fleet rollout's status. Errors: Refusal where there never was one, Unavailable."""
         try:
-            return await self._query(FLEET_ID, FLEET_STATUS_QUERY, FleetStatus)
+            status, stopped = await self._query(FLEET_ID, FLEET_STATUS_QUERY, FleetStatus)
         except QUERY_FAILED as error:
             raise await self._told_of_fleet(error) from error
+        if not stopped or status.stage.has_ended:
+            return status
+        kept = await self.lost_fleet()
+        if kept is None:
+            return status.but(lost=stopped_sentence(f"fleet rollout {status.fleet}"), needs="")
+        return status.but(lost=lost_fleet_sentence(kept), needs=f"it is lost: {ADOPT_FLEET}")
 
     async def fleet_plan(self) -> FleetPlan:
         """Return the plan that awaits an approval. Errors: Refusal where there is none, Unavailable."""

@@ -16,12 +16,13 @@ from models.questions import Overview
 from models.temporal_names import rollout_workflow_id
 
 _AT_ONCE = 16
-_STOPPED = {
+STOPPED = {
     WorkflowExecutionStatus.TERMINATED,
     WorkflowExecutionStatus.CANCELED,
     WorkflowExecutionStatus.FAILED,
     WorkflowExecutionStatus.TIMED_OUT,
 }
+"""How Temporal has a workflow that neither runs nor came to its own end."""
 _RowT = TypeVar("_RowT")
 
 
@@ -53,11 +54,6 @@ async def is_running(client: Client, cluster: str) -> bool:
 async def runs_there(client: Client, workflow_id: str) -> bool:
     """Return whether Temporal runs a workflow of this id."""
     return await status_there(client, workflow_id) is WorkflowExecutionStatus.RUNNING
-
-
-async def was_stopped(client: Client, workflow_id: str) -> bool:
-    """Return whether the workflow of this id neither runs nor came to its own end."""
-    return await status_there(client, workflow_id) in _STOPPED
 
 
 async def status_there(client: Client, workflow_id: str) -> WorkflowExecutionStatus | None:

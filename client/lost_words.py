@@ -56,6 +56,11 @@ def lost_fleet_sentence(kept: KeptFleet) -> str:
     )
 
 
+def stopped_sentence(what: str) -> str:
+    """What is so of one that the ledger has open no more, or where it does not answer."""
+    return f"Temporal stopped {what} before it came to its own end, so nothing drives it: see `backstop doctor`"
+
+
 def summary_of(row: Overview) -> RolloutSummary:
     """Return an open rollout's summary from the ledger alone."""
     summary = as_summary(row, None)

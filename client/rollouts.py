@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -17,13 +17,12 @@ from temporalio.service import RPCError, RPCStatusCode
 from client.answer_models import STALE, AuditRecord
 from client.audit import WAITS, audit_of, sent_by_rounds
 from client.lost_rollouts import is_running, lost_of
-from client.lost_words import as_summary, lost_sentence, summary_of
+from client.lost_words import adopt_line, as_summary, lost_sentence, stopped_sentence, summary_of
 from client.questions import Questions
 from client.visibility_query import quote
 from client.who_could_act import could_act_now, key_awaited, who_could_now
 from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
 from models.access.decision import Target
-from models.base import Model
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.questions import FactsOf, OpenRollouts, Overview
 from models.reports.rollout_summary import RolloutSummary
@@ -49,7 +48,7 @@ _AT_ONCE = 16
 """Questions to rollouts under way at the same time."""
 _OPENING = "opening"
 _BEFORE = "its rollout runs on an earlier version, which cannot show this beforehand: look at `status`, then give --yes"
-_AnswerT = TypeVar("_AnswerT", bound=Model)
+_T = TypeVar("_T")
 
 
 class Rollouts(Questions):
@@ -114,7 +113,14 @@ class Rollouts(Questions):
 
     async def status(self, cluster: str) -> RolloutStatus:
         """Return the rollout's status. Errors: Refusal where the cluster never had a rollout, Unavailable."""
-        return await self._asked(cluster, STATUS_QUERY, RolloutStatus)
+        status, stopped = await self._asked(
+            cluster, self._query(rollout_workflow_id(cluster), STATUS_QUERY, RolloutStatus)
+        )
+        if not stopped or status.stage.has_ended:
+            return status
+        for row in await self.lost(cluster):
+            return status.but(lost=lost_sentence(row), needs=f"it is lost: {adopt_line(cluster)}")
+        return status.but(lost=stopped_sentence(f"the rollout of {cluster}"), needs="")
 
     async def could_act(self, cluster: str) -> list[str]:
         """Return who could do what the rollout needs, as the access file names them; none where there is no file.
@@ -136,15 +142,14 @@ class Rollouts(Questions):
 
         Errors: as `status`, and Refusal where it has ended.
         """
-        ahead = await self._asked(cluster, AHEAD_QUERY, Ahead)
+        ahead = await self._asked(cluster, self._query_open(rollout_workflow_id(cluster), AHEAD_QUERY, Ahead))
         if ahead.stage.has_ended:
             raise Refusal(f"the rollout of {cluster} has ended ({ahead.stage}); launch a new one")
         return ahead
 
-    async def _asked(self, cluster: str, query: str, kind: type[_AnswerT]) -> _AnswerT:
+    async def _asked(self, cluster: str, answer: Awaitable[_T]) -> _T:
         try:
-            ask = self._query_open if query == AHEAD_QUERY else self._query
-            return await ask(rollout_workflow_id(cluster), query, kind)
+            return await answer
         except QUERY_FAILED as error:
             if f"'{AHEAD_QUERY}'" in str(error):
                 raise Unavailable(f"{cluster}: {_BEFORE}") from None

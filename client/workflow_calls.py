@@ -16,18 +16,19 @@ from temporalio.client import (
     WorkflowFailureError,
     WorkflowHandle,
     WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
     WorkflowUpdateFailedError,
     WorkflowUpdateHandle,
     WorkflowUpdateRPCTimeoutOrCancelledError,
     WorkflowUpdateStage,
 )
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import QueryRejectCondition, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clock import Clock, utc_now
 from client.connection import TemporalTarget
-from client.lost_rollouts import status_there, was_stopped
+from client.lost_rollouts import STOPPED, status_there
 from client.repeats import repeatable, same_id
 from client.versions import none_polls
 from models.access.tickets import Signer
@@ -325,31 +326,37 @@ class Calls:
         finally:
             _leave(asking)
 
-    async def _query(self, workflow_id: str, name: str, kind: type[_AnswerT]) -> _AnswerT:
-        """Return the workflow's answer, asking again while it moves on.
+    async def _query(self, workflow_id: str, name: str, kind: type[_AnswerT]) -> tuple[_AnswerT, bool]:
+        """Return the workflow's answer, asking again while it moves on, and whether it was stopped before its own end.
+
+        If it was, the answer is how it last stood.
 
         One that was terminated before it took in all that had reached it would move on for ever, and no worker may
         answer for it: that error is the same as for a workflow that does not exist.
         """
         handle = self._client.get_workflow_handle(workflow_id)
+        stopped, rejected_if = False, QueryRejectCondition.NOT_COMPLETED_CLEANLY
         for tries_left in reversed(range(_QUESTIONS)):
+            query = handle.query(name, result_type=kind, reject_condition=rejected_if, rpc_timeout=_PATIENCE)
             try:
-                asking = asyncio.ensure_future(handle.query(name, result_type=kind, rpc_timeout=_PATIENCE))
-                answered: _AnswerT = await self._read_by_worker(asking)
+                answer: _AnswerT = await self._read_by_worker(asyncio.ensure_future(query))
                 self.heard.set()
-                return answered
+                return answer, stopped
+            except WorkflowQueryRejectedError as rejected:
+                stopped, rejected_if = rejected.status in STOPPED, QueryRejectCondition.NONE
+                continue
             except QUERY_FAILED as error:
                 if not (tries_left and MOVES_ON in str(error)):
                     raise
-                if await was_stopped(self._client, workflow_id):
+                if stopped:
                     raise RPCError(_STOPPED, RPCStatusCode.NOT_FOUND, b"") from None
             await asyncio.sleep(_MOMENT_SECONDS)
         raise AssertionError("the last try neither answered nor failed")
 
     async def _query_open(self, workflow_id: str, name: str, kind: type[_AnswerT]) -> _AnswerT:
         """Query as `_query`, for a workflow that must still run. A terminated one would answer with its last state."""
-        answer = await self._query(workflow_id, name, kind)
-        if await was_stopped(self._client, workflow_id):
+        answer, stopped = await self._query(workflow_id, name, kind)
+        if stopped:
             raise RPCError(_STOPPED, RPCStatusCode.NOT_FOUND, b"")
         return answer
 

@@ -15,7 +15,7 @@ from models.bringup.stages import BringupStage
 from models.bringup.state import StepPhase
 from models.bringup.status import BringupStatus, CheckStatus, StepStatus
 from views.layout import FactSheet
-from views.words import clean, count, gpus, line, moment, none_of, row, span, table
+from views.words import clean, count, gpus, line, lost_line, moment, none_of, row, span, table
 
 _ORDER = (
     BringupStage.BLOCKED,
@@ -79,7 +79,11 @@ def status_parts(s: BringupStatus, could: Sequence[str] = ()) -> list[Renderable
     """Return everything about one bring-up. `could`: who could do what it needs."""
     since = f" since {moment(s.stage_at)} ({span(s.at - s.stage_at)})"
     title = line((s.cluster, "bold"), "  ", (s.stage.words, _STYLES.get(s.stage, "")), since)
-    parts: list[RenderableType] = [title, FactSheet([(name, line(text)) for name, text in _facts(s, could)])]
+    parts: list[RenderableType] = [
+        title,
+        *([lost_line(s.lost)] if s.lost else []),
+        FactSheet([(name, line(text)) for name, text in _facts(s, could)]),
+    ]
     parts += [Text(), *_graph(s.steps)]
     if s.undos:
         parts += [Text(), line("What is unmade:"), *_graph(s.undos)]

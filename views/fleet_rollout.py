@@ -14,7 +14,7 @@ from models.fleet.messages import DeclaredOver, FleetLaunch, FleetPlan, FleetPro
 from models.fleet.state import WAVES, FleetStage, Member, MemberState, Pace, Wave
 from models.planning.plan import is_stale
 from views.layout import FactSheet, Grid
-from views.words import clean, count, gpus, line, moment, row, span, table
+from views.words import clean, count, gpus, line, lost_line, moment, row, span, table
 
 _STYLES = {
     FleetStage.PLANNED: "cyan",
@@ -238,7 +238,8 @@ def status_parts(
     `s.at`: when it last had something to do, maybe long ago. `could`: who could do what it needs.
     """
     able = [("could act", line(some_of(could, 5)))] if could else []
-    parts: list[RenderableType] = [title_of(s, now or datetime.now(UTC)), FactSheet([*facts_of(s), *able])]
+    title = title_of(s, now or datetime.now(UTC))
+    parts: list[RenderableType] = [title, *([lost_line(s.lost)] if s.lost else []), FactSheet([*facts_of(s), *able])]
     if s.stage.has_ended and s.waves:
         parts += [Text(), line(f"These are the figures of its end, {moment(s.entered_at)}; {_GO_ON}")]
     if s.waves:

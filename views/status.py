@@ -26,7 +26,7 @@ from models.rollout.status_models import (
     value_text,
 )
 from views.layout import FactSheet, Grid, commands_in
-from views.words import clean, count, gpus, line, moment, number, row, span, table
+from views.words import clean, count, gpus, line, lost_line, moment, number, row, span, table
 
 _STYLES = {
     Stage.PLANNED: "cyan",
@@ -85,7 +85,12 @@ def status_parts(
         [*_standing(status, now, source_at), *(ended if status.stage.has_ended else _ahead(status, could, tracked))]
     )
     title = line((status.cluster, "bold"), "  ", (status.stage.value, _STYLES.get(status.stage, "")), shadow, since)
-    return [title, facts, *((Text(), *_teams_parts(status)) if status.teams else ())]
+    return [
+        title,
+        *([lost_line(status.lost)] if status.lost else []),
+        facts,
+        *((Text(), *_teams_parts(status)) if status.teams else ()),
+    ]
 
 
 def _standing(status: RolloutStatus, now: datetime, source_at: datetime | None) -> Iterator[tuple[str, Text]]:

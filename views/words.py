@@ -65,6 +65,11 @@ def line(*parts: str | tuple[str, str]) -> Text:
     return Sentence.assemble(*((clean(p), "") if isinstance(p, str) else (clean(p[0]), p[1]) for p in parts))
 
 
+def lost_line(lost: str) -> Text:
+    """Of something that Temporal stopped: that nobody drives it, and that what follows is how it last stood."""
+    return line((f"{lost}. What follows is how it last stood.", "red"))
+
+
 def indent(parts: Iterable[RenderableType]) -> list[RenderableType]:
     return [Padding(part, (0, 0, 0, 2), expand=False) for part in parts]
 

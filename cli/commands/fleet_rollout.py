@@ -152,18 +152,16 @@ def status(
     GPUs that it may still move this hour and today)."""
     from cli.output import complain
     from cli.watching import look_at_fleet
-    from client.lost_words import lost_fleet_sentence
     from models.fleet.state import Member
     from views.fleet_rollout import of_interest, status_parts
 
-    async def question(door: Backstop) -> tuple[FleetStatus, KeptFleet | None, list[str]]:
+    async def question(door: Backstop) -> tuple[FleetStatus, list[str]]:
         status = (await look_at_fleet(door)).status
-        could = await door.who_could(status.needs) if status.needs else []
-        return status, None if status.stage.has_ended else await door.lost_fleet(), could
+        return status, await door.who_could(status.needs) if status.needs else []
 
-    rollout, lost, could = ask(actor_of(actor), question)
-    if lost is not None:  # a workflow that was terminated still answers, as it last stood
-        complain(f"{lost_fleet_sentence(lost)}. These figures are from when it ended")
+    rollout, could = ask(actor_of(actor), question)
+    if rollout.lost and not how.for_people:
+        complain(rollout.lost)
     members = how.rows(rollout.members, Member)
     chosen = of_interest(members, waiting=waiting, failed=failed, every=every or bool(how.options))
     how.tell(

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from client.answer_models import Check
     from client.backstop import Backstop
     from models.fleet.messages import FleetStatus
-    from models.questions import Overview
     from models.reports.rollout_summary import RolloutSummary
     from models.requests.state import RequestState
     from models.rollout.status_models import RolloutStatus
@@ -121,12 +120,12 @@ def _show_one(cluster: str, person: str, how: Listing) -> None:
     if isinstance(answer, LastWord):
         _show_last_word_of(cluster, answer, how)
         return
-    (rollout, requests, source_at, lost, could), watching = answer
+    (rollout, requests, source_at, could), watching = answer
 
     def parts() -> list[RenderableType]:
         watched = [] if rollout.stage.has_ended else watch_parts(watching)
         shown = status_parts(rollout, source_at=source_at, could=could)
-        return [*_lost(lost), *shown, *_requests(requests), *watched]
+        return [*shown, *_requests(requests), *watched]
 
     note_holds(cluster, [hold.id for hold in (*rollout.holds, *rollout.recorded_objections)])
     how.tell(lambda: rollout, parts, [rollout.cluster])
@@ -189,15 +188,6 @@ def _requests(requests: Sequence[RequestState]) -> list[RenderableType]:
     from views.request import request_lines
 
     return request_lines(requests)
-
-
-def _lost(lost: Sequence[Overview]) -> list[RenderableType]:
-    if not lost:
-        return []
-    from client.lost_words import lost_sentence
-    from views.words import line
-
-    return [line((lost_sentence(row), "red")) for row in lost]
 
 
 def _show_last_word(filters: Filters, word: LastWord, how: Listing) -> None:
@@ -285,18 +275,18 @@ async def _lost_fleet(door: Backstop) -> str | None:
 
 async def _with_requests(
     door: Backstop, cluster: str, shown: bool
-) -> tuple[RolloutStatus, list[RequestState], datetime | None, list[Overview], list[str]]:
+) -> tuple[RolloutStatus, list[RequestState], datetime | None, list[str]]:
     """Return the status and, for people, what JSON has other commands for: the cluster's requests, when its health was
-    read, lost rollouts there, and who could act."""
-
+    read, and who could act.
+    """
     status = await door.status(cluster)
     if not shown:
-        return status, [], None, [], []
+        return status, [], None, []
     requests = await door.open_requests(cluster)
     if status.stage.has_ended:
-        return status, requests, None, [], []
+        return status, requests, None, []
     could = await door.could_act(cluster) if status.needs else []
-    return status, requests, await door.health_at(cluster), await door.lost(cluster), could
+    return status, requests, await door.health_at(cluster), could
 
 
 def _one_of(option: str, text: str, values: Sequence[str]) -> None:

@@ -80,6 +80,8 @@ class BringupStatus(Model):
     because: Text = ""
     waits_for: Text
     needs: Text = ""
+    lost: Text = Field(default="", exclude_if=lambda text: not text)
+    """That Temporal stopped it before it came to its own end, and what to do; the rest is how it last stood."""
     hold: HeldBy | None = None
     supply: CheckStatus | None = None
     steps: tuple[StepStatus, ...]

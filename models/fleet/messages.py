@@ -344,6 +344,8 @@ class FleetStatus(Model):
     """Clusters whose rollouts an abort with undo undoes, the newest first, with those of `would_end`."""
     needs: str = ""
     ended_because: str = ""
+    lost: str = Field(default="", exclude_if=lambda text: not text)
+    """That Temporal stopped it before it came to its own end, and what to do; the rest is how it last stood."""
     history_events: Count = 0
     runs: Count = 1
 

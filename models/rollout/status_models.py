@@ -187,6 +187,8 @@ class RolloutStatus(Model):
     teams: tuple[TeamStatus, ...]
     needs: str = ""
     """The task for a person, if any."""
+    lost: str = Field(default="", exclude_if=lambda text: not text)
+    """A sentence if Temporal stopped the rollout before its own end, with what to do; the rest is how it last stood."""
     lifters: tuple[str, ...] = ()
     """People who may give the `resolve` that it needs, if no access file assigns rights."""
     unguarded: bool = False

@@ -134,7 +134,7 @@ def test_a_push_that_was_delayed_past_the_undo_is_refused(
         ForeignTool(sqlite_ledger_url).run("DELETE FROM scheduler_locks")
         another.apply(site.change(RESTORE, 2, ("a", 16, 24)))
 
-    once(site, undone_meanwhile)
+    before_push(undone_meanwhile)
     with pytest.raises(Conflict, match="came too late and was not written: the ledger already has its effect 2"):
         site.apply(SOFT, 1, ("a", 24, 16))
     assert site.there() == (24, 16)

@@ -28,6 +28,7 @@ from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice import v1 as service
 from temporalio.bridge.proto.workflow_activation import WorkflowActivationJob
 from temporalio.client import Client
+from temporalio.common import QueryRejectCondition
 from temporalio.service import ConnectConfig, RPCError, RPCStatusCode, _BridgeServiceClient
 
 from activities.clock import utc_now
@@ -140,7 +141,9 @@ class InMemoryTemporal(_BridgeServiceClient):
     async def _query_workflow(self, request: service.QueryWorkflowRequest) -> service.QueryWorkflowResponse:
         run = self.workflows.known(request.execution)
         rejected = QueryRejected(status=run.status)  # type: ignore[arg-type]
-        if request.query_reject_condition > 1 and not run.runs:
+        only_stopped = int(request.query_reject_condition) == int(QueryRejectCondition.NOT_COMPLETED_CLEANLY)
+        taken = run.runs or (only_stopped and run.status == WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_COMPLETED)
+        if request.query_reject_condition > 1 and not taken:
             return service.QueryWorkflowResponse(query_rejected=rejected)
         answer: asyncio.Future[service.QueryWorkflowResponse] = self._loop.create_future()
         run.queries.append((request, answer))

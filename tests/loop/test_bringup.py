@@ -9,6 +9,8 @@ import pytest
 import pytest_asyncio
 from temporalio.client import Client, WorkflowFailureError
 
+from client.backstop import Backstop
+from client.connection import TemporalTarget
 from models.bringup.checks import Colour
 from models.bringup.runs import RunOrder, RunPhase, RunReport
 from models.bringup.stages import BringupStage
@@ -99,7 +101,14 @@ async def test_what_a_status_counts_is_counted_when_it_is_asked(stage: Stage) ->
             assert status.at >= asked_at
             whole = status.at - status.entered_at
             assert (status.lasted, status.waited) == ({BringupStage.PLANNED: whole}, {"supply": whole})
+        name = story.start.entry.cluster
+        door = Backstop(stage.client, "tpm", TemporalTarget({"target_host": "memory"}, embedded=True))
+        assert (await door.bringup_status(name)).lost == ""
         await story.handle.terminate(reason="the story is over")
+        status = await door.bringup_status(name)
+        assert status.waits_for == "waits for its supply: supply is red", "it answers as it last stood"
+        stopped = f"Temporal stopped the bring-up of {name} before it came to its own end, so nothing drives it"
+        assert (status.lost, status.needs) == (f"{stopped}: see `backstop doctor`", ""), "this worker has no board"
 
 
 async def test_an_entry_that_asks_for_too_much_is_refused(stage: Stage) -> None:

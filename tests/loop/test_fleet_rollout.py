@@ -12,8 +12,10 @@ import pytest
 from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
+from cli.agents.read_only import ReadingDoor
+from cli.agents.tools import cluster_status
 from cli.commands.fleet_plan import cuts_of, plan_now
-from cli.watching import follow_fleet
+from cli.watching import follow, follow_fleet
 from models.errors import Refusal
 from models.fleet.commands import FLEET_COMMANDS
 from models.fleet.messages import FLEET_ID, FleetLaunch, FleetStatus
@@ -21,6 +23,7 @@ from models.fleet.state import FleetStage, MemberState, Wave
 from models.rollout.stages import Command, Stage
 from tests.e2e.world import CLOCKS, World, eventually, fresh, team
 from tests.waiting import PATIENCE, async_attempts
+from views.fleet_rollout import status_parts
 
 pytestmark = [
     pytest.mark.e2e,
@@ -353,6 +356,22 @@ async def test_one_that_was_terminated_awaits_no_approval(world: World) -> None:
     with pytest.raises(Refusal) as refused:
         await follow_fleet(world.tpm, every=1, once=True, as_json=True)
     assert refused.value.message == lost
+    stands = await world.tpm.fleet_status()
+    assert (stands.stage.value, stands.lost, stands.needs) == (
+        "planned",
+        lost,
+        "it is lost: backstop launch --fleet --adopt",
+    ), "as everybody who asks the door has it: HTTP, agents, the console"
+    assert any(f"{lost}. What follows is how it last stood." in str(part) for part in status_parts(stands))
+    of_cluster = (
+        f"rollout {name}/1 of {name} is open in the ledger (planned) and Temporal does not run it: "
+        f"nobody guards its quotas; take it over with `backstop launch {name} --adopt`"
+    )
+    answer = await cluster_status(ReadingDoor(world.tpm), name)
+    assert (answer["lost"], answer["needs"]) == (of_cluster, f"it is lost: backstop launch {name} --adopt")
+    with pytest.raises(Refusal) as refused:
+        await follow(world.tpm, name, every=1, once=True, as_json=True)
+    assert refused.value.message == of_cluster
     assert world.sql.gpus(name) == {"research": 95}
 
 

@@ -413,6 +413,7 @@ async def called_and_seen(client: Client, queue: str, name: Any, then: str = "",
         "failed query": ["WorkflowQueryFailedError"],
         "no such query": ["WorkflowQueryFailedError"],
         "only of open ones": ["WorkflowQueryRejectedError"],
+        "only of those that were not stopped": ["one", "two"],
         "cancel after its end": None,
         "terminate after its end": ["RPCError", "NOT_FOUND"],
     }
@@ -431,6 +432,9 @@ async def signals_and_queries(client: Client, queue: str) -> Any:
     facts["no such query"] = await outcome(run.query("other"))
     facts["only of open ones"] = await outcome(
         run.query(Listener.words, reject_condition=QueryRejectCondition.NOT_OPEN)
+    )
+    facts["only of those that were not stopped"] = await run.query(
+        Listener.words, reject_condition=QueryRejectCondition.NOT_COMPLETED_CLEANLY
     )
     facts["cancel after its end"] = await outcome(run.cancel())
     facts["terminate after its end"] = await outcome(run.terminate())

@@ -98,13 +98,12 @@ def shown(capsys: pytest.CaptureFixture[str], found: FleetStatus, *words: str) -
 
 def test_a_fleet_rollout_that_temporal_does_not_run_is_said_to_be_lost(capsys: pytest.CaptureFixture[str]) -> None:
     """Terminated, its workflow still answers what it last was: running."""
-    kept = KeptFleet(fleet="f-1", owner="tpm", launched_at=NOON)
-    for lost in (kept, None):
-        with answering(FakeBackstop(fleet=status_at(fleet(3, pilots=())), kept=lost)):
-            assert run(["fleet", "status"]) == 0
-        err = capsys.readouterr().err
-        assert ("fleet rollout f-1 of 0 clusters is open in the ledger" in err) is (lost is not None)
-        assert ("backstop launch --fleet --adopt" in err) is (lost is not None)
+    lost = "fleet rollout f-1 is lost; take it over with `backstop launch --fleet --adopt`"
+    status = status_at(fleet(3, pilots=()))
+    for what, form, stream in ((lost, [], 0), (lost, ["-o", "name"], 1), ("", [], 0)):
+        with answering(FakeBackstop(fleet=status.but(lost=what))):
+            assert run(["fleet", "status", *form]) == 0
+        assert (lost in " ".join(capsys.readouterr()[stream].split())) is bool(what), form
 
 
 @pytest.mark.parametrize(("words", "owner"), [([], "ana"), (["--owner", "kim"], "kim")])

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from client.lost_words import lost_fleet_sentence
 from models.base import duration_text
 from models.errors import BadInput
 from models.fleet.command_rows import FLEET_ROWS
@@ -45,10 +44,7 @@ async def fleet_rollout(visit: Visit) -> Page | Elsewhere:
 
 async def _standing(visit: Visit) -> Page:
     status, why_not = await visit.try_call("fleet_status")
-    lost, _ = (None, "") if status is None or status.stage.has_ended else await visit.try_call("lost_fleet")
-    if lost is not None:  # one that was terminated still answers, as it last stood
-        why_not = f"{lost_fleet_sentence(lost)}; this page shows where it was when it ended"
-    elif status is not None and not status.stage.has_ended:
+    if status is not None and not (status.stage.has_ended or status.lost):
         asked, _ = await visit.try_call("ask_rollouts", clusters=to_ask(status), seconds=_ASKED_SECONDS)
         calendar, _ = await visit.try_ask(Calendar(since=visit.now))
         status = with_own_words(status, asked or {}, calendar or ())
@@ -60,7 +56,7 @@ async def _standing(visit: Visit) -> Page:
         "why_not": why_not,
         "parts": [] if status is None else status_parts(status, chosen, now=visit.now, could=could or ()),
         "show": show,
-        "buttons": [] if status is None or lost is not None else await fleet_buttons(visit, status),
+        "buttons": [] if status is None or status.lost else await fleet_buttons(visit, status),
     }
     return Page("fleet_rollout.html", "Fleet rollout", values)
 
