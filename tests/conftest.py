@@ -17,6 +17,7 @@ from tests.tried import SAID, TRIED, examples
 
 TESTS = Path(__file__).parent
 gc.disable()  # what is imported and collected stays: to look it through again and again takes a third of collecting
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a second thread of each process only waits for its turn, busily
 LONG = (
     "e2e/test_bench_fleet.py",
     "chaos/test_chaos.py",
@@ -88,6 +89,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()  # nor while the tests run
+    gc.set_threshold(20_000)
     gc.enable()
 
 
