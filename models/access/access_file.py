@@ -201,15 +201,13 @@ class AccessFile(Documented):
         claimed: dict[tuple[str, WayIn], str] = {}
         for part, number, who, ways in self._ways_in():
             own = set[tuple[str, WayIn]]()
-            for field, place, claim in claims:
-                whose = claimed.setdefault((field, claim), person.name)
-                if whose != person.name:
-                    yield (
-                        ("people", number, field, place),
-                        f"{_name_of(claim)} already belongs to {whose}: keep it at one",
-                    )
+            for field, place, claim in ways:
+                whose = claimed.setdefault((field, claim), who)
+                if whose != who:
+                    text = f"{_name_of(claim)} already belongs to {whose.removeprefix(USER)}: keep it at one"
+                    yield (part, number, field, place), text
                 elif (field, claim) in own:
-                    yield ("people", number, field, place), f"{_name_of(claim)} is given twice"
+                    yield (part, number, field, place), f"{_name_of(claim)} is given twice"
                 own.add((field, claim))
         services = {SERVICE + service.name for service in self.services}
         if BACKSTOP_ITSELF in services:
@@ -223,7 +221,7 @@ class AccessFile(Documented):
             yield ("grants",), "has no admin by name: give the role admin to at least one user:NAME"
 
     def _ways_in(self) -> Iterator[tuple[str, int, str, list[tuple[str, int, WayIn]]]]:
-        """Each person and service: the part of the file, its number there, its name, and the ways in that it claims."""
+        """Yield each person and service: its part of the file, number there, name, and the identities it claims."""
         for number, person in enumerate(self.people):
             ways: list[tuple[str, int, WayIn]] = [
                 *(("machine", place, user) for place, user in enumerate(person.machine)),
@@ -259,7 +257,7 @@ class AccessFile(Documented):
 
     @cached_property
     def _claims(self) -> Mapping[str, str]:
-        """Whose identities are whose, in one spelling: the name of the person or service by theirs."""
+        """The name of the person or service that has each identity, by the identity in one spelling."""
         by_machine = {MACHINE + name: person.user for person in self.people for name in person.machine}
         by_slack = {slack_name(one.workspace, one.user): person.user for person in self.people for one in person.slack}
         by_provider = {
@@ -286,11 +284,17 @@ class AccessFile(Documented):
         name = claimed or (MACHINE if USER + user in self._people else USER) + user
         return Principal(name=name, human=claimed or MACHINE + user, proof=Proof.PEER, how=how)
 
-    def at_provider(self, issuer: str, subject: str, groups: Iterable[str] = (), how: str = "") -> Principal:
-        """Whom an OpenID Connect provider signed for. `program`: it says that the account is no human's."""
-        name = provider_name(issuer, subject)
-        name = self._claims.get(name, name)
-        return Principal(name=name, human=name, proof=Proof.OIDC, how=how or issuer, groups=tuple(groups))
+    def at_provider(
+        self, issuer: str, subject: str, groups: Iterable[str] = (), how: str = "", *, program: bool = False
+    ) -> Principal:
+        """Return the principal that an OpenID Connect provider signed for.
+
+        `program`: the provider says that the account is no human's.
+        """
+        account = provider_name(issuer, subject)
+        name = self._claims.get(account, account)
+        human = "" if name.startswith(SERVICE) or (program and name == account) else name
+        return Principal(name=name, human=human, proof=Proof.OIDC, how=how or issuer, groups=tuple(groups))
 
     def principal_of(self, principal: Principal) -> Principal:
         """Return the principal by this file, from the way in which it came in before anybody resolved it; else

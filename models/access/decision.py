@@ -240,7 +240,7 @@ class _Asked:
         right, access = self.right, self.access
         done = _DONE[right.second]
         could = _names_able(access, right, self.target)
-        another = f"another {right.roles[0]} has to {right.to}{_names_text(could) or ' (nobody else has the role)'}"
+        another = f"another {right.roles[0]} has to {right.to}{_names_text(could) or self._way_out()}"
         if _is_service(self.principal.name):
             return Denied(reason=f"{self.principal.name} is a service: {another}", could=could)
         if not self.target.first:
@@ -257,7 +257,7 @@ class _Asked:
     def _way_out(self) -> str:
         """Say how to go on if nobody has the role but those who launched or changed it."""
         target = self.target.but(first="")
-        rest = _could(self.access, self.right, target) if self.right.second is Second.NOT_CHANGER else ()
+        rest = _names_able(self.access, self.right, target) if self.right.second is Second.NOT_CHANGER else ()
         if not rest:
             return " (nobody else has the role)"
         return f" (nobody else may: abort it, and once another operator has launched it {some_of(rest, _NAMED)} can)"

@@ -31,7 +31,7 @@ class Principal(Model):
     """A human or a service that gives commands.
 
     `name` is shown in the audit: `user:ana`, `service:ci`. `human` counts where two persons are needed: the same for
-    all ways in which one person comes in; empty for a service.
+    all ways in which one person comes in; empty for a service, and for an account that its provider calls a program.
     """
 
     name: ActorGiven = Field(min_length=1)

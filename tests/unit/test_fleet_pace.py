@@ -100,7 +100,8 @@ def test_a_bake_that_is_running_ends_so_long_after_it_began(bake: str, over: tim
         (
             "6h",
             (
-                "bake 24h -> 6h; in force at once: the running bake, counted from its start, ends 2026-03-02 06:00:00Z; "
+                "bake 24h -> 6h; in force at once: the running bake, counted from its start, ends "
+                "2026-03-02 06:00:00Z; "
                 "rollouts that are"
             ),
         ),
