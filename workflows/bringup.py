@@ -58,13 +58,13 @@ class BringupWorkflow(BringupRuns):
         """Run until the bring-up has ended, or continue as new."""
         if start is None:
             raise missing_input("a bring-up needs its entry")
-        return await live_through(self._live(start), self._cancelled)
+        return await live_through(self._live(start), self._apply_cancel)
 
     async def _live(self, start: messages.BringupInput) -> messages.BringupAnswer:
         if self._value is None:
             await self._open(start)
         if self._trouble is not None:
-            raise await self._never_began()
+            raise await self._start_failure()
         self._sides = [asyncio.create_task(loop()) for loop in (self._record, self._mail)]
         await self._loop(start)
         await self._settle()
@@ -73,7 +73,7 @@ class BringupWorkflow(BringupRuns):
         return self._answer()
 
     async def _open(self, start: messages.BringupInput) -> None:
-        opened = await self._opening(
+        opened = await self._try_to_open(
             workflow.execute_activity_method(
                 BringupActivities.open,
                 messages.OpenBringup(start=start.start, at=workflow.now()),
@@ -139,7 +139,7 @@ class BringupWorkflow(BringupRuns):
         loose = all(isinstance(action, _LETS_GO) for action in self._tasks)
         if loose and self._may_leave():
             asked = [name for action in self._tasks if isinstance(action, actions.AskChecks) for name in action.names]
-            state = reducers.let_go(self._state, asked).fit(workflow.now())
+            state = reducers.note_asked(self._state, asked, None).fit(workflow.now())
             self._let_go()
             begin_next_run(start.but(state=state, runs=start.runs + 1, spent=self._tickets.carry_over()))
 
@@ -173,8 +173,8 @@ class BringupWorkflow(BringupRuns):
                 task_queue=messages.BRINGUP_QUEUE,
                 summary="ask " + ", ".join(names)[:170],
             ),
-            lambda b, answer, now: reducers.apply_answers(b, answer.answers, now),
-            lambda b, why, now: reducers.note_unasked(b, names, why, now),
+            lambda bringup, answer, now: reducers.apply_answers(bringup, answer.answers, now),
+            lambda bringup, why, now: reducers.note_unasked(bringup, names, why, now),
         )
 
     async def _hand_over(self) -> None:
@@ -184,7 +184,7 @@ class BringupWorkflow(BringupRuns):
                 BringupActivities.hand_over, request, **LONG_CALL, summary="into the fleet"
             ),
             reducers.hand_over,
-            lambda b, why, now: reducers.note_failed_hand_over(b, f"it could not be handed over: {why}", now),
+            lambda bringup, why, now: reducers.note_fault(bringup, f"it could not be handed over: {why}", now),
         )
 
     async def _grant_owed(self) -> None:
@@ -204,7 +204,7 @@ class BringupWorkflow(BringupRuns):
                 BringupActivities.wind_down, request, **LONG_CALL, summary="out of the fleet"
             ),
             reducers.wind_down,
-            lambda b, why, now: reducers.note_failed_hand_over(b, f"its quotas cannot go to nothing: {why}", now),
+            lambda bringup, why, now: reducers.note_fault(bringup, f"its quotas cannot go to nothing: {why}", now),
         )
 
     async def _archive(self, batch: tuple[AuditEntry, ...], summary: str) -> None:
@@ -221,7 +221,7 @@ class BringupWorkflow(BringupRuns):
     @workflow.update(name=LAUNCHED_UPDATE)
     async def launched(self) -> messages.BringupAnswer:
         """Answer once the archive has the start, or it is refused."""
-        await self._begun()
+        await self._wait_for_start()
         return self._answer()
 
     def _answer(self) -> messages.BringupAnswer:
@@ -243,7 +243,7 @@ class BringupWorkflow(BringupRuns):
         undo = bringup_undo_line(before, bringup, command, order)
         return messages.BringupCommandAnswer(command=command.value, stage=bringup.stage, said=sentence, undo=undo)
 
-    def _cancelled(self) -> None:
+    def _apply_cancel(self) -> None:
         """Apply a cancel from Temporal."""
         if self._value is not None and self._start is not None:
             by_ticket, under_way = bool(self._start.start.ticket), tuple(self._tasks)

@@ -22,7 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from models.bringup import calls, reducers
     from models.bringup.decide import startable_steps
     from models.bringup.messages import BRINGUP_QUEUE, ChosenHost, FollowedRun, StoppedRun, runs_queue
-    from models.bringup.runs import NO_TIME_LIMIT, UNDO_SUFFIX, Runner, RunPhase, RunReport
+    from models.bringup.runs import NO_TIME_LIMIT, Runner, RunPhase, RunReport
     from models.bringup.state import Bringup, StepRun
     from workflows import patches
     from workflows.durable import Durable
@@ -51,25 +51,25 @@ class BringupRuns(Durable[Bringup]):
                 report = await _call_start(self._state, run)
             except ActivityError as error:
                 if pause is None or not _may_be_sent_again(self._state.runs[run], error):
-                    self._not_started(run, attempt, error)
+                    self._note_failed_start(run, attempt, error)
                     return
                 self._set(reducers.note_silence(self._state, run, attempt, reason_of(error)[1], workflow.now()))
                 await asyncio.sleep(pause.total_seconds())
                 if not self._state.runs[run].phase.under_way or self._state.runs[run].stopping:
                     return  # its time limit is over, or somebody stops it
             else:
-                self._reported(run, attempt, report)
+                self._apply_report(run, attempt, report)
                 return
 
-    def _not_started(self, run: str, attempt: int, error: ActivityError) -> None:
+    def _note_failed_start(self, run: str, attempt: int, error: ActivityError) -> None:
         kind, why = reason_of(error)
-        if _untaken(error):
+        if _was_not_taken(error):
             why = f"no worker took it up on host {self._state.runs[run].host}"
-            self._set(reducers.not_begun(self._state, run, attempt, why, workflow.now()))
+            self._set(reducers.note_untaken(self._state, run, attempt, why, workflow.now()))
         elif kind in _REFUSED:
             self._set(reducers.note_refusal(self._state, run, attempt, why, workflow.now()))
         elif kind == _STUCK:
-            self._unanswered(run, attempt, error)
+            self._note_failed_call(run, attempt, error)
         else:
             self._set(reducers.note_lost_start(self._state, run, attempt, why, workflow.now()))
 
@@ -77,7 +77,7 @@ class BringupRuns(Durable[Bringup]):
         try:
             return (await _call_for_host(run)).host
         except ActivityError as error:
-            self._set(reducers.no_host(self._state, run, reason_of(error)[1], workflow.now()))
+            self._set(reducers.note_no_host(self._state, run, reason_of(error)[1], workflow.now()))
             return ""
 
     async def _follow(self, run: str, attempt: int) -> None:
@@ -86,27 +86,27 @@ class BringupRuns(Durable[Bringup]):
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
-            if _untaken(error):
+            if _was_not_taken(error):
                 await self._follow_elsewhere(run, attempt)
             else:
-                self._unanswered(run, attempt, error)
+                self._note_failed_call(run, attempt, error)
             return
         if followed.unheard:
             self._set(reducers.note_silence(self._state, run, attempt, followed.unheard, workflow.now()))
         elif followed.report is None:
             self._set(reducers.note_untraced(self._state, run, attempt, workflow.now()))
         else:
-            self._reported(run, attempt, followed.report)
+            self._apply_report(run, attempt, followed.report)
 
-    def _reported(self, run: str, attempt: int, report: RunReport) -> None:
+    def _apply_report(self, run: str, attempt: int, report: RunReport) -> None:
         news = report.phase is RunPhase.RUNNING and _is_news(self._state.runs[run], attempt)
         bringup = reducers.apply_report(self._state, run, attempt, report, workflow.now())
         self._set(reducers.note_running(bringup, run, workflow.now()) if news else bringup)
 
-    def _unanswered(self, run: str, attempt: int, error: ActivityError) -> None:
+    def _note_failed_call(self, run: str, attempt: int, error: ActivityError) -> None:
         """Note a failed call about the run: it is made again, unless nobody can ever answer it."""
         kind, why = reason_of(error)
-        failed = reducers.host_gone if kind == _STUCK else reducers.note_failed_call
+        failed = reducers.note_lost_host if kind == _STUCK else reducers.note_failed_call
         self._set(failed(self._state, run, attempt, why, workflow.now()))
 
     async def _follow_elsewhere(self, run: str, attempt: int) -> None:
@@ -120,15 +120,15 @@ class BringupRuns(Durable[Bringup]):
             answer = _last_answer(error)
         if report is None:
             why = f"host {self._state.runs[run].host} is gone, and no other worker can see what became of it{answer}"
-            self._set(reducers.host_gone(self._state, run, attempt, why, workflow.now()))
+            self._set(reducers.note_lost_host(self._state, run, attempt, why, workflow.now()))
             return
-        self._reported(run, attempt, report)
+        self._apply_report(run, attempt, report)
 
     async def _stop(self, run: str, attempt: int) -> None:
         try:
             report = (await _call_stop(self._state, run)).report
         except ActivityError as error:
-            self._unanswered(run, attempt, error)
+            self._note_failed_call(run, attempt, error)
             return
         if report is None:
             self._set(reducers.note_untraced(self._state, run, attempt, workflow.now()))
@@ -136,7 +136,7 @@ class BringupRuns(Durable[Bringup]):
             why, now = report.said, workflow.now()
             self._set(reducers.note_failed_call(self._state, run, attempt, why, now, endless=report.endless))
         else:
-            self._reported(run, attempt, report)
+            self._apply_report(run, attempt, report)
 
 
 class _Where(TypedDict):
@@ -153,11 +153,10 @@ def _where(bringup: Bringup, run: str) -> _Where:
 
 def _needs_host(bringup: Bringup, run: str) -> bool:
     """Return whether the step runs on a host, which is chosen before the start is noted."""
-    step = bringup.recipe.steps[run.removesuffix(UNDO_SUFFIX)]
-    return step.runner(undo=run.endswith(UNDO_SUFFIX)) is Runner.COMMAND
+    return bringup.runner(run) is Runner.COMMAND
 
 
-def _untaken(error: ActivityError) -> bool:
+def _was_not_taken(error: ActivityError) -> bool:
     """Return whether no worker took the call in time, so that nothing of it has begun."""
     return isinstance(error.cause, ActivityTimeout) and error.cause.type is TimeoutType.SCHEDULE_TO_START
 

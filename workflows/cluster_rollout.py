@@ -73,14 +73,14 @@ class ClusterRollout(RolloutActions):
         self._lapses.runs = True
         if start is None:
             raise missing_input("a rollout needs its launch")
-        return await live_through(self._live(), self._cancelled)
+        return await live_through(self._live(), self._apply_cancel)
 
     async def _live(self) -> messages.RolloutResult:
         if self._value is None and not await self._open():
             await workflow.wait_condition(workflow.all_handlers_finished)
             return self._result()
         if self._cancelled_early:
-            self._cancelled()
+            self._apply_cancel()
         sides = [asyncio.create_task(loop()) for loop in (self._record, self._mail)]
         await self._loop()
         if not self._refused_launch:
@@ -242,7 +242,7 @@ class ClusterRollout(RolloutActions):
         undo = undo_line(rollout, after, command, request, by_roles=self._tickets.by_roles(request))
         return messages.CommandAnswer(cluster=rollout.cluster, command=command, stage=after.stage, said=text, undo=undo)
 
-    def _cancelled(self) -> None:
+    def _apply_cancel(self) -> None:
         """Apply a cancel from Temporal: abort, or let a rollback under way go on."""
         if self._value is None:
             self._cancelled_early = True

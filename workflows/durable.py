@@ -100,7 +100,7 @@ class Durable(Host[_Carrier]):
 
     # --- opening and ending -----------------------------------------------------------------------
 
-    async def _opening(self, call: Awaitable[_Answer]) -> _Answer | None:
+    async def _try_to_open(self, call: Awaitable[_Answer]) -> _Answer | None:
         """Return the answer of the call that opens it; None if it failed, and the workflow fails for that reason."""
         try:
             return await call
@@ -108,13 +108,13 @@ class Durable(Host[_Carrier]):
             self._trouble = to_application_error(error)
             return None
 
-    async def _never_began(self) -> ApplicationError:
+    async def _start_failure(self) -> ApplicationError:
         """Return the error to raise, once every caller has an answer."""
         await workflow.wait_condition(workflow.all_handlers_finished)
         assert self._trouble is not None
         return self._trouble
 
-    async def _begun(self) -> None:
+    async def _wait_for_start(self) -> None:
         """Wait until the archive has its start, or it is known why it did not start."""
         await workflow.wait_condition(
             lambda: self._trouble is not None or (self._value is not None and not self._value.outbox)
@@ -163,10 +163,10 @@ class Durable(Host[_Carrier]):
             await workflow.wait_condition(lambda: bool(self._state.outbox))
             batch = self._state.outbox[:_BATCH]
             await self._send_to_archive(batch)
-            self._went_out(self._state.without_entries(entry.key for entry in batch))
+            self._drop_sent(self._state.without_entries(entry.key for entry in batch))
             leave_mark()
 
-    def _mailed(self, keys: list[str], answer: TellAnswer) -> _Carrier:
+    def _after_mail(self, keys: list[str], answer: TellAnswer) -> _Carrier:
         """Return the state after these notices were tried."""
         return self._state.apply_delivery(answer, workflow.now())
 
@@ -175,7 +175,7 @@ class Durable(Host[_Carrier]):
             await workflow.wait_condition(lambda: bool(self._state.mail))
             batch = self._state.mail[:_BATCH]
             answer = await self._tell(batch)
-            self._went_out(self._mailed([notice.key for notice in batch], answer))
+            self._drop_sent(self._after_mail([notice.key for notice in batch], answer))
             leave_mark()
             if answer.failed:
                 await asyncio.sleep(MAIL_PAUSE.total_seconds())
@@ -198,7 +198,7 @@ class Durable(Host[_Carrier]):
         """Return whether to give up notices whose call failed for good; otherwise the error is raised."""
         return True
 
-    def _went_out(self, state: _Carrier) -> None:
+    def _drop_sent(self, state: _Carrier) -> None:
         if self.delivery_wakes:
             self._set(state)
         else:

@@ -59,7 +59,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
         """Run until the fleet rollout has ended, or continue as new."""
         if start is None:
             raise missing_input(_NEEDS)
-        return await live_through(self._live(), self._cancelled)
+        return await live_through(self._live(), self._apply_cancel)
 
     async def _live(self) -> messages.FleetResult:
         sides = [asyncio.create_task(loop()) for loop in (self._record, self._mail, self._follow)]
@@ -199,7 +199,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
         record = messages.FleetRecord(entries=batch)
         await workflow.execute_activity_method(FleetActivities.record, record, **LAST_FLEET_CALL, summary=summary)
 
-    def _mailed(self, keys: list[str], answer: TellAnswer) -> FleetRollout:
+    def _after_mail(self, keys: list[str], answer: TellAnswer) -> FleetRollout:
         return reducers.apply_delivery(self._state, keys, answer, workflow.now())
 
     # --- messages ---------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
         undo = fleet_undo_line(before, fleet, command, request)
         return messages.FleetCommandAnswer(command=command, stage=fleet.stage, said=sentence, undo=undo)
 
-    def _cancelled(self) -> None:
+    def _apply_cancel(self) -> None:
         """Apply a cancel from Temporal."""
         self._set(apply_cancel(self._state, workflow.now(), by_ticket=bool(self._launch.launch.ticket)))
 

@@ -72,8 +72,8 @@ class Lapses:
                     **FORWARD_CALL,
                     summary=f"open {rollout.cluster} again: its history lacks effects",
                 )
-                heard = () if self.reset else unsent()  # after a reset: what was archived before it
-                again = reopen_rollout(state(), self._launch, opening, workflow.now(), heard)
+                unarchived = () if self.reset else unsent()  # after a reset: what was archived before it
+                again = reopen_rollout(state(), self._launch, opening, workflow.now(), unarchived)
         except ActivityError as error:
             kind, why = reason_of(error)
             return why if kind in (Refusal.__name__, Conflict.__name__) else None  # else once the ledger is back

@@ -7,7 +7,7 @@ from datetime import datetime
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from models.rollout.owner_news import news_for_owner, owner_told, rollback_for_owner
+    from models.rollout.owner_news import news_for_owner, rollback_for_owner, tell_owner
     from models.rollout.state import Rollout
     from workflows import patches
 
@@ -15,7 +15,7 @@ with workflow.unsafe.imports_passed_through():
 def call_owner(rollout: Rollout, now: datetime) -> Rollout:
     """Queue a notice for each piece of news."""
     if (news := news_for_owner(rollout, now)) and workflow.patched(patches.CALLS_OWNER):
-        rollout = owner_told(rollout, news)
+        rollout = tell_owner(rollout, news)
     if (news := rollback_for_owner(rollout)) and workflow.patched(patches.OWNER_HEARS_OF_UNDO):
-        rollout = owner_told(rollout, news)
+        rollout = tell_owner(rollout, news)
     return rollout

@@ -68,20 +68,20 @@ class QuotaRequest(Durable[RequestState]):
 
     async def _life(self, start: messages.RequestInput) -> RequestState:
         if self._value is None and not await self._open(start):
-            raise await self._never_began()
+            raise await self._start_failure()
         mailing = asyncio.create_task(self._mail())
         await self._live(start)
         await self._last_mail()
         mailing.cancel()
         if self._state.mail and workflow.patched(patches.GIVES_UP):
             lost = {n.key: "it could not be delivered before the request's end" for n in self._state.mail}
-            self._set(reducers.gave_up(self._state, lost, self._state.mail, workflow.now()))
+            self._set(reducers.give_up(self._state, lost, self._state.mail, workflow.now()))
         await self._keep()
         await workflow.wait_condition(workflow.all_handlers_finished)
         return self._state
 
     async def _open(self, start: messages.RequestInput) -> bool:
-        assessment = await self._opening(
+        assessment = await self._try_to_open(
             workflow.execute_activity_method(
                 RequestActivities.assess,
                 messages.AssessRequest(ask=start.ask, at=workflow.now()),
@@ -132,7 +132,7 @@ class QuotaRequest(Durable[RequestState]):
         try:
             answer = await self._try()
         except ActivityError as error:
-            answer = calls.failed(self._state.order, *reason_of(error))
+            answer = calls.failure(self._state.order, *reason_of(error))
         finally:
             self._writing = False
         self._set(reducers.apply_grant(self._state, answer, workflow.now()))
@@ -189,7 +189,7 @@ class QuotaRequest(Durable[RequestState]):
             lost = reducers.undelivered_reasons(self._state, answer, now)
             self._value = reducers.apply_delivery(self._state, answer, now)  # not by _set: nothing waits for it
             if lost and workflow.patched(patches.GIVES_UP):
-                self._set(reducers.gave_up(self._state, lost, batch, now))
+                self._set(reducers.give_up(self._state, lost, batch, now))
             leave_mark()
             if self._state.mail:
                 await self._pause(now)
@@ -225,7 +225,7 @@ class QuotaRequest(Durable[RequestState]):
     @workflow.update(name=LAUNCHED_UPDATE)
     async def launched(self) -> RequestState:
         """Answer once it is known whether the request fits, and the book has it."""
-        await self._begun()
+        await self._wait_for_start()
         return self._state
 
     def _check(self, command: RequestCommand, request: RequestOrder, owners: tuple[str, ...] | None = None) -> None:

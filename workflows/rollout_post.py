@@ -109,7 +109,7 @@ class RolloutPost(Host[Rollout]):
         """Wait until mail is due. A timer runs only if the ledger sends a notice that the notice period waits for."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await workflow.wait_condition(self._may_mail, timeout=mailing.asks_in(self._state, workflow.now()))
+                await workflow.wait_condition(self._may_mail, timeout=mailing.ask_delay(self._state, workflow.now()))
                 return
 
     async def _mail(self) -> None:
@@ -147,9 +147,9 @@ class RolloutPost(Host[Rollout]):
         """Wait until everything is archived and every notice was delivered or tried for long enough."""
         await workflow.wait_condition(self._all_recorded)
         try:
-            await workflow.wait_condition(lambda: not mailing.in_hand(self._state), timeout=options.LAST_MAIL)
+            await workflow.wait_condition(lambda: not mailing.notices_in_hand(self._state), timeout=options.LAST_MAIL)
         except TimeoutError:
-            workflow.logger.warning("ended with %d notices undelivered", len(mailing.in_hand(self._state)))
+            workflow.logger.warning("ended with %d notices undelivered", len(mailing.notices_in_hand(self._state)))
         await workflow.wait_condition(self._all_recorded)
 
     def _all_recorded(self) -> bool:

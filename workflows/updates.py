@@ -46,23 +46,23 @@ def take_commands(
     workflow.set_signal_handler(TAKE_BACK_SIGNAL, take_back)
 
     def take(command: _Command) -> None:
-        async def obeyed(given: _Request) -> object:
-            answer = obey(command, given)
+        async def run(message: _Request) -> object:
+            answer = obey(command, message)
             return await answer if isawaitable(answer) else answer
 
-        async def handler(given: _Request) -> object:
-            if not is_signed(given):
-                return await obeyed(given)
-            return await tickets.admit_and_obey(command, given, lambda: check(command, given), lambda: obeyed(given))
+        async def handler(message: _Request) -> object:
+            if not is_signed(message):
+                return await run(message)
+            return await tickets.admit_and_obey(command, message, lambda: check(command, message), lambda: run(message))
 
-        def validator(given: _Request) -> None:
+        def validator(message: _Request) -> None:
             if update_id() in taken_back:
                 why = f"{command} was taken back before a worker took it up"
                 raise ApplicationError(why, type="Refusal", non_retryable=True)
-            tickets.check(given)
-            check(command, given)
+            tickets.check(message)
+            check(command, message)
 
-        handler.__annotations__ = {"given": request}  # by it Temporal knows what to read, and the converter to refuse
+        handler.__annotations__ = {"message": request}  # by it Temporal knows what to read, and the converter to refuse
         workflow.set_update_handler(str(command), handler, validator=validator)
 
     for command in commands:

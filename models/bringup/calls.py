@@ -9,7 +9,7 @@ from models.bringup.checks import CheckKind, CheckOrder
 from models.bringup.messages import FollowRun, HandOverRequest, SupplyRequest, WindDownRequest
 from models.bringup.placeholders import RUN_KEY, fill_text, fill_url
 from models.bringup.recipe import CAPACITY, SUPPLY, Reading
-from models.bringup.runs import UNDO_SUFFIX, RunOrder
+from models.bringup.runs import RunOrder
 from models.bringup.state import Bringup
 
 _LOOKS_EVERY = timedelta(seconds=15)
@@ -21,62 +21,65 @@ _LOOKS_FOR = timedelta(hours=24)
 """The longest time that one call waits for supply."""
 
 
-def run_order(b: Bringup, run: str) -> RunOrder:
+def run_order(bringup: Bringup, run: str) -> RunOrder:
     """Build the order for the latest noted start of a step or its undo."""
-    step, undo = b.recipe.steps[run.removesuffix(UNDO_SUFFIX)], run.endswith(UNDO_SUFFIX)
-    runs, values = step.runs(undo=undo), b.entry.all_values
+    instructions, values = bringup.instructions(run), bringup.entry.all_values
 
     def fill(text: str) -> str:
         return fill_text(text, values)
 
     return RunOrder(
-        key=b.key(run),
-        runner=step.runner(undo=undo),
-        run=tuple(fill(text) for text in runs.run),
-        pipeline=fill(runs.pipeline),
-        branch=fill(runs.branch),
-        commit=fill(runs.commit),
-        values={name: fill(text) for name, text in runs.values.items()},
-        url=fill_url(runs.url, values),
-        status_url=fill_url(runs.status_url, values | {RUN_KEY: b.key(run).text}),
-        field=runs.field,
-        succeeded=runs.succeeded,
-        failed=runs.failed,
-        limit=runs.limit,
+        key=bringup.key(run),
+        runner=bringup.runner(run),
+        run=tuple(fill(text) for text in instructions.run),
+        pipeline=fill(instructions.pipeline),
+        branch=fill(instructions.branch),
+        commit=fill(instructions.commit),
+        values={name: fill(text) for name, text in instructions.values.items()},
+        url=fill_url(instructions.url, values),
+        status_url=fill_url(instructions.status_url, values | {RUN_KEY: bringup.key(run).text}),
+        field=instructions.field,
+        succeeded=instructions.succeeded,
+        failed=instructions.failed,
+        limit=instructions.limit,
     )
 
 
-def follow_request(b: Bringup, run: str) -> FollowRun:
-    order = run_order(b, run)
+def follow_request(bringup: Bringup, run: str) -> FollowRun:
+    order = run_order(bringup, run)
     return FollowRun(
         order=order,
-        seen=b.runs[run].seen,
-        settle=b.recipe.settle,
-        every=min(_LOOKS_EVERY, max(b.recipe.settle / 8, _LEAST)),
+        seen=bringup.runs[run].seen,
+        settle=bringup.recipe.settle,
+        every=min(_LOOKS_EVERY, max(bringup.recipe.settle / 8, _LEAST)),
         news=max(_TELLS_EVERY, order.limit / 100),
-        unheard=b.runs[run].unheard,
+        unheard=bringup.runs[run].unheard,
     )
 
 
-def supply_request(b: Bringup) -> SupplyRequest:
-    assert b.recipe.supply is not None
-    assert b.supply is not None
-    every = b.recipe.supply.every
+def supply_request(bringup: Bringup) -> SupplyRequest:
+    assert bringup.recipe.supply is not None
+    assert bringup.supply is not None
+    every = bringup.recipe.supply.every
     return SupplyRequest(
-        order=supply_order(b), every=every, most=max(_LOOKS_FOR, every), colour=b.supply.colour, said=b.supply.said
+        order=supply_order(bringup),
+        every=every,
+        most=max(_LOOKS_FOR, every),
+        colour=bringup.supply.colour,
+        said=bringup.supply.said,
     )
 
 
-def supply_order(b: Bringup) -> CheckOrder:
-    supply = b.recipe.supply
+def supply_order(bringup: Bringup) -> CheckOrder:
+    supply = bringup.recipe.supply
     assert supply is not None
-    return _reading(b, SUPPLY, CheckKind.SUPPLY, supply).but(needs=supply.needs)
+    return _reading(bringup, SUPPLY, CheckKind.SUPPLY, supply).but(needs=supply.needs)
 
 
-def _reading(b: Bringup, name: str, kind: CheckKind, reading: Reading) -> CheckOrder:
-    values = b.entry.all_values
+def _reading(bringup: Bringup, name: str, kind: CheckKind, reading: Reading) -> CheckOrder:
+    values = bringup.entry.all_values
     return CheckOrder(
-        cluster=b.cluster,
+        cluster=bringup.cluster,
         name=name,
         kind=kind,
         run=tuple(fill_text(text, values) for text in reading.run),
@@ -85,18 +88,18 @@ def _reading(b: Bringup, name: str, kind: CheckKind, reading: Reading) -> CheckO
     )
 
 
-def check_order(b: Bringup, name: str) -> CheckOrder:
+def check_order(bringup: Bringup, name: str) -> CheckOrder:
     """Build the order for a check, or for the capacity check, by name."""
-    source = {"slurm": b.entry.slurm, "prometheus": b.entry.prometheus, "islands": b.entry.planned_islands}
+    entry, capacity = bringup.entry, bringup.recipe.capacity
+    source = {"slurm": entry.slurm, "prometheus": entry.prometheus, "islands": entry.planned_islands}
     if name == CAPACITY:
-        capacity = b.recipe.capacity
-        nodes = math.ceil(b.recipe.accept_at_least * b.entry.nodes)
-        order = CheckOrder(cluster=b.cluster, name=name, kind=CheckKind.CAPACITY)
-        order = order if capacity is None else _reading(b, name, CheckKind.CAPACITY, capacity)
-        return order.but(gpus=nodes * b.entry.gpus_per_node, **source)
-    check, values = next(c for c in b.recipe.checks if c.name == name), b.entry.all_values
+        nodes = math.ceil(bringup.recipe.accept_at_least * entry.nodes)
+        order = CheckOrder(cluster=bringup.cluster, name=name, kind=CheckKind.CAPACITY)
+        order = order if capacity is None else _reading(bringup, name, CheckKind.CAPACITY, capacity)
+        return order.but(gpus=nodes * entry.gpus_per_node, **source)
+    check, values = next(c for c in bringup.recipe.checks if c.name == name), entry.all_values
     return CheckOrder(
-        cluster=b.cluster,
+        cluster=bringup.cluster,
         name=name,
         kind=check.kind,
         run=tuple(fill_text(text, values) for text in check.command),
@@ -111,26 +114,26 @@ def check_order(b: Bringup, name: str) -> CheckOrder:
     ).but(**source)
 
 
-def hand_over_request(b: Bringup, now: datetime) -> HandOverRequest:
+def hand_over_request(bringup: Bringup, now: datetime) -> HandOverRequest:
     """Build the request that puts the cluster into the fleet or, once there, grants GPUs that are owed."""
     return HandOverRequest(
-        entry=b.entry,
-        number=b.number,
-        islands=b.islands or b.entry.planned_islands,
-        granted=None if b.production is None else b.production.granted,
-        actor=b.entered_by,
+        entry=bringup.entry,
+        number=bringup.number,
+        islands=bringup.islands or bringup.entry.planned_islands,
+        granted=None if bringup.production is None else bringup.production.granted,
+        actor=bringup.entered_by,
         at=now,
     )
 
 
-def wind_down_request(b: Bringup, now: datetime) -> WindDownRequest:
-    assert b.leaving is not None
+def wind_down_request(bringup: Bringup, now: datetime) -> WindDownRequest:
+    assert bringup.leaving is not None
     return WindDownRequest(
-        cluster=b.cluster,
-        owner=b.entry.owner,
-        actor=b.leaving.actor,
-        reason=b.leaving.reason,
+        cluster=bringup.cluster,
+        owner=bringup.entry.owner,
+        actor=bringup.leaving.actor,
+        reason=bringup.leaving.reason,
         at=now,
-        slurm=b.entry.slurm,
-        number=b.number,
+        slurm=bringup.entry.slurm,
+        number=bringup.number,
     )

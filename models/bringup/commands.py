@@ -13,7 +13,7 @@ from models.base import Text, Time, count_text
 from models.bringup.command_rows import BRINGUP_ROWS
 from models.bringup.next_actions import BringupAction, HandOver
 from models.bringup.recipe import SUPPLY
-from models.bringup.reducers import once_again
+from models.bringup.reducers import repeat_once_checks
 from models.bringup.runs import UNDO_SUFFIX
 from models.bringup.soak import SoakClock
 from models.bringup.stages import BRINGUP_ANSWERS, BringupCommand, BringupStage
@@ -285,7 +285,7 @@ def _retry(bringup: Bringup, step: str, now: datetime) -> tuple[Bringup, str]:
         return bringup.with_run(
             step, phase=StepPhase.WAITING, tries=0, next_at=None, said=sentence
         ), f"{step} is run again"
-    bringup = once_again(bringup.but(fault="", validating_since=now), now)
+    bringup = repeat_once_checks(bringup.but(fault="", validating_since=now), now)
     return bringup, "it is tried again"
 
 

@@ -197,8 +197,7 @@ def overlong_at(bringup: Bringup, run: str) -> datetime | None:
     at = bringup.runs[run].started_at or bringup.runs[run].noted_at
     if not bringup.runs[run].phase.under_way or at is None or bringup.runs[run].stopping:
         return None
-    step = bringup.recipe.steps[run.removesuffix(UNDO_SUFFIX)]
-    return at + step.runs(undo=run.endswith(UNDO_SUFFIX)).limit + GRACE
+    return at + bringup.instructions(run).limit + GRACE
 
 
 def _times(bringup: Bringup, now: datetime) -> Iterator[datetime]:

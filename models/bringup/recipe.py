@@ -35,7 +35,7 @@ SUPPLY, CAPACITY = "supply", "capacity"
 """Names of the looks beside the recipe's own checks."""
 
 
-class _Runs(Documented):
+class RunInstructions(Documented):
     """The instructions for a runner; `with` decides which fields count."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
@@ -88,7 +88,7 @@ class _Runs(Documented):
 _NEEDED = {Runner.COMMAND: "run", Runner.BUILDKITE: "pipeline", Runner.HTTP: "url"}
 
 
-def _check_runner(runs: _Runs, runner: Runner, under: tuple[str, ...] = ()) -> None:
+def _check_runner(runs: RunInstructions, runner: Runner, under: tuple[str, ...] = ()) -> None:
     """Check that it has the field of its runner, and none of another. Errors: ValueError."""
     if not getattr(runs, _NEEDED[runner]):
         raise fault_at(under, f"{_NEEDED[runner]} is missing: a step with {runner} needs it")
@@ -107,11 +107,11 @@ def _check_program(run: tuple[str, ...], path: tuple[str | int, ...]) -> None:
         )
 
 
-class RecipeUndo(_Runs):
+class RecipeUndo(RunInstructions):
     """The undo of a step."""
 
 
-class RecipeStep(_Runs):
+class RecipeStep(RunInstructions):
     """A step of provisioning: a run, or a touch by a person."""
 
     name: StepName
@@ -144,7 +144,7 @@ class RecipeStep(_Runs):
             raise fault_at(("undo",), f"with is missing: step {self.name} is a touch, so its undo names its own runner")
         _check_runner(undo, runner, ("undo",))
 
-    def runs(self, *, undo: bool) -> _Runs:
+    def runs(self, *, undo: bool) -> RunInstructions:
         """Return the instructions for the step, or for its undo."""
         if not undo:
             return self

@@ -17,8 +17,8 @@ from pydantic import Field
 from models.audit_chain import BACKSTOP, AuditKind
 from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Text, Time, Words
 from models.bringup.entry import BringupEntry
-from models.bringup.recipe import CAPACITY, ClusterRecipe, RecipeStep
-from models.bringup.runs import TAIL_LENGTH, UNDO_SUFFIX, RunKey
+from models.bringup.recipe import CAPACITY, ClusterRecipe, RecipeStep, RunInstructions
+from models.bringup.runs import TAIL_LENGTH, UNDO_SUFFIX, RunKey, Runner
 from models.bringup.soak import CheckState, SoakClock, Terms
 from models.bringup.stages import BRINGUP_TRANSITIONS, BringupStage
 from models.cluster.island import Island
@@ -206,6 +206,14 @@ class Bringup(Lifecycle):
         return RunKey(
             cluster=self.cluster, attempt=(self.number - 1) * MOST_ATTEMPTS + self.runs[run].attempt, step=run
         )
+
+    def instructions(self, run: str) -> RunInstructions:
+        """Return the recipe's instructions for a step or its undo."""
+        return self.recipe.steps[run.removesuffix(UNDO_SUFFIX)].runs(undo=run.endswith(UNDO_SUFFIX))
+
+    def runner(self, run: str) -> Runner:
+        """Return the runner of a step or its undo."""
+        return self.recipe.steps[run.removesuffix(UNDO_SUFFIX)].runner(undo=run.endswith(UNDO_SUFFIX))
 
     def steps(self) -> Iterator[tuple[RecipeStep, StepRun]]:
         """Iterate over the steps of the recipe, in its order, each with its run."""

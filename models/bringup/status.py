@@ -186,7 +186,7 @@ def _step(bringup: Bringup, name: str, now: datetime) -> StepStatus:
     touch = bool(step.touch) and not undo
     return StepStatus(
         name=name,
-        runner="touch" if touch else step.runner(undo=undo).value,
+        runner="touch" if touch else bringup.runner(name).value,
         after=() if undo else step.after,
         phase=run.phase,
         attempts=run.attempt,
@@ -199,7 +199,7 @@ def _step(bringup: Bringup, name: str, now: datetime) -> StepStatus:
         link=run.link,
         host=run.host,
         next_at=run.next_at,
-        repeatable=step.runs(undo=undo).repeatable,
+        repeatable=bringup.instructions(name).repeatable,
     )
 
 
@@ -226,10 +226,12 @@ def _check(bringup: Bringup, name: str, now: datetime) -> CheckStatus:
 
 
 def _supply(bringup: Bringup) -> CheckStatus | None:
-    s = bringup.supply
-    if s is None:
+    supply = bringup.supply
+    if supply is None:
         return None
-    return CheckStatus(name="supply", kind="supply", colour=s.colour, said=s.said, at=s.at, skipped=s.skipped)
+    return CheckStatus(
+        name="supply", kind="supply", colour=supply.colour, said=supply.said, at=supply.at, skipped=supply.skipped
+    )
 
 
 def waiting_sentence(bringup: Bringup, now: datetime) -> str:

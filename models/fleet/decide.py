@@ -61,7 +61,7 @@ def _times(fleet: FleetRollout) -> Iterable[datetime]:
     rests = rest_until(fleet)
     if rests is not None:
         yield rests
-    for m in fleet.waiting_members:
-        yield from (at for at in (m.held_until, m.retry_at) if at is not None)
+    for member in fleet.waiting_members:
+        yield from (at for at in (member.held_until, member.retry_at) if at is not None)
     if fleet.waiting_members and fleet.found_none and fleet.picked_at is not None:
         yield fleet.picked_at + fleet.pace.recheck

@@ -51,13 +51,13 @@ def is_wave_over(fleet: FleetRollout, now: datetime) -> bool:
 
     A pilot must have run or been skipped: a fleet whose pilots are held has none.
     """
-    for m in fleet.members.values():
-        if m.wave.number > fleet.wave.number or m.state.is_settled:
+    for member in fleet.members.values():
+        if member.wave.number > fleet.wave.number or member.state.is_settled:
             continue
-        if m.state is not MemberState.WAITING or fleet.wave is Wave.PILOT or not _is_held(m, now):
+        if member.state is not MemberState.WAITING or fleet.wave is Wave.PILOT or not _is_held(member, now):
             return False
     return fleet.wave is not Wave.PILOT or not any(
-        m.needs for m in fleet.in_state(MemberState.DONE) if m.wave is Wave.PILOT
+        member.needs for member in fleet.in_state(MemberState.DONE) if member.wave is Wave.PILOT
     )
 
 

@@ -43,7 +43,17 @@ def prospect_of(plan: Plan, rollout: Noted | None = None) -> Prospect:
 def order_prospects(prospects: Iterable[Prospect], pilots: Iterable[str] = ()) -> tuple[Prospect, ...]:
     """Sort pilots first, then by wave, then by healthy headroom, the largest first; ties by name."""
     first = set(pilots)
-    return tuple(sorted(prospects, key=lambda p: (p.cluster not in first, p.wave.number, -p.headroom, p.cluster)))
+    return tuple(
+        sorted(
+            prospects,
+            key=lambda prospect: (
+                prospect.cluster not in first,
+                prospect.wave.number,
+                -prospect.headroom,
+                prospect.cluster,
+            ),
+        )
+    )
 
 
 def unplanned_prospect(cluster: str, why: str, rollout: Noted | None = None) -> Prospect:
@@ -144,16 +154,17 @@ def pick(
     )
     basket = Basket(request.most, left.hour_gpus, left.day_gpus)
     passed: dict[str, Passed] = {}
-    for p in order_prospects(p.model_copy(update={"wave": waves[p.cluster]}) for p in prospects):
-        if p.wave.number > request.wave.number:
+    in_waves = (p.model_copy(update={"wave": waves[p.cluster]}) for p in prospects)
+    for prospect in order_prospects(in_waves):
+        if prospect.wave.number > request.wave.number:
             break
-        why = passed_reason(p, windows.get(p.cluster, ()), pace, request.at)
+        why = passed_reason(prospect, windows.get(prospect.cluster, ()), pace, request.at)
         if why is not None:
-            passed[p.cluster] = why
+            passed[prospect.cluster] = why
         else:
-            basket.offer(p)
+            basket.offer(prospect)
     moved = {name: wave for name, wave in waves.items() if wave is not candidates[name].wave}
-    taken = sum(p.cut_gpus for p in basket.picked)
+    taken = sum(prospect.cut_gpus for prospect in basket.picked)
     return PickAnswer(
         picked=tuple(basket.picked),
         passed=passed,

@@ -87,8 +87,8 @@ def settings_back(before: Pace, after: Pace) -> str:
 
 def counts_from(before: FleetRollout, after: FleetRollout, now: datetime) -> str:
     """Say when the change counts: at once, and for a running soak or bake from its start."""
-    was, rests = rest_until(before), rest_until(after)
-    if rests is None or was == rests:
+    rested_until, rests = rest_until(before), rest_until(after)
+    if rests is None or rested_until == rests:
         return "in force at once"
     what = "soak" if after.wave is Wave.PILOT else "bake"
     if now >= rests:

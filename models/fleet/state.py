@@ -238,7 +238,7 @@ class FleetRollout(Lifecycle):
         open_ = [m for m in self.begun_members if not m.joined and m.stage not in ("aborted", "closed")]
         return sorted(
             (m for m in open_ if self.undo or m.stage in ("planned", "")),
-            key=lambda m: (m.started_at is not None, m.started_at, m.cluster),
+            key=lambda member: (member.started_at is not None, member.started_at, member.cluster),
             reverse=True,
         )
 

@@ -33,16 +33,16 @@ _Left = dict[str, list[Member]]
 def _move_lines(members: Iterable[Member], fleet: FleetRollout) -> tuple[list[str], _Left]:
     """Return the commands that put waiting members back, and the members they leave."""
     by_wave: dict[Wave, list[Member]] = {}
-    for m in members:
-        by_wave.setdefault(m.wave, []).append(m)
+    for member in members:
+        by_wave.setdefault(member.wave, []).append(member)
     late = {Wave.AFTER: "nothing is moved to after all waves"}
     late |= {Wave.PILOT: "the pilots are over"} if fleet.wave is not Wave.PILOT else {}
     lines = [
-        f"backstop fleet move {_names(each)} --wave {w.number} {REASON}"
-        for w, each in sorted(by_wave.items(), key=lambda item: item[0].number)
-        if w not in late
+        f"backstop fleet move {_names(each)} --wave {wave.number} {REASON}"
+        for wave, each in sorted(by_wave.items(), key=lambda item: item[0].number)
+        if wave not in late
     ]
-    return lines, {why: by_wave[w] for w, why in late.items() if w in by_wave}
+    return lines, {why: by_wave[wave] for wave, why in late.items() if wave in by_wave}
 
 
 def _lines(lines: list[str], left: _Left) -> str:

@@ -39,7 +39,7 @@ def answer(order: GrantOrder, outcome: GrantOutcome, reason: str) -> Granted:
     return Granted(request=order.request, ends=order.ends, outcome=outcome, said=reason)
 
 
-def failed(order: GrantOrder, kind: str, reason: str) -> Granted:
+def failure(order: GrantOrder, kind: str, reason: str) -> Granted:
     """Return the outcome of a call that failed and is tried again. `kind`: the class name of models.errors."""
     drifted = kind == Drift.__name__
     return answer(

@@ -147,7 +147,7 @@ def undelivered_reasons(state: RequestState, answer: TellAnswer, now: datetime) 
     return {**answer.refused, **late}
 
 
-def gave_up(state: RequestState, lost: Mapping[str, str], notices: Iterable[Notice], now: datetime) -> RequestState:
+def give_up(state: RequestState, lost: Mapping[str, str], notices: Iterable[Notice], now: datetime) -> RequestState:
     """Give up these notices; the archive names the people who were not notified."""
     audiences = {n.key: n.audience for n in notices}
     for key, why in lost.items():

@@ -28,10 +28,10 @@ def _grant_content(rollout: Rollout) -> dict[str, Any]:
     order = rollout.grant_order
     assert order is not None
     after = baseline_with(rollout, order)
-    kept = {q.team: q.gpus for q in after.quotas}
-    raised = order.raised or {t: kept[t] - q.gpus for q in rollout.baseline.quotas if kept[t := q.team] != q.gpus}
-    there = {t: g for t, g in raised.items() if t in kept and t in rollout.written}
-    values = {t: min(rollout.written[t], kept[t]) if order.ends else rollout.written[t] + g for t, g in there.items()}
+    kept, written = {q.team: q.gpus for q in after.quotas}, rollout.written
+    raised = order.raised or {q.team: kept[q.team] - q.gpus for q in rollout.baseline.quotas if kept[q.team] != q.gpus}
+    there = {team: gpus for team, gpus in raised.items() if team in kept and team in written}
+    values = {t: min(written[t], kept[t]) if order.ends else written[t] + gpus for t, gpus in there.items()}
     return {
         "expected_generation": rollout.generation,
         "writes": _writes(rollout, values, dict.fromkeys(values, _mode(rollout))),

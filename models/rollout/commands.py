@@ -70,8 +70,12 @@ def _refuse_unknown_team(rollout: Rollout, request: CommandRequest) -> str | Non
     return None if request.team in teams else f"team {request.team!r} has no quota in {rollout.cluster}"
 
 
-def _is_paused(rollout: Rollout) -> bool:
+def is_paused(rollout: Rollout) -> bool:
     return any(h.kind is HoldKind.PAUSED for h in rollout.holds)
+
+
+def _refuse_object(rollout: Rollout, request: CommandRequest) -> str | None:
+    return _refuse_unknown_team(rollout, request) or objections.objection_refusal(rollout, request.team, request.actor)
 
 
 def _refuse_close(rollout: Rollout, request: CommandRequest) -> str | None:
@@ -170,10 +174,10 @@ def _refuse_resolve_of_none(rollout: Rollout, name: str) -> str | None:
 _REFUSE: dict[Command, Callable[[Rollout, CommandRequest], str | None]] = {
     Command.APPROVE: _refuse_approve,
     Command.ACK: _refuse_unknown_team,
-    Command.OBJECT: lambda r, q: _refuse_unknown_team(r, q) or objections.objection_refusal(r, q.team, q.actor),
-    Command.PAUSE: lambda r, _: "already paused" if _is_paused(r) else None,
-    Command.RESUME: lambda r, _: None if _is_paused(r) else "not paused",
-    Command.PROMOTE: lambda r, _: _PROMOTED if r.stay.waived else None,
+    Command.OBJECT: _refuse_object,
+    Command.PAUSE: lambda rollout, _: "already paused" if is_paused(rollout) else None,
+    Command.RESUME: lambda rollout, _: None if is_paused(rollout) else "not paused",
+    Command.PROMOTE: lambda rollout, _: _PROMOTED if rollout.stay.waived else None,
     Command.CLOSE: _refuse_close,
     Command.RETRY: _refuse_retry,
 }
@@ -208,7 +212,7 @@ def obey(
         actor=request.actor,
         reason=request.reason,
         command=command.value,
-        **{k: v for k in ("plan_hash", "team", "hold", "how") if (v := getattr(request, k))},
+        **{field: value for field in ("plan_hash", "team", "hold", "how") if (value := getattr(request, field))},
         **warrant_in(request),
     )
     match command:

@@ -127,18 +127,18 @@ def accept_changes(rollout: Rollout, now: datetime, *, but_values: bool = False,
 
 def _unapproved_values(rollout: Rollout, changed: Iterable[str], present: Mapping[str, int]) -> dict[str, int | None]:
     """Return the quotas above their approved value after these changes, with that value."""
-    was = {**{team: rollout.written.get(team) for team in changed}, **rollout.unapproved}
-    return {t: gpus for t, gpus in was.items() if t in present and (gpus is None or present[t] > gpus)}
+    approved = {**{team: rollout.written.get(team) for team in changed}, **rollout.unapproved}
+    return {t: gpus for t, gpus in approved.items() if t in present and (gpus is None or present[t] > gpus)}
 
 
-def _quota_from(present: Present, ours: Quota | None, known: Quota | None, parent: bool) -> Quota:
+def _quota_from(present: Present, ours: Quota | None, baseline_quota: Quota | None, parent: bool) -> Quota:
     """Return a baseline quota as others left it, at our baseline value if that still counts."""
     value = present if ours is None else present.model_copy(update={"gpus": ours.gpus})
-    if known is None or parent:
+    if baseline_quota is None or parent:
         return value.as_quota()
-    scheduled = value.gpus if known.scheduled_gpus is None else known.scheduled_gpus
-    idle = None if known.idle_gpus is None else min(known.idle_gpus, scheduled)
-    return value.as_quota(known.scheduled_gpus, idle)
+    scheduled = value.gpus if baseline_quota.scheduled_gpus is None else baseline_quota.scheduled_gpus
+    idle = None if baseline_quota.idle_gpus is None else min(baseline_quota.idle_gpus, scheduled)
+    return value.as_quota(baseline_quota.scheduled_gpus, idle)
 
 
 def promised_teams(rollout: Rollout, present: Mapping[str, int]) -> frozenset[str]:
@@ -203,12 +203,12 @@ def _excess_of(
 
 def note_others(rollout: Rollout, others: Mapping[str, int | None], before: Mapping[str, int]) -> Rollout:
     """Note that others set these quotas (None: removed them) and nobody has answered. `before`: our values."""
-    was = {team: before.get(team) for team, gpus in others.items() if before.get(team) != gpus}
+    approved = {team: before.get(team) for team, gpus in others.items() if before.get(team) != gpus}
     stands = {team: gpus for team, gpus in others.items() if gpus is not None}
     return rollout.but(
         written={**{team: gpus for team, gpus in rollout.written.items() if team not in others}, **stands},
         foreign=tuple(sorted({*rollout.foreign, *others})),
-        unapproved={**was, **rollout.unapproved} if rollout.asks else rollout.unapproved,
+        unapproved={**approved, **rollout.unapproved} if rollout.asks else rollout.unapproved,
     )
 
 

@@ -110,27 +110,27 @@ class Footing:
     after: Mapping[str, int] | None = None
 
 
-def prove_change(change: Change, known: Known, order: GrantOrder | None = None) -> Footing:
+def prove_change(change: Change, evidence: Known, order: GrantOrder | None = None) -> Footing:
     """Return the evidence for the change.
 
     Errors: Refusal if nothing permits it; Drift if health has moved on.
     """
-    tree = known.baseline.tree
+    tree = evidence.baseline.tree
     if any(write.leaf is (write.team in tree.children) for write in change.writes if write.team in tree.by_team):
         raise _refusal_of(change, "it takes quotas without children for sums of child quotas, or the other way round")
     match STANDS_ON[change.kind]:
         case StandsOn.APPROVAL:
-            return _prove_by_approval(change, known)
+            return _prove_by_approval(change, evidence)
         case StandsOn.HEALTH:
-            return _prove_by_health(change, known)
+            return _prove_by_health(change, evidence)
         case StandsOn.WAY_BACK:
-            return _prove_undo(change, known)
+            return _prove_undo(change, evidence)
         case StandsOn.DECISION:
-            return _prove_grant(change, known, order)
+            return _prove_grant(change, evidence, order)
         case StandsOn.TICKET:
-            if not known.close:
+            if not evidence.close:
                 raise _refusal_of(change, "nobody has closed the rollout with a ticket")
-            return Footing("ticket", (known.close,), "the ticket of the close")
+            return Footing("ticket", (evidence.close,), "the ticket of the close")
 
 
 def _refusal_of(change: Change, why: str) -> Refusal:
@@ -140,124 +140,125 @@ def _refusal_of(change: Change, why: str) -> Refusal:
 # --- forward ----------------------------------------------------------------------------------------
 
 
-def _require_approval(change: Change, known: Known) -> Approved:
-    if known.approval is None:
+def _require_approval(change: Change, evidence: Known) -> Approved:
+    if evidence.approval is None:
         raise _refusal_of(change, "the ledger has no valid approval of its plan")
-    return known.approval
+    return evidence.approval
 
 
-def _prove_by_approval(change: Change, known: Known) -> Footing:
-    approved = _require_approval(change, known)
+def _prove_by_approval(change: Change, evidence: Known) -> Footing:
+    approved = _require_approval(change, evidence)
     match change.kind:
         case _K.RESERVE:
-            for drawn in _plans_approved(known, approved):
-                if change.reserve == reserve_beside(_baseline_of(drawn, known), drawn.plan.values):
-                    news = None if values_stand(known) else drawn.baseline
+            for drawn in _plans_approved(evidence, approved):
+                if change.reserve == reserve_beside(_baseline_of(drawn, evidence), drawn.plan.values):
+                    news = None if values_stand(evidence) else drawn.baseline
                     return Footing("plan", (approved.nonce,), f"plan {drawn.plan.hash}, approved", baseline=news)
             raise _refusal_of(change, "it reserves GPUs that no approved plan frees")
         case _K.SET_SOFT:
-            return _prove_values(change, known, approved)
+            return _prove_values(change, evidence, approved)
         case _:
-            if not values_stand(known) or change.writes or change.mode not in (None, LimitMode.HARD):
+            if not values_stand(evidence) or change.writes or change.mode not in (None, LimitMode.HARD):
                 raise _refusal_of(change, "the values of an approved plan are not in place")
             return Footing("plan", (approved.nonce,), f"plan {approved.envelope.plan_hash}, approved")
 
 
-def _prove_values(change: Change, known: Known, approved: Approved) -> Footing:
-    stays = change.refits and all(_leaves_value(write, known) for write in change.writes)
-    if stays and known.accepted is not None and values_stand(known):
+def _prove_values(change: Change, evidence: Known, approved: Approved) -> Footing:
+    stays = change.refits and all(_leaves_value(write, evidence) for write in change.writes)
+    if stays and evidence.accepted is not None and values_stand(evidence):
         words = "what a person accepted of others' changes"
-        return Footing(ACCEPTED, (known.accepted.nonce,), words, baseline=known.accepted.baseline)
+        return Footing(ACCEPTED, (evidence.accepted.nonce,), words, baseline=evidence.accepted.baseline)
     values = {w.team: w.gpus for w in change.writes}
-    if values_stand(known):
-        last = {**known.written_before, **values_written_last(known)}
+    if values_stand(evidence):
+        last = {**evidence.written_before, **values_written_last(evidence)}
         if values and all(last.get(team) == gpus for team, gpus in values.items()):
-            _check_modes(change, known)
+            _check_modes(change, evidence)
             return Footing(RESTORED, (approved.nonce,), "the values of the last receipts")
-    for drawn in _plans_approved(known, approved):
+    for drawn in _plans_approved(evidence, approved):
         if values == drawn.plan.values:
-            _check_modes(change, known)
+            _check_modes(change, evidence)
             return Footing("plan", (approved.nonce,), f"plan {drawn.plan.hash}, approved")
     raise _refusal_of(change, "no approved plan has these values")
 
 
-def _plans_approved(known: Known, approved: Approved) -> Iterator[DrawnPlan]:
+def _plans_approved(evidence: Known, approved: Approved) -> Iterator[DrawnPlan]:
     """Yield the drawn plans, the newest first, that the approval holds and that start from the rollout's baseline."""
-    for drawn in known.drawn:
+    for drawn in evidence.drawn:
         plan = drawn.plan
         same = plan.hash == approved.envelope.plan_hash
         if same and approved.sha256 and drawn.sha256 != approved.sha256:
             continue  # another plan with the same sixteen digits
         if plan.fault or not (same or approved.envelope.holds(plan)):
             continue
-        if (drawn.fresh and not values_stand(known)) or _has_baseline_of(plan, known):
+        if (drawn.fresh and not values_stand(evidence)) or _has_baseline_of(plan, evidence):
             yield drawn
 
 
-def _has_baseline_of(plan: Plan, known: Known) -> bool:
-    base = {q.team: q.gpus for q in known.baseline.quotas}
+def _has_baseline_of(plan: Plan, evidence: Known) -> bool:
+    base = {q.team: q.gpus for q in evidence.baseline.quotas}
     before = {q.team: q.before_gpus for q in plan.quotas}
     return all(
-        before.get(team) == base.get(team) or (team in known.changed and before.get(team) == known.present.get(team))
+        before.get(team) == base.get(team)
+        or (team in evidence.changed and before.get(team) == evidence.present.get(team))
         for team in {*base, *before}
     )
 
 
-def _baseline_of(drawn: DrawnPlan, known: Known) -> Snapshot:
+def _baseline_of(drawn: DrawnPlan, evidence: Known) -> Snapshot:
     """Return the plan's own baseline: its values are the rollout's, except for changes of others."""
     return drawn.baseline
 
 
-def values_stand(known: Known) -> bool:
+def values_stand(evidence: Known) -> bool:
     """Return whether quotas were written and have not been set back to the baseline since."""
-    stands = known.adopted
-    for receipt in known.receipts:
+    stands = evidence.adopted
+    for receipt in evidence.receipts:
         if receipt.kind is _K.SET_SOFT:
             stands = True
-        elif receipt.kind is _K.RESTORE and known.grounds.get(receipt.fence.counter) in (_ORDERED, _AFTER_FAILURE):
+        elif receipt.kind is _K.RESTORE and evidence.grounds.get(receipt.fence.counter) in (_ORDERED, _AFTER_FAILURE):
             stands = False
     return stands
 
 
-def values_written_last(known: Known) -> dict[str, int]:
+def values_written_last(evidence: Known) -> dict[str, int]:
     """Return the rollout's last written values by team, without those it met as others'."""
     last: dict[str, int] = {}
-    for receipt in known.receipts:
+    for receipt in evidence.receipts:
         theirs = {conflict.team for conflict in receipt.conflicts}
         last |= {team: gpus for team, gpus in receipt.after.items() if team not in theirs}
     return last
 
 
-def _check_modes(change: Change, known: Known) -> None:
+def _check_modes(change: Change, evidence: Known) -> None:
     """Refuse a hard limit unless limits are hard already, by an effect of the rollout or from before it."""
-    hard = _effect_stands(known, _K.HARDEN)
+    hard = _effect_stands(evidence, _K.HARDEN)
     for write in change.writes:
-        allowed = {None, LimitMode.SOFT, known.present_modes.get(write.team), known.modes.get(write.team)}
+        allowed = {None, LimitMode.SOFT, evidence.present_modes.get(write.team), evidence.modes.get(write.team)}
         if write.mode not in (allowed | {LimitMode.HARD} if hard else allowed):
             raise _refusal_of(change, f"limits of {write.team} are not hard yet")
 
 
-def _effect_stands(known: Known, kind: EffectKind) -> bool:
+def _effect_stands(evidence: Known, kind: EffectKind) -> bool:
     stands = False
-    for receipt in known.receipts:
+    for receipt in evidence.receipts:
         if receipt.kind in (kind, INVERSE[kind]):
             stands = receipt.kind is kind
     return stands
 
 
-def _prove_by_health(change: Change, known: Known) -> Footing:
+def _prove_by_health(change: Change, evidence: Known) -> Footing:
     """Prove that the flex pool is no larger than the healthy GPUs outside every quota."""
-    follows = _effect_stands(known, _K.FOLLOW)
-    stood_on = () if follows else (_require_approval(change, known).nonce,)
-    if not follows and not values_stand(known):
+    follows = _effect_stands(evidence, _K.FOLLOW)
+    stood_on = () if follows else (_require_approval(change, evidence).nonce,)
+    if not follows and not values_stand(evidence):
         raise _refusal_of(change, "the values of an approved plan are not in place")
-    if change.flex_gpus is not None and (known.surplus_gpus is None or change.flex_gpus > known.surplus_gpus):
-        raise Drift(f"health of {change.cluster} has moved: {_unowned_text(known)} now")
-    return Footing("health", stood_on, _unowned_text(known))
+    if change.flex_gpus is not None and (evidence.surplus_gpus is None or change.flex_gpus > evidence.surplus_gpus):
+        raise Drift(f"health of {change.cluster} has moved: {_unowned_text(evidence)} now")
+    return Footing("health", stood_on, _unowned_text(evidence))
 
 
-def _unowned_text(known: Known) -> str:
-    surplus = known.surplus_gpus
+def _unowned_text(evidence: Known) -> str:
+    surplus = evidence.surplus_gpus
     if surplus is None:
         return "the number of healthy GPUs outside every quota is unknown"
     return f"{gpus_text(surplus)} {verb_of(surplus)} healthy and outside every quota"
@@ -266,17 +267,17 @@ def _unowned_text(known: Known) -> str:
 # --- the way back -----------------------------------------------------------------------------------
 
 
-def _prove_undo(change: Change, known: Known) -> Footing:
+def _prove_undo(change: Change, evidence: Known) -> Footing:
     if change.mode not in (None, LimitMode.SOFT):
         raise _refusal_of(change, "an undo may not make a limit hard")
     why = ""
-    if known.undo or known.failed:
+    if evidence.undo or evidence.failed:
         try:
-            return _prove_to_baseline(change, known)
+            return _prove_to_baseline(change, evidence)
         except Refusal as error:
             why = error.message
-    for at, aim in known.aims:
-        if at > _last_forward(known) and _is_to_aim(change, known, aim):
+    for at, aim in evidence.aims:
+        if at > _last_forward(evidence) and _is_to_aim(change, evidence, aim):
             return Footing("breach", (), f"the breach that was aimed at {at:%Y-%m-%d %H:%M:%SZ}")
     raise (
         Refusal(why)
@@ -285,59 +286,64 @@ def _prove_undo(change: Change, known: Known) -> Footing:
     )
 
 
-def _prove_to_baseline(change: Change, known: Known) -> Footing:
-    base = {q.team: q.gpus for q in known.baseline.quotas}
+def _prove_to_baseline(change: Change, evidence: Known) -> Footing:
+    base = {q.team: q.gpus for q in evidence.baseline.quotas}
     if change.kind is _K.RELEASE and change.reserve is not None:
         raise _refusal_of(change, "an undo may not keep GPUs reserved")
     for write in change.writes:
-        if write.gpus != base.get(write.team) and not _leaves_value(write, known):
-            was = base.get(write.team)
-            raise _refusal_of(change, f"the baseline of {write.team} is {was}, not {write.gpus}")
-        if write.team not in known.modes and _leaves_value(write, known):
+        if write.gpus != base.get(write.team) and not _leaves_value(write, evidence):
+            baseline_gpus = base.get(write.team)
+            raise _refusal_of(change, f"the baseline of {write.team} is {baseline_gpus}, not {write.gpus}")
+        if write.team not in evidence.modes and _leaves_value(write, evidence):
             continue  # others added it since, in whichever mode
-        if write.mode not in {None, LimitMode.SOFT, known.modes.get(write.team), known.present_modes.get(write.team)}:
+        if write.mode not in {
+            None,
+            LimitMode.SOFT,
+            evidence.modes.get(write.team),
+            evidence.present_modes.get(write.team),
+        }:
             raise _refusal_of(change, f"limits of {write.team} were not {write.mode} before")
-    if known.undo:
-        return Footing(_ORDERED, (known.undo,), "the order to undo, and the kept baseline")
+    if evidence.undo:
+        return Footing(_ORDERED, (evidence.undo,), "the order to undo, and the kept baseline")
     return Footing(_AFTER_FAILURE, (), "an effect that failed, and the kept baseline")
 
 
-def _is_to_aim(change: Change, known: Known, aim: Mapping[str, int]) -> bool:
-    base = {q.team: q.gpus for q in known.baseline.quotas}
+def _is_to_aim(change: Change, evidence: Known, aim: Mapping[str, int]) -> bool:
+    base = {q.team: q.gpus for q in evidence.baseline.quotas}
     if change.kind is _K.RELEASE:
-        most = sum(base[leaf] for leaf in known.baseline.tree.leaves)
+        most = sum(base[leaf] for leaf in evidence.baseline.tree.leaves)
         return change.reserve is not None and change.reserve.limit_gpus <= most
     return all(
-        write.mode in (None, LimitMode.SOFT, known.present_modes.get(write.team))
+        write.mode in (None, LimitMode.SOFT, evidence.present_modes.get(write.team))
         and (
             write.gpus == aim.get(write.team)
-            or _leaves_value(write, known)
-            or (known.to_baseline and write.gpus == base.get(write.team))
+            or _leaves_value(write, evidence)
+            or (evidence.to_baseline and write.gpus == base.get(write.team))
         )
         for write in change.writes
     )
 
 
-def _leaves_value(write: ValueWrite, known: Known) -> bool:
+def _leaves_value(write: ValueWrite, evidence: Known) -> bool:
     """Return whether the write leaves the quota at its present value."""
-    return write.gpus == known.present.get(write.team) and write.expected_gpus == write.gpus
+    return write.gpus == evidence.present.get(write.team) and write.expected_gpus == write.gpus
 
 
-def _last_forward(known: Known) -> datetime:
+def _last_forward(evidence: Known) -> datetime:
     """Return when the last forward effect landed. Flex that follows health does not count."""
-    first = datetime.min.replace(tzinfo=next((at.tzinfo for at, _ in known.aims), None))
-    times = [r.at for r in known.receipts if r.kind in INVERSE and r.kind is not _K.FOLLOW]
+    first = datetime.min.replace(tzinfo=next((at.tzinfo for at, _ in evidence.aims), None))
+    times = [r.at for r in evidence.receipts if r.kind in INVERSE and r.kind is not _K.FOLLOW]
     return max(times, default=first)
 
 
 # --- grants -----------------------------------------------------------------------------------------
 
 
-def _prove_grant(change: Change, known: Known, order: GrantOrder | None) -> Footing:
-    decided = known.decided
+def _prove_grant(change: Change, evidence: Known, order: GrantOrder | None) -> Footing:
+    decided = evidence.decided
     if order is None or decided is None:
         raise _refusal_of(change, "the ledger has no decision on the request")
-    tree, base = known.baseline.tree, {q.team: q.gpus for q in known.baseline.quotas}
+    tree, base = evidence.baseline.tree, {q.team: q.gpus for q in evidence.baseline.quotas}
     if order.ends:
         most = decided.granted or {}
         if decided.granted is None or not decided.may_end or any(g > most.get(t, 0) for t, g in order.raised.items()):
@@ -352,7 +358,7 @@ def _prove_grant(change: Change, known: Known, order: GrantOrder | None) -> Foot
         raised = raises(tree, base, order.team, order.gpus) if order.team in base else {}
         above = {order.team, *tree.ancestors(order.team)} if order.team in base else set[str]()
         fits = all(w.team in above and 0 <= w.gpus - w.expected_gpus <= order.gpus for w in change.writes)
-    if not fits or (change.reserve is not None and not _is_within(change.reserve, known, order)):
+    if not fits or (change.reserve is not None and not _is_within(change.reserve, evidence, order)):
         raise _refusal_of(change, f"it writes more than request {order.request} was granted")
     after = {**base, **moved_values(base, raised, ends=order.ends)}
     return Footing("decision", (decided.nonce,), f"the decision on {order_name(order.request)}", after=after)
@@ -363,6 +369,6 @@ def order_name(order: str) -> str:
     return f"request [{order}]"
 
 
-def _is_within(reserve: Reserve, known: Known, order: GrantOrder) -> bool:
-    base = {q.team: q.gpus for q in known.baseline.quotas}
-    return reserve.limit_gpus <= sum(base[leaf] for leaf in known.baseline.tree.leaves) + order.gpus
+def _is_within(reserve: Reserve, evidence: Known, order: GrantOrder) -> bool:
+    base = {q.team: q.gpus for q in evidence.baseline.quotas}
+    return reserve.limit_gpus <= sum(base[leaf] for leaf in evidence.baseline.tree.leaves) + order.gpus

@@ -236,8 +236,8 @@ def _finish_realignment(rollout: Rollout, now: datetime) -> Rollout:
     teams, detail = rollout.affected_teams, "the quotas were realigned in place"
     before = None if rollout.stay.realigning is None else rollout.stay.realigning.before
     if rollout.is_proposing and rollout.plan is not None and before is not None:
-        was = before.values
-        teams = tuple(q.team for q in rollout.plan.quotas if q.leaf and was.get(q.team) != q.after_gpus)
+        values_before = before.values
+        teams = tuple(q.team for q in rollout.plan.quotas if q.leaf and values_before.get(q.team) != q.after_gpus)
         detail = "the quotas follow the long-run health of the hardware"
     rollout = rollout.but(breach_of=(), clocks=Clocks(), look_asked=True)
     rollout = rollout.with_stay(realigning=None, done=(), exempt=False, soak_since=now).with_outlook(

@@ -169,9 +169,9 @@ def _baseline_values(rollout: Rollout) -> dict[str, int]:
 
 
 def _answer_order(
-    rollout: Rollout, order: GrantOrder, outcome: GrantOutcome, said: str, raised: Mapping[str, int] | None = None
+    rollout: Rollout, order: GrantOrder, outcome: GrantOutcome, sentence: str, raised: Mapping[str, int] | None = None
 ) -> Rollout:
-    answer = Granted(request=order.request, ends=order.ends, outcome=outcome, said=said, raised=dict(raised or {}))
+    answer = Granted(request=order.request, ends=order.ends, outcome=outcome, said=sentence, raised=dict(raised or {}))
     if rollout.grant_order != order:
         return rollout.but(granted=answer)
     return rollout.but(granting=None, granted=answer, look_asked=True)

@@ -75,9 +75,9 @@ class Sight(Model):
         return self if self.suspect is None else Sight(known=self.suspect)
 
 
-def is_implausible(known: HealthSample, sample: HealthSample, plausible_drop: Fraction) -> bool:
+def is_implausible(last: HealthSample, sample: HealthSample, plausible_drop: Fraction) -> bool:
     """Return whether more of the cluster vanished or came back in one step than failures and repairs explain."""
-    return abs(known.healthy_gpus - sample.healthy_gpus) > plausible_drop * max(known.total_gpus, 1)
+    return abs(last.healthy_gpus - sample.healthy_gpus) > plausible_drop * max(last.total_gpus, 1)
 
 
 class QuotaClock(Model):

@@ -88,7 +88,7 @@ def consider_proposal(rollout: Rollout, now: datetime) -> Rollout:
     return rollout.with_outlook(reconsider=seen.long_run) if abs(usual - gpus_before) > least else rollout
 
 
-def _rederive_buffer(rollout: Rollout, found: Derived, now: datetime) -> Rollout:
+def _rederive_buffer(rollout: Rollout, derived: Derived, now: datetime) -> Rollout:
     """Apply a newly derived buffer: ask for a plan if it moves the promise."""
     seen = rollout.seen
     assert seen is not None
@@ -96,8 +96,8 @@ def _rederive_buffer(rollout: Rollout, found: Derived, now: datetime) -> Rollout
     standing, of = (
         (None, None) if rollout.plan.derived is None else (rollout.plan.derived.promise, rollout.plan.derived.total)
     )
-    promise = follow_promise(standing, found, of=of)
-    text = f"the buffer is derived anew: {found.needed:,} of {gpus_text(found.total)}, {found.text}"
+    promise = follow_promise(standing, derived, of=of)
+    text = f"the buffer is derived anew: {derived.needed:,} of {gpus_text(derived.total)}, {derived.text}"
     rollout = rollout.with_outlook(derived_at=now).record(
         AuditKind.PLAN, text, now, promised=standing, may_promise=promise
     )

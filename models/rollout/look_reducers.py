@@ -46,7 +46,7 @@ def apply_look(
     sight = _sight(rollout, seen, rises=rises)
     # A missing sample, an older or an implausible one says nothing: the last known value stands.
     news = seen.health is not None and sight.known == seen.health
-    rollout = mailing.record_seen(
+    rollout = mailing.record_backing(
         rollout.but(
             sight=sight,
             asks=rollout.asks or asks,
@@ -58,7 +58,7 @@ def apply_look(
         )
     )
     if _has_tested_standing(rollout):
-        rollout = _advance_clocks(rollout, now, told=news)
+        rollout = _advance_clocks(rollout, now, is_news=news)
     rollout = _note_doubt(rollout, before, now)
     if (seen.ahead_to is not None) is not before_ahead:
         text = "health samples are dated ahead of now and left out: is the clock of the source right?"
@@ -117,14 +117,14 @@ def _sight(rollout: Rollout, seen: Observation, *, rises: bool) -> Sight:
     )
 
 
-def _advance_clocks(rollout: Rollout, now: datetime, *, told: bool) -> Rollout:
+def _advance_clocks(rollout: Rollout, now: datetime, *, is_news: bool) -> Rollout:
     """Advance the timers by the believed health.
 
     While a source is in doubt, the shortage from before counts. While a rise awaits confirmation, the timers of the
     quotas it would mend stand still, so that a blip stays one, and health is not good yet.
     """
     assert rollout.seen is not None
-    if told:
+    if is_news:
         counted, backed = rollout.seen.counted, rollout.seen.is_backed
     elif rollout.seen.doubt is not None:
         counted, backed = rollout.seen.doubt.counted, False
@@ -171,7 +171,7 @@ def _has_tested_standing(rollout: Rollout) -> bool:
 
 def fail_look(rollout: Rollout, reason: str, now: datetime) -> Rollout:
     """Note that the cluster could not be looked at; the last known facts still count."""
-    return mailing.give_up_seen(rollout.but(look_asked=False, look_failed=reason, looked_at=now))
+    return mailing.give_up_backing(rollout.but(look_asked=False, look_failed=reason, looked_at=now))
 
 
 def _replan_if_overtaken(rollout: Rollout, now: datetime) -> Rollout:

@@ -53,7 +53,7 @@ def ready_notices(rollout: Rollout, now: datetime) -> tuple[Notice, ...]:
     )
 
 
-def asks_in(rollout: Rollout, now: datetime) -> timedelta | None:
+def ask_delay(rollout: Rollout, now: datetime) -> timedelta | None:
     """Return how long to wait before asking after notices that the ledger sends; None if there are none.
 
     None also once that time has come: something else is in the way then, and its end wakes the workflow.
@@ -62,7 +62,7 @@ def asks_in(rollout: Rollout, now: datetime) -> timedelta | None:
     return at - now if at > now else None
 
 
-def in_hand(rollout: Rollout) -> tuple[Notice, ...]:
+def notices_in_hand(rollout: Rollout) -> tuple[Notice, ...]:
     """Return the notices that nobody but this rollout would send."""
     return tuple(n for n in rollout.post.mail if n.key not in rollout.post.waiting)
 
@@ -72,11 +72,11 @@ def may_mail(rollout: Rollout, now: datetime) -> bool:
     return bool(ready_notices(rollout, now)) and (not rollout.post.unseen or rollout.stage.has_ended)
 
 
-def record_seen(rollout: Rollout) -> Rollout:
+def record_backing(rollout: Rollout) -> Rollout:
     """Add the backing that a look saw to the notices that waited for it."""
     backing = rollout.present_backing
     if not rollout.post.unseen or backing is None:  # a look that a write overtook is made again
-        return give_up_seen(rollout) if rollout.looked_after == rollout.fence else rollout
+        return give_up_backing(rollout) if rollout.looked_after == rollout.fence else rollout
     mail = tuple(
         n.model_copy(update={"backing_gpus": backing.get(n.audience)}) if n.key in rollout.post.unseen else n
         for n in rollout.post.mail
@@ -84,7 +84,7 @@ def record_seen(rollout: Rollout) -> Rollout:
     return rollout.but(post=rollout.post.but(mail=mail, unseen=()))
 
 
-def give_up_seen(rollout: Rollout) -> Rollout:
+def give_up_backing(rollout: Rollout) -> Rollout:
     """Send notices that wait for a look without their backing: nobody can look."""
     return rollout.but(post=rollout.post.but(unseen=())) if rollout.post.unseen else rollout
 

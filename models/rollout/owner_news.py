@@ -44,9 +44,9 @@ def rollback_for_owner(rollout: Rollout) -> tuple[News, ...]:
     return tuple(n for n in _rollback_news(rollout) if n.mark not in rollout.post.owner_told)
 
 
-def owner_told(rollout: Rollout, news_for_them: Iterable[News]) -> Rollout:
+def tell_owner(rollout: Rollout, pieces: Iterable[News]) -> Rollout:
     """Queue a notice for each piece of news, and mark it as told."""
-    for news in news_for_them:
+    for news in pieces:
         rollout = rollout.notify(news.kind, [rollout.owner], detail=news.detail, facts=news.facts)
         rollout = rollout.but(post=rollout.post.but(owner_told=(*rollout.post.owner_told, news.mark)))
     return rollout

@@ -89,16 +89,16 @@ def _quotas_added(envelope: Envelope | None, baseline: Snapshot) -> dict[str, in
 
 
 def reopen_rollout(
-    rollout: Rollout, launch: LaunchRequest, opening: Opening, now: datetime, heard: Sequence[AuditEntry] = ()
+    rollout: Rollout, launch: LaunchRequest, opening: Opening, now: datetime, unarchived: Sequence[AuditEntry] = ()
 ) -> Rollout:
     """Restart the rollout from the ledger, as its history lacked effects: people are asked again.
 
-    Holds that people set, and an undo that a person ordered, still count. `heard`: entries that no call archives. The
-    commands among them are archived under other keys, because the lost history had used theirs.
+    Holds that people set, and an undo that a person ordered, still count. `unarchived`: entries that no call archives.
+    The commands among them are archived under other keys, because the lost history had used theirs.
     """
     held = tuple(h for h in rollout.holds if h.kind in (HoldKind.PAUSED, HoldKind.OBJECTION))
     again = open_rollout(launch, opening, now).but(holds=held)
-    for entry in heard:
+    for entry in unarchived:
         if entry.kind is AuditKind.COMMAND:
             again = again.record(
                 entry.kind, entry.text, entry.at, actor=entry.actor, reason=entry.reason, **dict(entry.data)

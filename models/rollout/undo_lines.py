@@ -13,7 +13,7 @@ from collections.abc import Callable
 from models.lifecycle.command_rows import NEVER, REASON
 from models.lifecycle.state_machine import Refused
 from models.rollout.command_rows import ROLLOUT_ROWS
-from models.rollout.commands import CommandRequest
+from models.rollout.commands import CommandRequest, is_paused
 from models.rollout.holds import HoldKind
 from models.rollout.stages import Command, Stage, answer, command_line
 from models.rollout.state import Rollout
@@ -46,13 +46,9 @@ def _takes_command(rollout: Rollout, command: Command) -> bool:
     return not isinstance(answer(rollout.stage, command, effects_stand=rollout.effects_stand), Refused)
 
 
-def _is_paused(rollout: Rollout) -> bool:
-    return any(h.kind is HoldKind.PAUSED for h in rollout.holds)
-
-
 def _never_text(rollout: Rollout) -> str:
     """Say that there is no undo and, if a gate is still to open, how to keep it shut."""
-    if not _takes_command(rollout, Command.PAUSE) or _is_paused(rollout):
+    if not _takes_command(rollout, Command.PAUSE) or is_paused(rollout):
         return f"{NEVER}."
     return f"{NEVER}; to keep the next gate shut: {_line(rollout, Command.PAUSE, REASON)}"
 
@@ -105,7 +101,7 @@ def _undo_retry(before: Rollout, after: Rollout, request: CommandRequest) -> str
     if not after.effects_stand:
         return f"Undo: {_line(after, Command.ABORT, REASON)}"
     # What a breach left stands on hardware; a rollback would raise it to the exact baseline.
-    if not _takes_command(after, Command.PAUSE) or _is_paused(after):
+    if not _takes_command(after, Command.PAUSE) or is_paused(after):
         return f"{NEVER}."
     return f"{NEVER}; to hold the next attempt: {_line(after, Command.PAUSE, REASON)}"
 

@@ -291,7 +291,7 @@ def _of_start(action: do.Start, run: str) -> Iterator[Event]:
     yield f"{run}: begun, not answered, and refused when sent again", begun_and_refused
     yield f"{run}: the worker dies before", never(reducers.note_lost_start)
     yield f"{run}: refused", never(reducers.note_refusal)
-    yield f"{run}: nobody takes it", never(reducers.not_begun)
+    yield f"{run}: nobody takes it", never(reducers.note_untaken)
 
 
 def _of_follow(node: Node, action: do.Follow, run: str, attempt: int) -> Iterator[Event]:
@@ -315,7 +315,7 @@ def _of_follow(node: Node, action: do.Follow, run: str, attempt: int) -> Iterato
 
     def host_gone(w: Node) -> None:
         w.done(action)
-        w.set(reducers.host_gone(w.b, run, attempt, "its host is gone", w.now))
+        w.set(reducers.note_lost_host(w.b, run, attempt, "its host is gone", w.now))
 
     if not node.b.runs[run].unheard:
         yield f"{run}: its runner says nothing of it", unheard
@@ -379,7 +379,7 @@ def _wound(w: Node, action: do.BringupAction, jobs: int) -> None:
 
 def _refused(w: Node, action: do.BringupAction) -> None:
     w.done(action)
-    w.set(reducers.note_failed_hand_over(w.b, "not now", w.now))
+    w.set(reducers.note_fault(w.b, "not now", w.now))
 
 
 def _lets_go(w: Node) -> None:

@@ -42,7 +42,7 @@ from models.rollout.commands import CommandRequest, refusal
 from models.rollout.decide import FRESH, RECHECK, decide, recovery_pause
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import Change
-from models.rollout.owner_news import news_for_owner, owner_told, rollback_for_owner
+from models.rollout.owner_news import news_for_owner, rollback_for_owner, tell_owner
 from models.rollout.stages import ANSWERS, TRANSITIONS, Command, Stage, UndoOr, answer
 from models.rollout.state import Rollout
 from tests.property.witness import Observed
@@ -132,7 +132,7 @@ class Node(Observed):
                 continue
             self.hears()
             self.r = time_reducers.advance(self.r, self.now)
-            self.r = owner_told(self.r, (*news_for_owner(self.r, self.now), *rollback_for_owner(self.r)))
+            self.r = tell_owner(self.r, (*news_for_owner(self.r, self.now), *rollback_for_owner(self.r)))
             if self.post():
                 continue
             action = decide(self.r, self.now)

@@ -46,7 +46,7 @@ def again_at_once(b: Bringup, run: str, attempt: int, now: datetime) -> Bringup:
 def test_an_exploration_finds_a_step_that_is_started_again_though_nobody_said_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reducers, "host_gone", lambda b, run, attempt, why, now: again_at_once(b, run, attempt, now))
+    monkeypatch.setattr(reducers, "note_lost_host", lambda b, run, attempt, _, now: again_at_once(b, run, attempt, now))
     wrong = explore(SETTINGS["chain"], 4).violations
     assert {text.split(":")[0] for text in wrong} == {"a runs twice at once", "a began again, and nobody said so"}
 

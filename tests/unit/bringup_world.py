@@ -184,7 +184,7 @@ class BringupWorld:
     def _hands_over(self, action: do.BringupAction) -> None:
         request = calls.hand_over_request(self.b, self.now)
         if self.refuses:
-            self._set(reducers.note_failed_hand_over(self.b, self.refuses, self.now))
+            self._set(reducers.note_fault(self.b, self.refuses, self.now))
             return
         if request.granted is None:
             plan = first_plan(request.entry, request.islands, self.policy)

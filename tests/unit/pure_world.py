@@ -60,7 +60,7 @@ from models.rollout.decide import decide
 from models.rollout.effects import Change, EffectKind, Receipt, ValueConflict
 from models.rollout.messages import Drafted, DraftRequest, EffectRequest, LaunchRequest, Opening
 from models.rollout.next_actions import Action, Aim, Draft, Look, Perform
-from models.rollout.owner_news import news_for_owner, owner_told, rollback_for_owner
+from models.rollout.owner_news import news_for_owner, rollback_for_owner, tell_owner
 from models.rollout.risk_notices import warn_teams
 from models.rollout.stages import TRANSITIONS, Command, Stage
 from models.rollout.state import Rollout
@@ -358,7 +358,7 @@ class World:
         for _ in range(PATIENCE):
             self.hears()
             self.r = time_reducers.advance(self.r, self.now)
-            self.r = owner_told(self.r, (*news_for_owner(self.r, self.now), *rollback_for_owner(self.r)))
+            self.r = tell_owner(self.r, (*news_for_owner(self.r, self.now), *rollback_for_owner(self.r)))
             if self.post():
                 continue
             action = decide(self.r, self.now)

@@ -22,7 +22,7 @@ from models.requests.reducers import (
     apply_cancel,
     apply_delivery,
     apply_grant,
-    gave_up,
+    give_up,
     open_request,
     undelivered_reasons,
 )
@@ -77,7 +77,7 @@ def test_a_notice_is_tried_for_a_day_and_then_it_is_said_who_was_not_told(
         assert {n.key for n in state.mail} == set(first)
     late = undelivered_reasons(state, answer, NOW + DAY)
     assert late == dict.fromkeys(dead, "no connection")
-    over = gave_up(state, late, state.mail, NOW + DAY)
+    over = give_up(state, late, state.mail, NOW + DAY)
     assert {first[n.key] for n in over.mail} == {"dev", "capacity"}
     assert [e.text for e in over.outbox[-len(dead) :]] == [
         "request q-1: Backstop could not notify a: no connection"
