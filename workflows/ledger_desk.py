@@ -12,6 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.desk.desk import DeskActivities
     from models.questions import DeskAnswer, DeskRequest
     from models.temporal_names import DESK_WORKFLOW
+    from workflows.durable import missing_input
 
 
 @workflow.defn(name=DESK_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
@@ -20,7 +21,7 @@ class LedgerDesk:
     async def run(self, request: DeskRequest | None = None) -> DeskAnswer:
         """Return the answer; a failure keeps the activity's error type, so that the client can explain it."""
         if request is None:
-            raise ApplicationError("the desk needs a request as its input", type="BadInput", non_retryable=True)
+            raise missing_input("the desk needs a request")
         try:
             return await workflow.execute_activity_method(
                 DeskActivities.answer,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from temporalio import workflow
 from temporalio.common import VersioningBehavior
-from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from activities.notices.telling import NoticeActivities
     from models.temporal_names import ROUND_WORKFLOW, RoundInput
+    from workflows.durable import missing_input
     from workflows.options import ROUND_CALL
 
 
@@ -18,7 +18,7 @@ class NoticeRound:
     async def run(self, request: RoundInput | None = None) -> None:
         """Try once: notices that did not get through are due again later, in another round."""
         if request is None:
-            raise ApplicationError("a round needs an audience as its input", type="BadInput", non_retryable=True)
+            raise missing_input("a round needs an audience")
         await workflow.execute_activity_method(
             NoticeActivities.send_due, request, **ROUND_CALL, summary=f"tell {request.audience} what is due"
         )

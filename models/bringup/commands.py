@@ -88,7 +88,7 @@ def run_of(bringup: Bringup, step: str) -> str:
     return undo if bringup.direction.unmakes and undo in bringup.runs else step
 
 
-def _unknown(bringup: Bringup, step: str) -> str | None:
+def _refuse_unknown_step(bringup: Bringup, step: str) -> str | None:
     if not step:
         return f"name the step: {', '.join(bringup.recipe.steps)}"
     return (
@@ -107,7 +107,7 @@ def _refuse_check_in(bringup: Bringup, order: BringupOrder) -> str | None:
         return None
     step = bringup.recipe.steps.get(order.step)
     if step is None:
-        return _unknown(bringup, order.step)
+        return _refuse_unknown_step(bringup, order.step)
     if not step.touch:
         return f"{order.step} needs no check-in: {step.runner(undo=False)} runs it"
     run = bringup.runs[order.step]
@@ -132,8 +132,7 @@ def _refuse_retry(bringup: Bringup, order: BringupOrder, now: datetime) -> str |
         if len(failed) > 1:
             return f"several steps wait for a person: name one of {', '.join(failed)}"
         return None if failed or troubles(bringup, now) else f"nothing to retry: nothing blocks {bringup.cluster}"
-    unknown = _unknown(bringup, order.step)
-    if unknown:
+    if unknown := _refuse_unknown_step(bringup, order.step):
         return unknown
     run = run_of(bringup, order.step)
     if run not in failed:
@@ -148,8 +147,7 @@ def _refuse_skip(bringup: Bringup, order: BringupOrder) -> str | None:
         return "skip needs a step or a check, and not both"
     if order.check:
         return _refuse_skip_check(bringup, order.check)
-    unknown = _unknown(bringup, order.step)
-    if unknown:
+    if unknown := _refuse_unknown_step(bringup, order.step):
         return unknown
     name = run_of(bringup, order.step)
     run = bringup.runs[name]
@@ -180,7 +178,7 @@ def _refuse_stop(bringup: Bringup, order: BringupOrder) -> str | None:
     named = [n for n in (order.step, order.step + UNDO_SUFFIX) if n in running]
     if not named:
         return (
-            _unknown(bringup, order.step)
+            _refuse_unknown_step(bringup, order.step)
             or f"{order.step} is {bringup.runs[run_of(bringup, order.step)].phase}: only a running step can be stopped"
         )
     return f"{named[0]} is already being stopped" if bringup.runs[named[0]].stopping else None

@@ -8,7 +8,7 @@ could exceed C. The answer names floors that gave way, and they come back with w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from models.bringup.entry import BringupEntry
@@ -48,7 +48,7 @@ def of_leaves(entry: BringupEntry, values: Mapping[str, int]) -> dict[str, int]:
 def first_stand(entry: BringupEntry, islands: Sequence[Island], policy: Policy) -> FirstStand:
     """Return the first quotas on these islands, backed and under C."""
     own = opening_policy(policy)
-    for loose in _entries_giving_way(entry):
+    for loose in (entry, _without_minimums(entry)):  # the strictest floors first
         plan = first_plan(loose, islands, own)
         if _is_backed(plan):
             return FirstStand(plan, loose)
@@ -93,12 +93,6 @@ def _quota_at(quota: Quota, gpus: int) -> Quota:
 
 def _is_backed(plan: Plan) -> bool:
     return plan.backed and plan.short_by_gpus == 0
-
-
-def _entries_giving_way(entry: BringupEntry) -> Iterator[BringupEntry]:
-    """Yield the entry with all its floors, then with protected blocks alone."""
-    yield entry
-    yield _without_minimums(entry)
 
 
 def _without_minimums(entry: BringupEntry) -> BringupEntry:

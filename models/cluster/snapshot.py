@@ -50,6 +50,11 @@ class Snapshot(Model):
         return QuotaTree(self.quotas)
 
     @property
+    def values(self) -> dict[str, int]:
+        """The quotas by team."""
+        return {q.team: q.gpus for q in self.quotas}
+
+    @property
     def total_gpus(self) -> int:
         return total(self.islands)
 

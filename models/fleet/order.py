@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from models.base import Model, content_hash, gpus_text
+from models.base import Model, content_hash, gpus_text, verb_of
 from models.cluster.windows import Window, active, span_text
 from models.fleet.messages import Candidate, FleetLaunch, Noted, Passed, PickAnswer, Picked, PickRequest, Prospect
 from models.fleet.state import BudgetLeft, Pace, Wave
@@ -36,7 +36,7 @@ def prospect_of(plan: Plan, rollout: Noted | None = None) -> Prospect:
         why_last=plan.why_last,
         health_at=plan.health_at,
         stale_after=plan.stale_after,
-        **({} if rollout is None else {name: getattr(rollout, name) for name in Noted.model_fields}),
+        **({} if rollout is None else rollout.model_dump()),
     )
 
 
@@ -58,8 +58,8 @@ def order_prospects(prospects: Iterable[Prospect], pilots: Iterable[str] = ()) -
 
 def unplanned_prospect(cluster: str, why: str, rollout: Noted | None = None) -> Prospect:
     """Return the prospect of a cluster that cannot be planned: it comes last, with the reason."""
-    more = {} if rollout is None else rollout.model_dump()
-    return Prospect(cluster=cluster, wave=Wave.AFTER, headroom=-1.0, why_not=why, **more)
+    noted = {} if rollout is None else rollout.model_dump()
+    return Prospect(cluster=cluster, wave=Wave.AFTER, headroom=-1.0, why_not=why, **noted)
 
 
 def take_prospects(launch: FleetLaunch, prospects: Iterable[Prospect]) -> tuple[Prospect, ...]:
@@ -124,9 +124,7 @@ class Basket:
             self.waiting[prospect.cluster] = "waits for one of those on their way"
         elif prospect.cut_gpus > self._gpus:
             self.short_for = prospect.cluster
-            left = (
-                f"{gpus_text(self._gpus)} of the budget {'is' if self._gpus == 1 else 'are'} left for this {self._of}"
-            )
+            left = f"{gpus_text(self._gpus)} of the budget {verb_of(self._gpus)} left for this {self._of}"
             self.waiting[prospect.cluster] = f"it would move {prospect.cut_gpus:,}, and {left}"
         else:
             self._gpus -= prospect.cut_gpus

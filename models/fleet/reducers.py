@@ -112,12 +112,7 @@ def _member(prospect: Prospect, launch: FleetLaunch) -> Member:
         moved=prospect.cluster in launch.pilots,
         cut_gpus=prospect.cut_gpus,
     )
-    if not prospect.rollout:
-        return member
-    return join_member(
-        member,
-        Noted(rollout=prospect.rollout, stage=prospect.stage, rollbacks=prospect.rollbacks, needs=prospect.needs),
-    )
+    return join_member(member, prospect) if prospect.rollout else member
 
 
 def _kept_member(prospect: Prospect, kept: KeptFleet) -> Member:
@@ -130,15 +125,11 @@ def _kept_member(prospect: Prospect, kept: KeptFleet) -> Member:
     )
     member = Member(cluster=prospect.cluster, wave=wave, moved=moved, cut_gpus=prospect.cut_gpus)
     if prospect.rollout:
-        member = join_member(
-            member,
-            Noted(rollout=prospect.rollout, stage=prospect.stage, rollbacks=prospect.rollbacks, needs=prospect.needs),
-        )
-        member = member.but(joined=not prospect.own, started_at=prospect.started_at)
+        member = join_member(member, prospect).but(joined=not prospect.own, started_at=prospect.started_at)
     return member.but(state=MemberState.SKIPPED) if prospect.cluster in kept.skipped else member
 
 
-def join_member(member: Member, rollout: Noted) -> Member:
+def join_member(member: Member, rollout: Noted | Prospect) -> Member:
     """Follow a rollout that somebody else opened. Its earlier rollbacks do not count."""
     return member.but(
         joined=True,

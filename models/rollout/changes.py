@@ -18,7 +18,7 @@ from models.rollout.state import Rollout, UndoCause
 
 def baseline_with(rollout: Rollout, order: GrantOrder) -> Snapshot:
     """Return the baseline with the grant, or without it after its end."""
-    values = {q.team: q.gpus for q in rollout.baseline.quotas}
+    values = rollout.baseline.values
     raised = order.raised or raises(rollout.baseline.tree, values, order.team, order.gpus)
     return rollout.baseline.with_values(moved_values(values, raised, ends=order.ends))
 
@@ -28,14 +28,14 @@ def _grant_content(rollout: Rollout) -> dict[str, Any]:
     order = rollout.grant_order
     assert order is not None
     after = baseline_with(rollout, order)
-    kept, written = {q.team: q.gpus for q in after.quotas}, rollout.written
+    kept, written = after.values, rollout.written
     raised = order.raised or {q.team: kept[q.team] - q.gpus for q in rollout.baseline.quotas if kept[q.team] != q.gpus}
     there = {team: gpus for team, gpus in raised.items() if team in kept and team in written}
     values = {t: min(written[t], kept[t]) if order.ends else written[t] + gpus for t, gpus in there.items()}
     return {
         "expected_generation": rollout.generation,
         "writes": _writes(rollout, values, dict.fromkeys(values, _mode(rollout))),
-        "reserve": _reserve(rollout.but(baseline=after), {**rollout.written, **values}),
+        "reserve": reserve_beside(after, {**rollout.written, **values}),
     }
 
 
@@ -51,7 +51,7 @@ def _content(rollout: Rollout, kind: EffectKind) -> dict[str, Any]:
     match kind:
         case EffectKind.RESERVE:
             assert plan is not None
-            return {"expected_generation": plan.generation, "reserve": _reserve(rollout, plan.values)}
+            return {"expected_generation": plan.generation, "reserve": reserve_beside(rollout.baseline, plan.values)}
         case EffectKind.SET_SOFT if rollout.stay.restoring:
             assert rollout.seen is not None
             reading = rollout.seen.reading
@@ -73,8 +73,9 @@ def _content(rollout: Rollout, kind: EffectKind) -> dict[str, Any]:
         case EffectKind.GRANT:
             return _grant_content(rollout)
         case EffectKind.RELEASE:
-            keeps = rollout.undo is not None and rollout.undo.why is UndoCause.BREACH
-            return {"reserve": _reserve(rollout, _target(rollout))} if keeps else {}
+            if rollout.undo is None or not rollout.answers_breach:
+                return {}
+            return {"reserve": reserve_beside(rollout.baseline, rollout.undo.target)}
         case EffectKind.RESTORE:
             return {"writes": _restore_writes(rollout)}
         case EffectKind.SOFTEN:
@@ -92,18 +93,13 @@ def _mode(rollout: Rollout) -> LimitMode:
     return LimitMode.HARD if EffectKind.HARDEN in rollout.standing else LimitMode.SOFT
 
 
-def _target(rollout: Rollout) -> dict[str, int]:
-    assert rollout.undo is not None
-    return rollout.undo.target
-
-
 def _restore_writes(rollout: Rollout) -> tuple[ValueWrite, ...]:
     """Return the writes back to the rollback's target; the expected values protect what others changed.
 
     An undo also restores the baseline's modes; a breach leaves limits soft.
     """
     assert rollout.undo is not None
-    target = _target(rollout)
+    target = rollout.undo.target
     return _writes(
         rollout, target, rollout.modes if rollout.undo.why is UndoCause.UNDO else dict.fromkeys(target, LimitMode.SOFT)
     )
@@ -135,14 +131,10 @@ def _rewrite_writes(rollout: Rollout, present: Mapping[str, int]) -> tuple[Value
     )
 
 
-def _reserve(rollout: Rollout, values: dict[str, int]) -> Reserve:
-    return reserve_beside(rollout.baseline, values)
-
-
 def reserve_beside(baseline: Snapshot, values: Mapping[str, int]) -> Reserve:
     """Return the reservation if these values replace those of the baseline."""
     tree: QuotaTree = baseline.tree
-    before = {q.team: q.gpus for q in baseline.quotas}
+    before = baseline.values
     by_islands: dict[str, int] = {}
     for leaf in tree.leaves:
         islands = tree.by_team[leaf].islands

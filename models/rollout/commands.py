@@ -10,7 +10,7 @@ from pydantic import Field
 from models.access.principals import is_one_of
 from models.access.tickets import warrant_in
 from models.audit_chain import AuditKind
-from models.base import ActorGiven, Text, gpus_text
+from models.base import ActorGiven, Text, gpus_text, verb_of
 from models.cluster.snapshot import on_islands
 from models.lifecycle.orders import Order
 from models.lifecycle.state_machine import Refused
@@ -126,7 +126,7 @@ def _refuse_proposal(rollout: Rollout, proposed: str, request: CommandRequest) -
 
 
 def _refuse_resolve(rollout: Rollout, request: CommandRequest, *, by_roles: bool) -> str | None:
-    hold = next((h for h in rollout.holds if h.id == request.hold), None)
+    hold = rollout.hold(request.hold)
     if hold is None:
         return _refuse_resolve_of_none(rollout, request.hold)
     if hold.kind is HoldKind.PAUSED:
@@ -138,7 +138,7 @@ def _refuse_resolve(rollout: Rollout, request: CommandRequest, *, by_roles: bool
     if not by_roles and not is_one_of(request.actor, may := may_lift(rollout, objection=objection)):
         what = f"{'an objection' if objection else f'hold {hold.id}'} here"
         return f"{request.actor} may not resolve {what}: ask {' or '.join(may)}"
-    if hold.kind is HoldKind.DRIFT and hold.id != REPLAN and rollout.looked_after != rollout.fence:
+    if hold.kind is HoldKind.DRIFT and hold.id != REPLAN and rollout.is_overtaken:
         # What was seen is older than our own last write, which would be taken for somebody else's change.
         if rollout.stage in (Stage.ROLLING_BACK, Stage.STUCK):
             return "the rollback leaves alone what others changed: resolve the drift after it, if it is still there"
@@ -225,7 +225,7 @@ def obey(
             return _object(after, request, now, one_objection)
         case Command.PAUSE:
             hold = Hold(id="paused", kind=HoldKind.PAUSED, reason=request.reason, actor=request.actor, at=now)
-            return _put_hold(after, hold, now), "paused: gates stay shut, effects under way finish, rollbacks still run"
+            return add_hold(after, hold, now), "paused: gates stay shut, effects under way finish, rollbacks still run"
         case Command.RESUME:
             soaks = rollout.stage in (Stage.BUFFERED, Stage.ENFORCED)
             return _resume(after, now), f"resumed{'; the soak starts anew' * soaks}"
@@ -238,10 +238,9 @@ def obey(
         case Command.RETRY:
             return _retry(after, request, now)
         case Command.CLOSE:
-            closed = after.but(ended_because=request.reason or f"closed by {request.actor}")
-            return closed.enter_stage(Stage.CLOSED, now, request.reason or "closed", request.actor), _close_text(
-                rollout
-            )
+            after = after.but(ended_because=request.reason or f"closed by {request.actor}")
+            closed = after.enter_stage(Stage.CLOSED, now, request.reason or "closed", request.actor)
+            return closed, _close_text(rollout)
 
 
 def without_approval(rollout: Rollout) -> Rollout:
@@ -275,11 +274,12 @@ def _object(rollout: Rollout, request: CommandRequest, now: datetime, one_object
     consequence = "recorded too late to hold the rollout: a person must answer it" if late else "holds the rollout"
     gone = objections.earlier_objections(rollout, hold) if one_objection else ()
     instead = "; it replaces the earlier one" if {*gone} - {hold.id} else ""
-    held = _put_hold(rollout.but(holds=tuple(h for h in rollout.holds if h.id not in gone)), hold, now)
+    held = add_hold(rollout.but(holds=tuple(h for h in rollout.holds if h.id not in gone)), hold, now)
     return held, f"the objection{f' of {request.team} is' * late} {consequence}{instead}"
 
 
-def _put_hold(rollout: Rollout, hold: Hold, now: datetime) -> Rollout:
+def add_hold(rollout: Rollout, hold: Hold, now: datetime) -> Rollout:
+    """Add a hold, or replace the one with the same id."""
     others = tuple(h for h in rollout.holds if h.id != hold.id)
     return rollout.but(holds=(*others, hold)).record(
         AuditKind.HOLD,
@@ -289,11 +289,6 @@ def _put_hold(rollout: Rollout, hold: Hold, now: datetime) -> Rollout:
         hold=hold.id,
         kind_of_hold=hold.kind,
     )
-
-
-def add_hold(rollout: Rollout, hold: Hold, now: datetime) -> Rollout:
-    """Add a hold, or replace the one with the same id."""
-    return _put_hold(rollout, hold, now)
 
 
 def add_breach_hold(
@@ -306,7 +301,7 @@ def add_breach_hold(
 
 def lift_hold(rollout: Rollout, hold_id: str, now: datetime, actor: str, reason: str) -> Rollout:
     """Lift a hold, if it is in force."""
-    if not any(h.id == hold_id for h in rollout.holds):
+    if rollout.hold(hold_id) is None:
         return rollout
     return rollout.but(holds=tuple(h for h in rollout.holds if h.id != hold_id)).record(
         AuditKind.HOLD, f"hold {hold_id} lifted", now, actor=actor, reason=reason, hold=hold_id
@@ -319,16 +314,13 @@ def _resume(rollout: Rollout, now: datetime) -> Rollout:
 
 
 def _resolve(rollout: Rollout, request: CommandRequest, now: datetime, refits: bool) -> tuple[Rollout, str]:
-    hold = next((h for h in rollout.holds if h.id == request.hold), None)
+    hold = rollout.hold(request.hold)
     if hold is None and request.hold == PROPOSAL and rollout.proposal is not None:
-        declined = rollout.proposal.plan.hash
-        return rollout.with_outlook(
-            proposal=None
-        ), f"plan {declined} is declined; the quotas and the plan in force stay as they are"
+        text = f"plan {rollout.proposal.plan.hash} is declined; the quotas and the plan in force stay as they are"
+        return rollout.with_outlook(proposal=None), text
     if hold is None:  # unknown health: a person confirms what was seen
-        return rollout.but(
-            sight=rollout.sight.confirm_suspect(), look_asked=True
-        ), "the sample is confirmed and counts from now on"
+        confirmed = rollout.but(sight=rollout.sight.confirm_suspect(), look_asked=True)
+        return confirmed, "the sample is confirmed and counts from now on"
     freed = lift_hold(rollout, hold.id, now, request.actor, request.reason).but(look_asked=True)
     if hold.id == REPLAN:
         return freed.with_stay(replan=f"asked again by {request.actor}"), "another plan is being made"
@@ -360,7 +352,7 @@ def _undo(rollout: Rollout, command: Command, request: CommandRequest, now: date
 
 
 def _lacking_text(gpus: int) -> str:
-    has = "has" if gpus == 1 else "have"
+    has = verb_of(gpus, "has", "have")
     return f"; {gpus_text(gpus)} of the baseline {has} no healthy hardware today" if gpus else ""
 
 
@@ -393,7 +385,7 @@ def backing_for(rollout: Rollout, values: dict[str, int]) -> Backing | None:
 
 def _baseline_left_to(rollout: Rollout) -> dict[str, int]:
     """Return the baseline's values, except where others changed or deleted a quota after our write."""
-    values = {q.team: q.gpus for q in rollout.baseline.quotas}
+    values = rollout.baseline.values
     theirs = {*rollout.foreign}
     return {
         t: rollout.written[t] if t in theirs else v

@@ -22,7 +22,7 @@ from models.rollout.gates import conditions, drift_of, health_fresh, holds_now, 
 from models.rollout.holds import RADIUS, REALIGN, ROLLBACK
 from models.rollout.next_actions import Action, Aim, Draft, Look, Perform
 from models.rollout.stages import Stage
-from models.rollout.state import Rollout, UndoCause
+from models.rollout.state import Rollout
 
 RECHECK = timedelta(seconds=60)
 """The most time between looks while a sample is suspect."""
@@ -44,8 +44,8 @@ def decide(rollout: Rollout, now: datetime) -> Action:
         if rollout.look_asked:
             return Look("before it is aimed again", None)
         if (
-            rollout.looked_after == rollout.fence and not rollout.look_failed
-        ):  # else what is written stands, and the drift is asked about
+            not rollout.is_overtaken and not rollout.look_failed
+        ):  # else the written values stay, and a person decides on the drift
             return Aim()
     if rollout.stage is Stage.ROLLING_BACK:
         return Perform(INVERSE[rollout.owed[0]]) if rollout.owed else Wait(now)  # with nothing owed, `advance` ends it
@@ -69,8 +69,8 @@ def decide(rollout: Rollout, now: datetime) -> Action:
 
 def is_urgent(rollout: Rollout, action: Action) -> bool:
     """Return whether the action answers a breach: until then a promise is in force that hardware does not keep."""
-    breach = rollout.undo is not None and rollout.undo.why is UndoCause.BREACH
-    return isinstance(action, Aim) or (breach and isinstance(action, Perform) and EffectKind.SET_SOFT in rollout.owed)
+    restores = isinstance(action, Perform) and EffectKind.SET_SOFT in rollout.owed
+    return isinstance(action, Aim) or (rollout.answers_breach and restores)
 
 
 def confirms_breach(rollout: Rollout, now: datetime) -> bool:
@@ -100,7 +100,7 @@ def _refit(rollout: Rollout, now: datetime) -> Action | None:
         or rollout.is_realigning
         or rollout.look_failed
         or rollout.seen is None
-        or rollout.looked_after != rollout.fence
+        or rollout.is_overtaken
     ):
         return None
     if rollout.seen.reading.generation != rollout.generation or drift_of(rollout) or not health_fresh(rollout):
@@ -144,7 +144,7 @@ def _realignment(rollout: Rollout, now: datetime) -> Action | None:
         or rollout.look_failed
     ):
         return None
-    if any(h.id == REALIGN for h in rollout.holds):
+    if rollout.hold(REALIGN) is not None:
         return None
     values = beside_others(rollout, rollout.plan.values)
     if not has_looked_recently(rollout, now) or not has_tested(rollout.seen, values):
@@ -161,12 +161,8 @@ def _grant(rollout: Rollout, now: datetime) -> Action | None:
         return None
     if order.ends:
         return Perform(EffectKind.GRANT) if has_looked_recently(rollout, now) else Look("before a grant ends", None)
-    values = {q.team: q.gpus for q in baseline_with(rollout, order).quotas}
-    if (
-        not has_looked_recently(rollout, now)
-        or rollout.seen is None
-        or any(rollout.seen.tested.get(t) != g for t, g in values.items())
-    ):
+    values = baseline_with(rollout, order).values
+    if not has_looked_recently(rollout, now) or not has_tested_all(rollout.seen, values):
         return Look("before the grant", values)
     return Perform(EffectKind.GRANT)
 
@@ -197,6 +193,11 @@ def has_looked_recently(rollout: Rollout, now: datetime) -> bool:
 def has_tested(seen: Observation | None, values: Mapping[str, int]) -> bool:
     """Return whether the look tested the backing of these values."""
     return seen is not None and all(seen.tested.get(team, gpus) == gpus for team, gpus in values.items())
+
+
+def has_tested_all(seen: Observation | None, values: Mapping[str, int]) -> bool:
+    """Return whether the look tested these values and left none of them out."""
+    return seen is not None and all(seen.tested.get(team) == gpus for team, gpus in values.items())
 
 
 def beside_others(rollout: Rollout, values: Mapping[str, int]) -> dict[str, int]:
@@ -308,7 +309,7 @@ def is_answering_breach(rollout: Rollout) -> bool:
         case OnBreach.HOLD:
             return True
         case OnBreach.ROLLBACK:
-            return bool(rollout.stay.aiming) or any(h.id == ROLLBACK for h in rollout.holds)
+            return bool(rollout.stay.aiming) or rollout.hold(ROLLBACK) is not None
         case OnBreach.REALIGN:
             return (rollout.is_realigning and not rollout.is_proposing) or any(
                 h.id in (REALIGN, RADIUS) for h in rollout.holds
@@ -335,12 +336,8 @@ def recovery_pause(rollout: Rollout) -> timedelta:
 
 def retries_by_itself(rollout: Rollout) -> bool:
     """Return whether a breach rollback has attempts left."""
-    return (
-        rollout.stage is Stage.ROLLED_BACK
-        and rollout.undo is not None
-        and rollout.undo.why is UndoCause.BREACH
-        and rollout.failures < rollout.policy.attempts
-    )
+    spent = rollout.failures >= rollout.policy.attempts
+    return rollout.stage is Stage.ROLLED_BACK and rollout.answers_breach and not spent
 
 
 def retry_due(rollout: Rollout, now: datetime) -> datetime | None:

@@ -151,7 +151,7 @@ def _prove_by_approval(change: Change, evidence: Known) -> Footing:
     match change.kind:
         case _K.RESERVE:
             for drawn in _plans_approved(evidence, approved):
-                if change.reserve == reserve_beside(_baseline_of(drawn, evidence), drawn.plan.values):
+                if change.reserve == reserve_beside(drawn.baseline, drawn.plan.values):
                     news = None if values_stand(evidence) else drawn.baseline
                     return Footing("plan", (approved.nonce,), f"plan {drawn.plan.hash}, approved", baseline=news)
             raise _refusal_of(change, "it reserves GPUs that no approved plan frees")
@@ -195,18 +195,13 @@ def _plans_approved(evidence: Known, approved: Approved) -> Iterator[DrawnPlan]:
 
 
 def _has_baseline_of(plan: Plan, evidence: Known) -> bool:
-    base = {q.team: q.gpus for q in evidence.baseline.quotas}
+    base = evidence.baseline.values
     before = {q.team: q.before_gpus for q in plan.quotas}
     return all(
         before.get(team) == base.get(team)
         or (team in evidence.changed and before.get(team) == evidence.present.get(team))
         for team in {*base, *before}
     )
-
-
-def _baseline_of(drawn: DrawnPlan, evidence: Known) -> Snapshot:
-    """Return the plan's own baseline: its values are the rollout's, except for changes of others."""
-    return drawn.baseline
 
 
 def values_stand(evidence: Known) -> bool:
@@ -287,7 +282,7 @@ def _prove_undo(change: Change, evidence: Known) -> Footing:
 
 
 def _prove_to_baseline(change: Change, evidence: Known) -> Footing:
-    base = {q.team: q.gpus for q in evidence.baseline.quotas}
+    base = evidence.baseline.values
     if change.kind is _K.RELEASE and change.reserve is not None:
         raise _refusal_of(change, "an undo may not keep GPUs reserved")
     for write in change.writes:
@@ -309,7 +304,7 @@ def _prove_to_baseline(change: Change, evidence: Known) -> Footing:
 
 
 def _is_to_aim(change: Change, evidence: Known, aim: Mapping[str, int]) -> bool:
-    base = {q.team: q.gpus for q in evidence.baseline.quotas}
+    base = evidence.baseline.values
     if change.kind is _K.RELEASE:
         most = sum(base[leaf] for leaf in evidence.baseline.tree.leaves)
         return change.reserve is not None and change.reserve.limit_gpus <= most
@@ -343,7 +338,7 @@ def _prove_grant(change: Change, evidence: Known, order: GrantOrder | None) -> F
     decided = evidence.decided
     if order is None or decided is None:
         raise _refusal_of(change, "the ledger has no decision on the request")
-    tree, base = evidence.baseline.tree, {q.team: q.gpus for q in evidence.baseline.quotas}
+    tree, base = evidence.baseline.tree, evidence.baseline.values
     if order.ends:
         most = decided.granted or {}
         if decided.granted is None or not decided.may_end or any(g > most.get(t, 0) for t, g in order.raised.items()):
@@ -370,5 +365,5 @@ def order_name(order: str) -> str:
 
 
 def _is_within(reserve: Reserve, evidence: Known, order: GrantOrder) -> bool:
-    base = {q.team: q.gpus for q in evidence.baseline.quotas}
+    base = evidence.baseline.values
     return reserve.limit_gpus <= sum(base[leaf] for leaf in evidence.baseline.tree.leaves) + order.gpus

@@ -34,7 +34,7 @@ def begin_effect(rollout: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
     begun = rollout.but(fence=rollout.fence + 1, stood=rollout.standing)
     if kind is EffectKind.GRANT and rollout.granting is not None:
         begun = begun.but(granting=rollout.granting.but(begun=True))
-    if flex_moves(rollout, kind) and rollout.looked_after == rollout.fence:
+    if flex_moves(rollout, kind) and not rollout.is_overtaken:
         # It writes no quota: what was seen of them is not overtaken, and a drift can be answered meanwhile.
         begun = begun.but(looked_after=begun.fence)
     if kind in INVERSE and kind not in begun.standing:
@@ -51,7 +51,7 @@ def aims_again(rollout: Rollout, receipt: Receipt) -> bool:
         or rollout.seen is None
     ):
         return False
-    aimed = rollout.undo.why is UndoCause.BREACH and rollout.policy.rollback_to is not RollbackTo.BASELINE
+    aimed = rollout.answers_breach and rollout.policy.rollback_to is not RollbackTo.BASELINE
     once = not rollout.shadow and not rollout.undo.aimed_again
     return aimed and once and receipt.generation != rollout.seen.reading.generation
 
@@ -112,7 +112,7 @@ def _cut_by(rollout: Rollout, change: Change, receipt: Receipt) -> dict[str, Any
 
 def _phantom_of_what_stood(rollout: Rollout, stood: Mapping[str, int], plan: Plan) -> int:
     """Return the GPUs promised to leaves before the write that had no healthy one behind them."""
-    baseline = {q.team: q.gpus for q in rollout.baseline.quotas}
+    baseline = rollout.baseline.values
     seen = None if rollout.seen is None or rollout.seen.health is None else rollout.seen
     if seen is None or stood.items() <= baseline.items() or not stood.items() <= seen.reading.values.items():
         return plan.phantom_gpus
@@ -219,7 +219,7 @@ def _record_inverse(rollout: Rollout, forward: EffectKind) -> Rollout:
     rollout = rollout.with_undo(undone=(*rollout.undone, forward))
     if forward is EffectKind.SET_SOFT:
         rollout = rollout.but(attempted={})
-    if forward in KEPT_IN_A_BREACH and rollout.undo is not None and rollout.undo.why is UndoCause.BREACH:
+    if forward in KEPT_IN_A_BREACH and rollout.answers_breach:
         return rollout.with_undo(owed=tuple(k for k in rollout.owed if k is not forward))
     return _drop_effect(rollout, forward)
 

@@ -13,7 +13,7 @@ def flex_wanted(rollout: Rollout) -> int | None:
     otherwise."""
     if rollout.stage is not Stage.MONITORED or EffectKind.FOLLOW not in rollout.standing or rollout.look_failed:
         return None
-    if rollout.seen is None or rollout.seen.flex is None or rollout.looked_after != rollout.fence:
+    if rollout.seen is None or rollout.seen.flex is None or rollout.is_overtaken:
         return None
     if rollout.seen.health is None or rollout.seen.health != rollout.sight.known:
         return None

@@ -197,7 +197,7 @@ def _acks_condition(rollout: Rollout, now: datetime) -> Condition:
 
 
 def _drift_condition(rollout: Rollout) -> Condition:
-    if rollout.looked_after != rollout.fence:
+    if rollout.is_overtaken:
         return Condition(name="drift", met=False, text="what was written has not been read back yet")
     drifted = drift_of(rollout)
     if drifted:
@@ -207,7 +207,7 @@ def _drift_condition(rollout: Rollout) -> Condition:
 
 def drift_of(rollout: Rollout) -> tuple[str, ...]:
     """Describe each team whose present value or mode is not the one we believe in, and who changed it if known."""
-    if rollout.seen is None or rollout.looked_after != rollout.fence:
+    if rollout.seen is None or rollout.is_overtaken:
         return ()
     present, expected, modes = rollout.seen.reading.values, approved_values(rollout), mode_drift(rollout)
     changes = {c.team: c for c in rollout.seen.changes}
@@ -228,7 +228,7 @@ def drift_of(rollout: Rollout) -> tuple[str, ...]:
 
 def mode_drift(rollout: Rollout) -> dict[str, tuple[LimitMode, LimitMode]]:
     """Return our mode and the present one, by team, for quotas that we wrote and whose mode others changed since."""
-    if rollout.seen is None or rollout.looked_after != rollout.fence or not rollout.seen.reading.counts_modes:
+    if rollout.seen is None or rollout.is_overtaken or not rollout.seen.reading.counts_modes:
         return {}
     if rollout.shadow or not (rollout.stage.is_guarded and rollout.values_stand):
         return {}
@@ -244,7 +244,7 @@ def mode_drift(rollout: Rollout) -> dict[str, tuple[LimitMode, LimitMode]]:
 
 def changed_by_others(rollout: Rollout) -> dict[str, int]:
     """Return the last seen values of our quotas that others have changed, by team; empty after a write of ours."""
-    if rollout.seen is None or rollout.looked_after != rollout.fence:
+    if rollout.seen is None or rollout.is_overtaken:
         return {}
     expected = believed_values(rollout)
     return {t: gpus for t, gpus in rollout.seen.reading.values.items() if t in expected and expected[t] != gpus}
@@ -252,7 +252,7 @@ def changed_by_others(rollout: Rollout) -> dict[str, int]:
 
 def believed_values(rollout: Rollout) -> dict[str, int]:
     """Return the values that we believe the quota system holds, by team, without those of a shadow rollout."""
-    return {q.team: q.gpus for q in rollout.baseline.quotas} if rollout.shadow else rollout.written
+    return rollout.baseline.values if rollout.shadow else rollout.written
 
 
 def approved_values(rollout: Rollout) -> dict[str, int]:
@@ -268,7 +268,7 @@ def approved_values(rollout: Rollout) -> dict[str, int]:
 
 def values_of_others(rollout: Rollout) -> dict[str, int | None]:
     """Return the last seen values that others set and nobody has answered for, by team; None: the quota is gone."""
-    if not rollout.asks or rollout.shadow or rollout.seen is None or rollout.looked_after != rollout.fence:
+    if not rollout.asks or rollout.shadow or rollout.seen is None or rollout.is_overtaken:
         return {}
     present, approved = rollout.seen.reading.values, approved_values(rollout)
     return {t: present.get(t) for t in sorted({*present, *approved}) if present.get(t) != approved.get(t)}

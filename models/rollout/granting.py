@@ -16,7 +16,7 @@ from models.cluster.snapshot import on_islands
 from models.planning.ceiling import ceiling_of
 from models.planning.grants import Granted, GrantOrder, GrantOutcome, moved_values, raises
 from models.rollout.changes import baseline_with
-from models.rollout.decide import has_looked_recently, has_tested
+from models.rollout.decide import has_looked_recently, has_tested_all
 from models.rollout.effects import Receipt
 from models.rollout.stages import Stage
 from models.rollout.state import Granting, Rollout, UndoCause
@@ -100,21 +100,14 @@ def test_order(rollout: Rollout, now: datetime) -> Rollout:
         or not has_looked_recently(rollout, now)
     ):
         return rollout
-    values = {q.team: q.gpus for q in baseline_with(rollout, order).quotas}
-    if (
-        rollout.seen is None
-        or rollout.seen.health is None
-        or rollout.seen.is_backed
-        or not _has_tested_grant(rollout, values)
-    ):
+    values = baseline_with(rollout, order).values
+    if rollout.seen is None or rollout.seen.health is None or rollout.seen.is_backed:
+        return rollout
+    if not has_tested_all(rollout.seen, values):
         return rollout
     return _answer_order(
         rollout, order, GrantOutcome.NO, "today's healthy GPUs do not back this many more beside today's quotas"
     )
-
-
-def _has_tested_grant(rollout: Rollout, values: dict[str, int]) -> bool:
-    return rollout.seen is not None and rollout.seen.tested.keys() >= values.keys() and has_tested(rollout.seen, values)
 
 
 def put_off(rollout: Rollout, order: GrantOrder, why: str) -> Rollout:
@@ -132,7 +125,7 @@ def record_grant(rollout: Rollout, receipt: Receipt, now: datetime) -> Rollout:
     assert order is not None
     if receipt.conflicts:
         return fail_order(rollout, f"others have changed {', '.join(c.team for c in receipt.conflicts)}")
-    raised = order.raised or raises(rollout.baseline.tree, _baseline_values(rollout), order.team, order.gpus)
+    raised = order.raised or raises(rollout.baseline.tree, rollout.baseline.values, order.team, order.gpus)
     grants = {name: each for name, each in rollout.grants.items() if name != order.request}
     if rollout.undo is not None and rollout.undo.why is UndoCause.UNDO:  # it was ordered while this was under way
         target = {**rollout.undo.target, **moved_values(rollout.undo.target, raised, ends=order.ends)}
@@ -162,10 +155,6 @@ def fail_order(rollout: Rollout, why: str) -> Rollout:
     return (
         rollout if rollout.grant_order is None else _answer_order(rollout, rollout.grant_order, GrantOutcome.LATER, why)
     )
-
-
-def _baseline_values(rollout: Rollout) -> dict[str, int]:
-    return {q.team: q.gpus for q in rollout.baseline.quotas}
 
 
 def _answer_order(

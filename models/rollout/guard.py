@@ -89,6 +89,10 @@ class QuotaClock(Model):
     """Time already spent short since the timer last started anew."""
     missing_gpus: Count = 0
 
+    def breaches_at(self, breach_after: timedelta) -> datetime | None:
+        """Return when the quota breaches, if nothing changes; None if it is not short."""
+        return None if self.short_since is None else self.short_since + max(timedelta(0), breach_after - self.earlier)
+
     def time_spent(self, now: datetime) -> timedelta:
         if self.short_since is None:
             return self.earlier
@@ -145,9 +149,5 @@ class Clocks(Model):
 
     def next_breach(self, breach_after: timedelta, but: Collection[str] = ()) -> datetime | None:
         """Return when the first short quota (but these) breaches, if nothing changes."""
-        due = [
-            c.short_since + max(timedelta(0), breach_after - c.earlier)
-            for team, c in self.by_team.items()
-            if c.short_since is not None and team not in but
-        ]
-        return min(due, default=None)
+        due = (clock.breaches_at(breach_after) for team, clock in self.by_team.items() if team not in but)
+        return min((at for at in due if at is not None), default=None)

@@ -12,7 +12,7 @@ from models.notices import NoticeKind
 from models.planning.plan import Plan
 from models.rollout.decide import at_rest
 from models.rollout.stages import Stage
-from models.rollout.state import Proposal, Realigning, Rollout, proposed_changes
+from models.rollout.state import Proposal, Realigning, Rollout
 
 
 def may_propose(rollout: Rollout, now: datetime) -> bool:
@@ -159,6 +159,12 @@ def take_proposal(rollout: Rollout, plan: Plan, now: datetime) -> Rollout:
     if not plan.fault and may_apply(rollout, now):
         return _begin_proposal(rollout, now)
     return rollout.notify(NoticeKind.HELD, [], detail=f"plan {plan.hash} is proposed {text}")
+
+
+def proposed_changes(rollout: Rollout, plan: Plan) -> dict[str, tuple[int, int]]:
+    """Return the present and planned value of each leaf quota that the plan would change, by team."""
+    values = {q.team: q.after_gpus for q in plan.quotas if q.leaf}
+    return {t: (rollout.written[t], gpus) for t, gpus in values.items() if rollout.written.get(t, gpus) != gpus}
 
 
 def drop_proposal(rollout: Rollout, reason: str, now: datetime) -> Rollout:

@@ -192,7 +192,7 @@ def _replan_if_overtaken(rollout: Rollout, now: datetime) -> Rollout:
     if rollout.is_proposing:
         short = has_tested(rollout.seen, rollout.plan.values) and not rollout.seen.is_backed
         return give_up_proposal(rollout, "today's health does not back it", now) if short else rollout
-    held = any(h.id == REALIGN for h in rollout.holds)
+    held = rollout.hold(REALIGN) is not None
     tested = has_tested(rollout.seen, beside_others(rollout, rollout.plan.values))
     if rollout.stage.is_guarded and rollout.is_realigning and not held and tested and not rollout.seen.is_backed:
         if moved:
@@ -206,9 +206,7 @@ def _replan_if_overtaken(rollout: Rollout, now: datetime) -> Rollout:
 def _take_drift(rollout: Rollout, now: datetime, *, newer: bool) -> Rollout:
     """Answer a drift, or accept a change that moved no value. `newer`: others changed something since the last look."""
     assert rollout.seen is not None
-    if rollout.looked_after != rollout.fence or not (
-        rollout.stage.is_guarded or rollout.stage in (Stage.PLANNED, Stage.ROLLED_BACK)
-    ):
+    if rollout.is_overtaken or not (rollout.stage.is_guarded or rollout.stage in (Stage.PLANNED, Stage.ROLLED_BACK)):
         return rollout
     moved, rollout = rollout.seen.reading.generation != rollout.generation, reclaim_values(rollout)
     if rollout.stay.restoring and not (newer if rollout.asks else moved):

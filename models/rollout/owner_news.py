@@ -91,9 +91,7 @@ def _standing_news(rollout: Rollout, now: datetime) -> Iterator[News]:
         return
     if rollout.breach_of:
         lacks = rollout.clocks.lacks(rollout.breach_of)
-        back = rollout.stay.aiming or (
-            rollout.stage is Stage.ROLLING_BACK and rollout.undo is not None and rollout.undo.why is UndoCause.BREACH
-        )
+        back = rollout.stay.aiming or (rollout.stage is Stage.ROLLING_BACK and rollout.answers_breach)
         facts = {"to_owner": True, **({"goes_back": True} if back else {})}
         yield News(f"breach {' '.join(rollout.breach_of)}", NoticeKind.BREACH, lacks, facts)
     for hold in holds_standing(rollout, now):

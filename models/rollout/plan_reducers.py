@@ -207,7 +207,7 @@ def start_breach_rollback(rollout: Rollout, target: BreachTarget, now: datetime)
         return _renew_aim(rollout, target, now)
     values, others = target.values, values_of_others(rollout)
     if rollout.policy.rollback_to is RollbackTo.BASELINE:
-        values = {q.team: q.gpus for q in rollout.baseline.quotas}
+        values = rollout.baseline.values
     values = {team: gpus for team, gpus in values.items() if team not in others}
     text = rollout.clocks.lacks(rollout.stay.aiming)
     undo = Undo(

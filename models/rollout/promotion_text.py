@@ -60,11 +60,8 @@ def _unnotified_teams(rollout: Rollout) -> Iterator[str]:
 
 def _teams_in_mail(rollout: Rollout) -> list[str]:
     """Return the teams whose notice is on its way, or is about to be."""
-    return (
-        sorted(rollout.announced.cuts)
-        if rollout.plan is None
-        else sorted({*rollout.announced.cuts, *newly_cut(rollout, rollout.plan)})
-    )
+    ahead = {} if rollout.plan is None else newly_cut(rollout, rollout.plan)
+    return sorted({*rollout.announced.cuts, *ahead})
 
 
 def _objections(rollout: Rollout, now: datetime) -> Iterator[str]:

@@ -254,7 +254,6 @@ class Rollout(Model):
         return nest_state(data) if isinstance(data, dict) else data
 
     def with_stay(self, **changes: Any) -> Self:
-        """Return the rollout with these fields of its stay changed."""
         return self.but(stay=self.stay.but(**changes))
 
     def with_undo(self, **changes: Any) -> Self:
@@ -262,11 +261,9 @@ class Rollout(Model):
         return self if self.undo is None else self.but(undo=self.undo.but(**changes))
 
     def with_announced(self, **changes: Any) -> Self:
-        """Return the rollout with these fields of `announced` changed."""
         return self.but(announced=self.announced.but(**changes))
 
     def with_outlook(self, **changes: Any) -> Self:
-        """Return the rollout with these fields of its outlook changed."""
         return self.with_stay(outlook=self.stay.outlook.but(**changes))
 
     @property
@@ -284,7 +281,6 @@ class Rollout(Model):
 
     @property
     def is_proposing(self) -> bool:
-        """True while the realignment under way is that of a proposal."""
         return self.stay.realigning is not None and self.stay.realigning.proposed
 
     @property
@@ -299,12 +295,10 @@ class Rollout(Model):
 
     @property
     def owed(self) -> tuple[EffectKind, ...]:
-        """Forward effects that the rollback under way has still to undo, the next one first."""
         return () if self.undo is None else self.undo.owed
 
     @property
     def undone(self) -> tuple[EffectKind, ...]:
-        """Forward effects whose inverse has landed in the present rollback, in that order."""
         return () if self.undo is None else self.undo.undone
 
     @property
@@ -313,13 +307,25 @@ class Rollout(Model):
 
     @property
     def grant_order(self) -> GrantOrder | None:
-        """A request's order that waits to be written."""
         return None if self.granting is None else self.granting.order
 
     @property
     def grant_begun(self) -> bool:
         """True while the call that writes the order is under way."""
         return self.granting is not None and self.granting.begun
+
+    @property
+    def answers_breach(self) -> bool:
+        """True if its rollback answers a breach."""
+        return self.undo is not None and self.undo.why is UndoCause.BREACH
+
+    @property
+    def is_overtaken(self) -> bool:
+        """True if Backstop has written since the last look, which could not see that."""
+        return self.looked_after != self.fence
+
+    def hold(self, hold_id: str) -> Hold | None:
+        return next((h for h in self.holds if h.id == hold_id), None)
 
     @property
     def effects_stand(self) -> bool:
@@ -464,13 +470,13 @@ class Rollout(Model):
         if self.seen is None or kind not in (NoticeKind.AT_RISK, NoticeKind.BREACH):
             return ""
         of = [work for work in self.seen.work if work.team in (self.breach_of if team == self.owner else (team,))]
-        stands = {**{q.team: q.gpus for q in self.baseline.quotas}, **self.written}
+        stands = {**self.baseline.values, **self.written}
         sentence = short_of_work(of, self.present_backing, stands)
         return f"{sentence[:1].upper()}{sentence[1:]}." if sentence else ""
 
     def _moves(self, kind: NoticeKind) -> tuple[dict[str, int], dict[str, int]]:
         """Return the values before and after that a notice of this kind reports, each by team."""
-        baseline = {q.team: q.gpus for q in self.baseline.quotas}
+        baseline = self.baseline.values
         planned = {} if self.plan is None else self.plan.values
         stands = {**baseline, **self.written}
         match kind:
@@ -492,9 +498,3 @@ class Rollout(Model):
             return self.seen.backing
         present = self.seen.reading.values
         return None if self.shadow or not self.written.items() <= present.items() else self.seen.now.backing
-
-
-def proposed_changes(rollout: Rollout, plan: Plan) -> dict[str, tuple[int, int]]:
-    """Present and planned value of each leaf quota that the plan would change, by team."""
-    values = {q.team: q.after_gpus for q in plan.quotas if q.leaf}
-    return {t: (rollout.written[t], gpus) for t, gpus in values.items() if rollout.written.get(t, gpus) != gpus}

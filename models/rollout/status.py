@@ -18,10 +18,10 @@ from models.rollout.drift import beyond_bound, promised_teams
 from models.rollout.flex_following import flex_published
 from models.rollout.gates import beyond_of, conditions, doubt_of, drift_of, gate_of, health_fresh, holds_now
 from models.rollout.holds import PROPOSAL, HoldKind
-from models.rollout.long_run import may_apply
+from models.rollout.long_run import may_apply, proposed_changes
 from models.rollout.messages import LaunchAnswer, LaunchRequest
 from models.rollout.stages import Command, Stage, command_line
-from models.rollout.state import Rollout, UndoCause, proposed_changes
+from models.rollout.state import Rollout
 from models.rollout.status_models import (
     UNGUARDED,
     ProposalStatus,
@@ -136,13 +136,13 @@ def _risks(rollout: Rollout) -> tuple[Risk, ...]:
     known ones."""
     quotas = rollout.written if rollout.shadow else present_values(rollout)
     work = () if rollout.seen is None else rollout.seen.work
-    due = {t: rollout.clocks.model_copy(update={"by_team": {t: c}}) for t, c in rollout.clocks.by_team.items()}
+    due = {team: clock.breaches_at(rollout.policy.breach_after) for team, clock in rollout.clocks.by_team.items()}
     return tuple(
         Risk(
             team=team,
             quota_gpus=quotas.get(team, 0),
             backing_gpus=max(0, quotas.get(team, 0) - missing),
-            breach_at=due[team].next_breach(rollout.policy.breach_after) if team in due else None,
+            breach_at=due.get(team),
             yields=short_of_work([w for w in work if w.team == team], {team: quotas.get(team, 0) - missing}, quotas),
         )
         for team, missing in rollout.at_risk.items()
@@ -163,11 +163,8 @@ def _forecasts(rollout: Rollout, now: datetime) -> tuple[Foretold, ...]:
 def present_values(rollout: Rollout) -> dict[str, int]:
     """Return the values that the quota system holds, as last seen or as written since."""
     if rollout.shadow:
-        return (
-            {q.team: q.gpus for q in rollout.baseline.quotas} if rollout.seen is None else rollout.seen.reading.values
-        )
-    overtaken = rollout.looked_after != rollout.fence
-    return rollout.written if rollout.seen is None or overtaken else rollout.seen.reading.values
+        return rollout.baseline.values if rollout.seen is None else rollout.seen.reading.values
+    return rollout.written if rollout.seen is None or rollout.is_overtaken else rollout.seen.reading.values
 
 
 def _published_gpus(rollout: Rollout) -> int | None:
@@ -387,12 +384,7 @@ def _breach_needs(rollout: Rollout) -> str:
 
 def waiting_sentence(rollout: Rollout, now: datetime) -> str:
     """Return one sentence for the Temporal UI about what the rollout waits for."""
-    if (
-        rollout.stage is Stage.ROLLED_BACK
-        and rollout.undo is not None
-        and rollout.undo.why is UndoCause.BREACH
-        and retries_by_itself(rollout)
-    ):
+    if retries_by_itself(rollout):
         return f"waits until health has been good for {duration_text(recovery_pause(rollout))}"
     unmet = [c.text for c in conditions(rollout, now) if not c.met]
     return "; ".join(unmet) if unmet else "watches"

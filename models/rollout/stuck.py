@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from models.base import count_text, gpus_text, some_of
+from models.base import count_text, gpus_text, some_of, verb_of
 from models.cluster.policy import RollbackTo
 from models.cluster.readings import LimitMode
 from models.notices import NoticeKind
@@ -18,7 +18,7 @@ from models.rollout.decide import retries_by_itself
 from models.rollout.effect_table import EFFECT, INVERSE, Said
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage, command_line
-from models.rollout.state import Rollout, UndoCause, Undone
+from models.rollout.state import Rollout, Undone
 from models.rollout.status_models import Choice, UndoStatus, ValueLeft, value_text
 
 LAUNCH = "launch"
@@ -50,7 +50,7 @@ def undo_status(rollout: Rollout) -> UndoStatus | None:
         return shown if stuck else None
     missing, reason = rollout.undo.unbacked_gpus, rollout.undo.reason
     if missing:
-        reason += f"; {gpus_text(missing)} of the target {'has' if missing == 1 else 'have'} no healthy hardware"
+        reason += f"; {gpus_text(missing)} of the target {verb_of(missing, 'has', 'have')} no healthy hardware"
     if rollout.superseded:
         reason += f"; then superseded: {rollout.superseded}"
     return shown.model_copy(update={"why": rollout.undo.why.value, "reason": reason, "actor": rollout.undo.actor})
@@ -78,18 +78,18 @@ def undo_sentences(rollout: Rollout) -> tuple[str, ...]:
 
 
 def _undone_text(rollout: Rollout, kind: EffectKind) -> str:
-    if kind is EffectKind.HARDEN and EffectKind.SET_SOFT in rollout.undone and not _is_breach(rollout):
+    if kind is EffectKind.HARDEN and EffectKind.SET_SOFT in rollout.undone and not rollout.answers_breach:
         return f"the limits are {_BEFORE}"
     open_to_others = kind is EffectKind.RESERVE and any(u.kind is EffectKind.SET_SOFT for u in rollout.stuck_on)
     text = _phrases_of(rollout, kind).undone.format(
         goal=_goal_text(rollout), limits=_limits(rollout), others=_others_text(rollout)
     )
-    return text + (", so that others can raise quotas into it" if open_to_others and not _is_breach(rollout) else "")
+    return text + (", so that others can raise quotas into it" if open_to_others and not rollout.answers_breach else "")
 
 
 def _phrases_of(rollout: Rollout, kind: EffectKind) -> Said:
     effect = EFFECT[kind]
-    return effect.said_in_a_breach or effect.said if _is_breach(rollout) else effect.said
+    return effect.said_in_a_breach or effect.said if rollout.answers_breach else effect.said
 
 
 def not_undone(rollout: Rollout) -> tuple[str, ...]:
@@ -122,13 +122,9 @@ def _is_unsure(rollout: Rollout, kind: EffectKind) -> bool:
     return bool(rollout.superseded) or kind in rollout.unanswered
 
 
-def _is_breach(rollout: Rollout) -> bool:
-    return rollout.undo is not None and rollout.undo.why is UndoCause.BREACH
-
-
 def _goal_text(rollout: Rollout) -> str:
     """Name the target values of a rollback."""
-    if _is_breach(rollout) and rollout.policy.rollback_to is RollbackTo.BACKED:
+    if rollout.answers_breach and rollout.policy.rollback_to is RollbackTo.BACKED:
         return "the values that hardware backed when the rollback began"
     return "their earlier values"
 
@@ -136,14 +132,14 @@ def _goal_text(rollout: Rollout) -> str:
 def _limits(rollout: Rollout) -> str:
     """Name the present limits; `restore` writes them too."""
     if EffectKind.SET_SOFT in rollout.undone:
-        return "soft" if _is_breach(rollout) else _BEFORE
+        return "soft" if rollout.answers_breach else _BEFORE
     if EffectKind.HARDEN in rollout.standing:
         return "hard"
     return "soft" if EffectKind.SET_SOFT in rollout.standing else _BEFORE
 
 
 def _limits_are_right(rollout: Rollout) -> bool:
-    wanted = {LimitMode.SOFT} if _is_breach(rollout) else {*rollout.modes.values()}
+    wanted = {LimitMode.SOFT} if rollout.answers_breach else {*rollout.modes.values()}
     return _limits(rollout) == _BEFORE or {m.value for m in wanted} <= {_limits(rollout)}
 
 
@@ -151,10 +147,10 @@ def _others_text(rollout: Rollout) -> str:
     """Name the quotas that others changed, which stay."""
     if rollout.undo is None:
         return ""
-    if _is_breach(rollout):
+    if rollout.answers_breach:
         names = [*rollout.foreign]
     else:
-        before = {q.team: q.gpus for q in rollout.baseline.quotas}
+        before = rollout.baseline.values
         names = sorted(
             t for t, gpus in before.items() if rollout.written.get(t) != gpus and t not in rollout.undo.target
         )
@@ -168,9 +164,9 @@ def values_left(rollout: Rollout) -> tuple[ValueLeft, ...]:
     """Return the quotas that have, or may have, another value than the rollback should restore."""
     if rollout.shadow:
         return ()
-    before = {q.team: q.gpus for q in rollout.baseline.quotas}
+    before = rollout.baseline.values
     theirs = {team: gpus for team, gpus in rollout.unapproved.items() if gpus is not None}
-    back = {**theirs, **rollout.undo.target} if rollout.undo is not None and _is_breach(rollout) else before
+    back = {**theirs, **rollout.undo.target} if rollout.undo is not None and rollout.answers_breach else before
     targets = back if rollout.undo is None else rollout.undo.target
     changed = {} if rollout.undo is None else rollout.undo.changed
     values_now = {**rollout.written, **rollout.attempted, **changed}

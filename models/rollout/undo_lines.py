@@ -75,7 +75,7 @@ def _undo_resume(before: Rollout, after: Rollout, request: CommandRequest) -> st
 
 
 def _undo_resolve(before: Rollout, after: Rollout, request: CommandRequest) -> str:
-    hold = next((h for h in before.holds if h.id == request.hold), None)
+    hold = before.hold(request.hold)
     if hold is not None and hold.kind is HoldKind.OBJECTION and hold.team:
         return f"Undo: {_line(after, Command.OBJECT, '--team', shlex.quote(hold.team), REASON)}"
     return _never_text(after)
