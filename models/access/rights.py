@@ -194,27 +194,12 @@ RIGHTS: dict[str, Right] = {
                      "read.who_could"),
                                 _r("read",                     (_V,),     _C)),
 }
-# fmt: on
 
-READS_DESK = frozenset(
-    {"fleet_file", "clusters", "teams", "facts", "snapshot", "snapshots", "health_hours", "flex", "why", "archived"}
-    | {"calendar", "fleet_envelopes", "fleet_kept", "overview", "tallies", "week", "bringups", "request", "requests"}
-    | {"milestones"}
-    | {
-        "pulse",
-        "senseless",
-        "doctor",
-        "describe_slurm",
-        "access",
-        "tokens",
-        "token_of",
-        "aim",
-        "waiting",
-        "waiting_one",
-        "push_health",
-        "team_sums",
-        "flex_sums",
-        "haircut_sums",
-    }
-)
+READS_DESK = frozenset({
+    "access", "aim", "archived", "bringups", "calendar", "clusters", "describe_slurm", "doctor", "facts",
+    "fleet_envelopes", "fleet_file", "fleet_kept", "flex", "flex_sums", "haircut_sums", "health_hours", "milestones",
+    "overview", "pulse", "push_health", "request", "requests", "senseless", "snapshot", "snapshots", "tallies", "teams",
+    "team_sums", "token_of", "tokens", "waiting", "waiting_one", "week", "why",
+})
+# fmt: on
 """Questions that change nothing that anybody has said: their tickets are checked, and not kept."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Mapping
 from datetime import datetime
 
@@ -12,7 +10,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import OKPKey
 from pydantic import ValidationError
 
-from models.access.tickets import LIFETIME, SKEW, TICKET_CHARS, Ticket
+from models.access.tickets import LIFETIME, SKEW, TICKET_CHARS, Ticket, unverified_field
 from models.base import Model, Time
 from models.errors import Refusal
 
@@ -44,7 +42,7 @@ def verify_ticket(text: str, keys: Mapping[str, PublicKey]) -> Ticket:
     if len(text) > TICKET_CHARS:
         raise Refusal(f"the ticket is longer than {TICKET_CHARS} characters")
     try:
-        key = keys.get(str(jws.extract_compact(text.encode()).headers().get("kid")))
+        key = _key_named_in(text, keys)
         if key is None:
             raise Refusal("the ticket is signed with a key that this worker does not have: add the front's public key")
         signed = jws.deserialize_compact(text, OKPKey.import_key(key.pem), algorithms=[_ALGORITHM])
@@ -58,18 +56,18 @@ def verify_ticket(text: str, keys: Mapping[str, PublicKey]) -> Ticket:
     return ticket
 
 
+def _key_named_in(text: str, keys: Mapping[str, PublicKey]) -> PublicKey | None:
+    return keys.get(str(jws.extract_compact(text.encode()).headers().get("kid")))
+
+
 def key_id_in(head: str) -> str:
     """Return the key that the beginning of a ticket names, unverified; empty where it names none."""
-    try:
-        part = head.split(".", maxsplit=1)[0]
-        return str(json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))["kid"])
-    except (KeyError, TypeError, ValueError):
-        return ""
+    return unverified_field(head, 0, "kid")
 
 
 def revoked_by(text: str, keys: Mapping[str, PublicKey], at: datetime) -> bool:
     """Return whether the key that a verified ticket names was revoked by then."""
-    key = keys.get(str(jws.extract_compact(text.encode()).headers().get("kid")))
+    key = _key_named_in(text, keys)
     return key is not None and key.revoked_from is not None and at >= key.revoked_from
 
 

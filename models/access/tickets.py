@@ -67,10 +67,14 @@ def arguments_hash(message: Model) -> str:
 
 def nonce_of(text: str) -> str:
     """Return the nonce that a signed ticket names, unverified; empty where it names none."""
+    return unverified_field(text, 1, "nonce")[:64]
+
+
+def unverified_field(text: str, part: int, name: str) -> str:
+    """Return a field of the header (part 0) or the claims (part 1) of a signed ticket; empty where it has none."""
     try:
-        part = text.split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-        return str(claims["nonce"])[:64]
+        encoded = text.split(".")[part]
+        return str(json.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))[name])
     except (IndexError, KeyError, TypeError, ValueError):
         return ""
 
