@@ -143,17 +143,14 @@ def _sort_islands(window: Window) -> Window:
     return window if window.islands is None else window.but(islands=tuple(sorted(window.islands)))
 
 
+_QUOTA_FIELDS = ("gpus", "islands", "protected_blocks", "minimum_gpus", "parent", "namespaces", "classes")
+
+
 def _present(quota: Quota, now: Present | None = None, *, partial: bool = False) -> Present:
     """Return the quota as its row; from a table, fields without a column stay."""
-    fields: dict[str, Any] = {
-        "gpus": quota.gpus,
-        "islands": None if quota.islands is None else tuple(sorted(quota.islands)),
-        "protected_blocks": quota.protected_blocks,
-        "minimum_gpus": quota.minimum_gpus,
-        "parent": quota.parent,
-        "namespaces": None if quota.namespaces is None else tuple(sorted(quota.namespaces)),
-        "classes": quota.classes,
-    }
+    fields: dict[str, Any] = {field: getattr(quota, field) for field in _QUOTA_FIELDS}
+    for field in ("islands", "namespaces"):
+        fields[field] = None if fields[field] is None else tuple(sorted(fields[field]))
     if now is None:
         return Present(team=quota.team, **fields)
     taken = {field: value for field, value in fields.items() if not partial or field in quota.model_fields_set}
@@ -350,9 +347,6 @@ def _quotas_place(source: QuotaSource | None) -> QuotaSource | None:
     if not isinstance(source, SlurmSource):
         return source
     return source.model_copy(update={"classes": ClassesInSlurm.OFF, "yields": {}})
-
-
-_QUOTA_FIELDS = ("gpus", "islands", "protected_blocks", "minimum_gpus", "parent", "namespaces", "classes")
 
 
 def _quota_lines(now: ClusterNow, after: ClusterNow, places: Mapping[str, FilePlace], at: FilePlace) -> Iterator[Line]:

@@ -78,19 +78,7 @@ def _quota(present: Present, most: int) -> dict[str, Any]:
     the file.
     """
     fitting = present.model_copy(update={"gpus": most}).as_quota()
-    quota: dict[str, Any] = {"team": present.team, "gpus": present.gpus}
-    for field in ("islands", "protected_blocks"):
-        if getattr(fitting, field):
-            quota[field] = list(getattr(fitting, field))
-    if fitting.minimum_gpus:
-        quota["minimum_gpus"] = fitting.minimum_gpus
-    if fitting.parent is not None:
-        quota["parent"] = fitting.parent
-    if fitting.namespaces is not None:
-        quota["namespaces"] = list(fitting.namespaces)
-    if fitting.classes is not None:
-        quota["classes"] = list(fitting.classes)
-    return quota
+    return fitting.model_dump(mode="json", exclude_defaults=True) | {"gpus": present.gpus}
 
 
 def cut_floors(now: ClusterNow) -> list[str]:
