@@ -62,11 +62,7 @@ def back_on(ground: PlacementSolver) -> Backing:
     total, placed = ground.best(values)
     of = _divide_backing(ground, values, total, placed)
     assigned = ground.tree.assigned_gpus(values)
-    unplaced = tuple(
-        Unplaced(team=team, gpus=size)
-        for (team, size), count in sorted(ground.blocks(values).items(), key=lambda b: (b[0][0], -b[0][1]))
-        for _ in range(count - placed.get((team, size), 0))
-    )
+    unplaced = tuple(Unplaced(team=team, gpus=size) for team, size in ground.unplaced(values, placed))
     lacking = _shortage(ground, of) if total < assigned else {}
     for leaf, gpus in ground.out_of_reach(values).items():
         lacking[leaf] = max(gpus, lacking.get(leaf, 0))

@@ -156,9 +156,7 @@ def haircut(
             progress(len(costs), len(fleet))
     return fleet_haircut(costs, buffers).but(
         clusters=_largest_first(parts),
-        teams=_largest_first(
-            {team: tuple(add_parts(TeamPart, all_of) for all_of in row) for team, row in teams.items()}
-        ),
+        teams=_largest_first({team: tuple(map(_add_up, row)) for team, row in teams.items()}),
     )
 
 
@@ -201,13 +199,8 @@ def _sum_up(costs: Iterable[Cost]) -> Part:
     return Part(**dict(zip(Part.model_fields, sums, strict=False)))  # of no clusters there are no sums
 
 
-def add_parts(kind: type[PartT], parts: Iterable[PartT]) -> PartT:
-    """Add up the parts, field by field."""
-    sums = dict.fromkeys(kind.model_fields, 0)
-    for part in parts:
-        for name in sums:
-            sums[name] += getattr(part, name)
-    return kind(**sums)
+def _add_up(parts: Sequence[TeamPart]) -> TeamPart:
+    return TeamPart(**{name: sum(getattr(part, name) for part in parts) for name in TeamPart.model_fields})
 
 
 def _team_parts(plan: Plan) -> Mapping[str, TeamPart]:

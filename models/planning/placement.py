@@ -38,6 +38,15 @@ class PlacementSolver(Ground):
                 counts[leaf, size] = counts.get((leaf, size), 0) + 1
         return counts
 
+    def unplaced(self, values: Mapping[str, int], placed: BlockCounts) -> tuple[tuple[str, int], ...]:
+        """Return the protected blocks (team, GPUs) that are not among the placed ones."""
+        wanted = self.blocks(values)
+        return tuple(
+            (team, size)
+            for team, size in sorted(wanted, key=lambda b: (b[0], -b[1]))
+            for _ in range(wanted[team, size] - placed.get((team, size), 0))
+        )
+
     def with_placement(self, bounds: Mapping[str, int], placement: Placement) -> int | None:
         """Return the largest total with these blocks in place; None where they do not fit the bounds."""
         taken: dict[str, int] = {}

@@ -21,7 +21,6 @@ from models.planning.ceiling import after_buffer, buffer_of, ceiling_of, with_bu
 from models.planning.cut_ladder import Ladder
 from models.planning.cut_reasons import ShortIslands, no_room_text, reason_for, short_islands
 from models.planning.divide import divide, divide_within
-from models.planning.island_reach import BlockCounts
 from models.planning.placement import PlacementSolver
 
 
@@ -308,12 +307,7 @@ class _Sketch:
 
     @property
     def unplaced(self) -> tuple[tuple[str, int], ...]:
-        wanted: BlockCounts = self.ground.blocks(self.after)
-        return tuple(
-            (team, size)
-            for team, size in sorted(wanted, key=lambda b: (b[0], -b[1]))
-            for _ in range(wanted[team, size] - self.placed_after.get((team, size), 0))
-        )
+        return self.ground.unplaced(self.after, self.placed_after)
 
     @property
     def unbacked(self) -> int:
