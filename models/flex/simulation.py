@@ -36,6 +36,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
+from functools import partial
 
 from models.base import duration_text, gpus_text
 from models.flex.scenario import GRAIN, FlexStep, FlexStory, JobNow, On, Scene, Taken, TeamNow, Waits
@@ -281,12 +282,10 @@ class _Play(Floor):
         if not any(o.rank for o in may if o.spec.team in teams):
             return back
 
-        def enough(taken: Sequence[Running]) -> bool:
-            names = {r.job for r in taken}
-            return self.lacking_gpus(j for j in stay or () if j.spec.job not in names) <= 0
-
         chosen, pool = self._as_running(back), self._as_running(may)
-        return self._jobs_of_running(by_class(chosen, pool, None if stay is None else enough))
+        return self._jobs_of_running(
+            by_class(chosen, pool, None if stay is None else partial(self._fits_without, stay))
+        )
 
     def _hide(self, job: StoryJob) -> None:
         del self.work[job.spec.team][job.spec.job]
@@ -357,11 +356,12 @@ class _Play(Floor):
         if all(j.size % GRAIN == 0 for j in may):
             return self._jobs_of_running(given_back(candidates, need * GRAIN, self.above_quota(), beyond))
 
-        def enough(back: Sequence[Running]) -> bool:
-            names = {r.job for r in back}
-            return self.lacking_gpus(j for j in stay if j.spec.job not in names) <= 0
-
+        enough = partial(self._fits_without, stay)
         return self._jobs_of_running(given_back_in_parts(candidates, enough, self.above_quota(), beyond))
+
+    def _fits_without(self, jobs: Sequence[StoryJob], taken: Sequence[Running]) -> bool:
+        names = {running.job for running in taken}
+        return self.lacking_gpus(job for job in jobs if job.spec.job not in names) <= 0
 
     def _jobs_of_running(self, running: Sequence[Running]) -> list[StoryJob]:
         return [self.jobs[r.job] for r in running]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
@@ -261,11 +261,8 @@ def _upwards(name: str, parent: Mapping[str, str | None]) -> Iterator[str]:
 def last_to_go(jobs: Iterable[StoryJob]) -> list[StoryJob]:
     """Order jobs so that the last to yield comes first: the stronger class of a team, then priority, age and name."""
     by_name = sorted(jobs, key=lambda j: j.spec.job, reverse=True)
-    return strongest_first(sorted(by_name, key=lambda j: (-j.spec.priority, j.since, j.began)))
-
-
-def strongest_first(ordered: Sequence[StoryJob]) -> list[StoryJob]:
-    return in_places(ordered, lambda j: j.spec.team, lambda j: j.rank)
+    by_age = sorted(by_name, key=lambda j: (-j.spec.priority, j.since, j.began))
+    return in_places(by_age, lambda j: j.spec.team, lambda j: j.rank)
 
 
 def bound_text(job: StoryJob) -> str:
