@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from statistics import median
+from typing import Any
 
 from models.base import Count, Duration, GpuCount, Model, Name, Time
 from models.bringup.messages import BringupRow
@@ -148,26 +149,20 @@ def _arrivals(rows: Iterable[BringupRow], since: datetime, until: datetime) -> I
 
 def _times(rows: Sequence[BringupRow]) -> Iterable[StateTime]:
     for stage in _TIMED:
-        lasted = [
-            (time, row.cluster)
-            for row in rows
-            if (time := row.lasted.get(stage, timedelta(0))) > timedelta(0) and row.stage is not stage
-        ]
-        if lasted:
-            slowest, of = max(lasted)
-            middle = _median([time for time, _ in lasted])
-            yield StateTime(stage=stage, bringups=len(lasted), median=middle, slowest=slowest, slowest_of=of)
+        lasted = [(row.lasted.get(stage, timedelta(0)), row.cluster) for row in rows if row.stage is not stage]
+        if some := [each for each in lasted if each[0] > timedelta(0)]:
+            yield StateTime(stage=stage, **_spread(some))
 
 
 def _waits(rows: Sequence[BringupRow]) -> Iterable[WaitTime]:
     for whom in sorted({whom for row in rows for whom in row.waited}):
-        waited = [(row.waited[whom], row.cluster) for row in rows if row.waited.get(whom, timedelta(0)) > timedelta(0)]
-        if waited:
-            slowest, of = max(waited)
-            middle = _median([time for time, _ in waited])
-            yield WaitTime(whom=whom, bringups=len(waited), median=middle, slowest=slowest, slowest_of=of)
+        waited = [(row.waited.get(whom, timedelta(0)), row.cluster) for row in rows]
+        if some := [each for each in waited if each[0] > timedelta(0)]:
+            yield WaitTime(whom=whom, **_spread(some))
 
 
-def _median(times: Sequence[timedelta]) -> timedelta:
-    """Return the median, to the second."""
-    return timedelta(seconds=round(median(time.total_seconds() for time in times)))
+def _spread(times: Sequence[tuple[timedelta, str]]) -> dict[str, Any]:
+    """Return how many there are, their median to the second, and the slowest with its cluster."""
+    slowest, slowest_of = max(times)
+    middle = timedelta(seconds=round(median(time.total_seconds() for time, _ in times)))
+    return {"bringups": len(times), "median": middle, "slowest": slowest, "slowest_of": slowest_of}

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from models.base import GpuCount, Model, Name
+from models.flex.flex_now import FlexNow
+from models.flex.flex_sum import FlexSum
 from models.reports.why import TeamWhy
 
-
-class FlexThere(Protocol):
-    """The fields of a cluster's flex that are read here; `FlexNow` and `FlexSum` have them."""
-
-    @property
-    def cluster(self) -> str: ...
-    @property
-    def gpu_model(self) -> str | None: ...
-    @property
-    def available_gpus(self) -> int: ...
-    @property
-    def largest_free_block(self) -> tuple[int, bool]: ...
+FlexThere = FlexNow | FlexSum
 
 
 class FlexOffer(Model):
