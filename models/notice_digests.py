@@ -106,8 +106,7 @@ def due_of(posted: Posted, pace: MailPace) -> datetime:
 
 def due_at(waiting: Sequence[Posted], messages: Sequence[Told], pace: MailPace) -> datetime | None:
     """Return when the audience's next message is due; None where nothing waits. `messages`: its messages so far."""
-    times = [_due_in(lane, [w for w in waiting if w.lane is lane], messages, pace) for lane in Lane]
-    return min((at for at in times if at is not None), default=None)
+    return min(_due_by_lane(waiting, messages, pace).values(), default=None)
 
 
 def notices_together(
@@ -117,18 +116,18 @@ def notices_together(
 
     All waiting notices of a cluster go with urgent news of it: no older news of it may follow.
     """
-    lanes = {
-        lane: at
-        for lane in Lane
-        if (at := _due_in(lane, [w for w in waiting if w.lane is lane], messages, pace)) is not None and at <= now
-    }
-    if not lanes:
-        return ()
-    clusters = {w.notice.cluster for w in waiting if w.lane is Lane.URGENT and Lane.URGENT in lanes}
-    if Lane.URGENT in lanes:
-        lanes = {Lane.URGENT: lanes[Lane.URGENT]}
-    going = [w for w in waiting if w.lane in lanes or w.notice.cluster in clusters]
+    due = {lane for lane, at in _due_by_lane(waiting, messages, pace).items() if at <= now}
+    clusters = set[str]()
+    if Lane.URGENT in due:
+        due = {Lane.URGENT}
+        clusters = {w.notice.cluster for w in waiting if w.lane is Lane.URGENT}
+    going = [w for w in waiting if w.lane in due or w.notice.cluster in clusters]
     return tuple(sorted(going, key=lambda w: (w.posted_at, w.notice.key))[:MOST_TOGETHER])
+
+
+def _due_by_lane(waiting: Sequence[Posted], messages: Sequence[Told], pace: MailPace) -> dict[Lane, datetime]:
+    times = {lane: _due_in(lane, [w for w in waiting if w.lane is lane], messages, pace) for lane in Lane}
+    return {lane: at for lane, at in times.items() if at is not None}
 
 
 def _due_in(lane: Lane, waiting: Sequence[Posted], messages: Sequence[Told], pace: MailPace) -> datetime | None:

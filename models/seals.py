@@ -95,17 +95,13 @@ def _checkpoint(hashes: Sequence[bytes]) -> str:
     return f"{ORIGIN}\n{len(hashes)}\n{base64.b64encode(root_of(hashes)).decode()}\n"
 
 
-def _raw(key: Ed25519PublicKey) -> bytes:
-    return key.public_bytes_raw()
-
-
 def _key_id(key: Ed25519PublicKey) -> bytes:
-    return hashlib.sha256(ORIGIN.encode() + b"\n" + _ED25519 + _raw(key)).digest()[:4]
+    return hashlib.sha256(ORIGIN.encode() + b"\n" + _ED25519 + key.public_bytes_raw()).digest()[:4]
 
 
 def verifier_key(key: Ed25519PublicKey) -> str:
     """Return the public key in the text form of signed notes: name+id+key."""
-    return f"{ORIGIN}+{_key_id(key).hex()}+{base64.b64encode(_ED25519 + _raw(key)).decode()}"
+    return f"{ORIGIN}+{_key_id(key).hex()}+{base64.b64encode(_ED25519 + key.public_bytes_raw()).decode()}"
 
 
 def verifier_of(text: str) -> Ed25519PublicKey:
