@@ -161,32 +161,32 @@ class _Play(Floor):
         for shares_too in (True, False):
             back = back or self._choose(here, here, self._most_takeable(here, shares_too=shares_too))
         if not back:
-            in_quota = [j for j in here if j.on is On.QUOTA]
+            in_quota = [job for job in here if job.on is On.QUOTA]
             back = self._choose(in_quota, in_quota, {})
-            left = [j for j in here if j not in back]
-            back += self._choose([j for j in left if j.on is not On.QUOTA], left, {})
+            left = [job for job in here if job not in back]
+            back += self._choose([job for job in left if job.on is not On.QUOTA], left, {})
         back = self._choose_weaker(back, here, here)  # hardware heeds no protection
-        for j in back:
-            self.put_job(j, None)
-        return {j.spec.job: None for j in back}
+        for job in back:
+            self.put_job(job, None)
+        return {job.spec.job: None for job in back}
 
     # --- 2. claims ------------------------------------------------------------------------------------
 
     def _claim(self, before: Mapping[str, StoryJob], gone: dict[str, tuple[str, Claim] | None]) -> bool:
         """Meet the first claim that can be met; return whether there was one."""
         in_vain: dict[tuple[str, Claim, bool], int] = {}
-        for kind, j in self._claims(before):
-            least = in_vain.get((j.spec.team, kind, j.counts_in_quota))
-            back = None if least is not None and j.size >= least else self._room_for(j, kind)
+        for kind, job in self._claims(before):
+            least = in_vain.get((job.spec.team, kind, job.counts_in_quota))
+            back = None if least is not None and job.size >= least else self._room_for(job, kind)
             if back is None:
-                in_vain[j.spec.team, kind, j.counts_in_quota] = min(j.size, least or j.size)
+                in_vain[job.spec.team, kind, job.counts_in_quota] = min(job.size, least or job.size)
                 continue
             for other in back:
                 self.put_job(other, None)
-                gone[other.spec.job] = (j.spec.job, kind)
-            self.put_job(j, On.FLEX)
+                gone[other.spec.job] = (job.spec.job, kind)
+            self.put_job(job, On.FLEX)
             self.hand_down_ages()
-            self.pinned.add(j.spec.job)
+            self.pinned.add(job.spec.job)
             return True
         return False
 
@@ -218,15 +218,17 @@ class _Play(Floor):
         priorities count between teams.
         """
         above, by_team = self.above_quota(), dict[str, list[StoryJob]]()
-        for j in self.jobs.values():
-            by_team.setdefault(j.spec.team, []).append(j)
+        for job in self.jobs.values():
+            by_team.setdefault(job.spec.team, []).append(job)
         order = []
         for team, jobs in by_team.items():
-            waits = [j for j in jobs if j.on is None]
-            waits.sort(key=lambda j: (j.rank, j.spec.job not in before, -j.spec.priority, j.number, j.spec.job))
-            lost, came = len(self.ages[team]) - len(self.work[team]), [j.number for j in jobs][-len(waits) :]
-            order += [((n >= lost, above[team], came[n], team, n), j) for n, j in enumerate(waits)]
-        return [j for _, j in sorted(order, key=lambda one: one[0])]
+            waits = [job for job in jobs if job.on is None]
+            waits.sort(
+                key=lambda job: (job.rank, job.spec.job not in before, -job.spec.priority, job.number, job.spec.job)
+            )
+            lost, came = len(self.ages[team]) - len(self.work[team]), [job.number for job in jobs][-len(waits) :]
+            order += [((n >= lost, above[team], came[n], team, n), job) for n, job in enumerate(waits)]
+        return [job for _, job in sorted(order, key=lambda one: one[0])]
 
     def _room_for(self, job: StoryJob, kind: Claim, *, heed: bool = True) -> list[StoryJob] | None:
         """Return the jobs that the claim takes; None where it cannot be met. `heed`: protected jobs are not taken."""
@@ -240,8 +242,8 @@ class _Play(Floor):
             if more is None:
                 break
             back += more
-            for o in more:  # until all scopes have been looked at
-                self._hide(o)
+            for other in more:  # until all scopes have been looked at
+                self._hide(other)
         self._show(back)
         return None if more is None else back
 
@@ -250,9 +252,9 @@ class _Play(Floor):
         share.
         """
         team = job.spec.team
-        weaker = [o for o in self._may_give_back(team, Claim.CLASS, heed=heed) if o.rank > job.rank]
+        weaker = [other for other in self._may_give_back(team, Claim.CLASS, heed=heed) if other.rank > job.rank]
         if not job.counts_in_quota:  # flex is junior to every quota: whom it took would claim its quota back at once
-            weaker = [o for o in weaker if not o.counts_in_quota]
+            weaker = [other for other in weaker if not other.counts_in_quota]
         needs = [
             self.lacking_gpus([*self.at_work().values(), job]) * GRAIN,
             job.size - max(0, self.share(team) - self.has(team)),
@@ -262,8 +264,8 @@ class _Play(Floor):
             needs.append(job.size - self.left_in_quota(team))
         back = self._jobs_of_running(given_back(self._as_running(weaker), max(needs), {}))
         back = self._choose_weaker(back, weaker, [*self.at_work().values(), job])
-        for o in back:
-            self._hide(o)
+        for other in back:
+            self._hide(other)
         fits = not job.quota_only or job.size <= self.left_in_quota(team)
         self._show(back)
         return back if back and fits else None
@@ -292,8 +294,8 @@ class _Play(Floor):
         self.known.clear()
 
     def _show(self, hidden: Sequence[StoryJob]) -> None:
-        for j in hidden:
-            self.work[j.spec.team][j.spec.job] = j
+        for job in hidden:
+            self.work[job.spec.team][job.spec.job] = job
             self.known.clear()
 
     def _take_for(self, job: StoryJob, kind: Claim, scope: str | None, *, heed: bool) -> list[StoryJob] | None:
@@ -332,17 +334,17 @@ class _Play(Floor):
         """Return the most that may be taken of each team's jobs in `may`; the rest fills its quota and share."""
 
         by_team: dict[str, list[StoryJob]] = {}
-        for j in may:
-            by_team.setdefault(j.spec.team, []).append(j)
+        for job in may:
+            by_team.setdefault(job.spec.team, []).append(job)
         beyond = {}
         for team, mine in by_team.items():
-            sizes = [j.size for j in mine if j.counts_in_quota]
-            for_flex = [j.size for j in mine if not j.counts_in_quota]
+            sizes = [job.size for job in mine if job.counts_in_quota]
+            for_flex = [job.size for job in mine if not job.counts_in_quota]
             fixed = self.counts(team) - sum(sizes)
             least = most_kept(sizes, self.promised_gpus(team) - fixed)
-            room = self.share(team) - self.has(team) + sum(j.size for j in mine)
+            room = self.share(team) - self.has(team) + sum(job.size for job in mine)
             stay = most_kept(sizes, room, for_flex, least)
-            beyond[team] = Beyond(sum(sizes) - least, sum(j.size for j in mine) - stay if shares_too else None)
+            beyond[team] = Beyond(sum(sizes) - least, sum(job.size for job in mine) - stay if shares_too else None)
         return beyond
 
     def _choose(
@@ -381,14 +383,15 @@ class _Play(Floor):
 
     def _start_where_free(self, before: Mapping[str, StoryJob]) -> bool:
         at_work, too_much = list(self.at_work().values()), None
-        for j in self._waiting_jobs(before):
-            if self.never(j) is not None or (too_much is not None and j.size >= too_much):
+        for job in self._waiting_jobs(before):
+            if self.never(job) is not None or (too_much is not None and job.size >= too_much):
                 continue
-            if self.lacking_gpus([*at_work, j]) > 0:
-                too_much = j.size
+            if self.lacking_gpus([*at_work, job]) > 0:
+                too_much = job.size
                 continue
-            if (not j.quota_only or j.size <= self.left_in_quota(j.spec.team)) and self.limit_in_the_way(j) is None:
-                self.put_job(j, On.FLEX)
+            fits = not job.quota_only or job.size <= self.left_in_quota(job.spec.team)
+            if fits and self.limit_in_the_way(job) is None:
+                self.put_job(job, On.FLEX)
                 return True
         return False
 
@@ -436,13 +439,15 @@ class _Play(Floor):
 
     def _scene(self, number: int, what: str, started: Sequence[str], taken: Sequence[Taken]) -> Scene:
         jobs, whys = [], {}
-        for j in sorted(self.jobs.values(), key=lambda j: (j.spec.team, j.number)):
-            alike = (j.spec.team, j.size, j.spec.target, j.spec.preemptible, j.rank)
-            if j.on is None and alike not in whys:
-                whys[alike] = self._why_waiting(j)
-            waits, why = (None, "") if j.on is not None else whys[alike]
-            jobs.append(JobNow(job=j.spec.job, team=j.spec.team, gpus=j.spec.gpus, on=j.on, waits=waits, why=why))
-        free = self.capacity - sum((j.gpus for j in jobs if j.on is not None), Fraction(0))
+        for job in sorted(self.jobs.values(), key=lambda job: (job.spec.team, job.number)):
+            alike = (job.spec.team, job.size, job.spec.target, job.spec.preemptible, job.rank)
+            if job.on is None and alike not in whys:
+                whys[alike] = self._why_waiting(job)
+            waits, why = (None, "") if job.on is not None else whys[alike]
+            jobs.append(
+                JobNow(job=job.spec.job, team=job.spec.team, gpus=job.spec.gpus, on=job.on, waits=waits, why=why)
+            )
+        free = self.capacity - sum((job.gpus for job in jobs if job.on is not None), Fraction(0))
         return Scene(
             step=number,
             what=what,
@@ -450,8 +455,8 @@ class _Play(Floor):
             capacity_gpus=self.capacity,
             started=tuple(started),
             preempted=tuple(taken),
-            running=tuple(j for j in jobs if j.on is not None),
-            queued=tuple(j for j in jobs if j.on is None),
+            running=tuple(job for job in jobs if job.on is not None),
+            queued=tuple(job for job in jobs if job.on is None),
             teams=tuple(self._team_now(t.team, jobs) for t in self.story.teams if t.team in self.chain),
             unused_gpus=free,
         )

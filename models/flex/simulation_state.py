@@ -138,28 +138,28 @@ class Floor:
         oldest.
         """
         kinds: dict[str, set[tuple[int, int]]] = {}
-        for j in self.jobs.values():
-            kinds.setdefault(j.spec.team, set()).add((j.rank, j.spec.priority))
+        for job in self.jobs.values():
+            kinds.setdefault(job.spec.team, set()).add((job.rank, job.spec.priority))
         for team, mine in self.work.items():
             if len(kinds.get(team, ())) > 1:
-                for n, j in enumerate(last_to_go(mine.values())):
-                    j.had_since = self.ages[team][n] if n < len(self.ages[team]) else self.moment
+                for n, job in enumerate(last_to_go(mine.values())):
+                    job.had_since = self.ages[team][n] if n < len(self.ages[team]) else self.moment
 
     # --- the division ---------------------------------------------------------------------------------
 
     def divide(self) -> None:
         asked, for_quota, held = [], {}, {}
-        for t in self.story.teams:
-            if t.team in self.chain:
-                possible = [j for j in self.jobs.values() if j.spec.team == t.team and self.never(j) is None]
+        for team in self.story.teams:
+            if team.team in self.chain:
+                possible = [j for j in self.jobs.values() if j.spec.team == team.team and self.never(j) is None]
                 bound = gpus_for((j.size for j in possible if j.quota_only), GRAIN)
-                less = max(0, bound - (t.quota_gpus or 0))
+                less = max(0, bound - (team.quota_gpus or 0))
                 demand = gpus_for((j.size for j in possible), GRAIN) - less
-                for_quota[t.team] = gpus_for((j.size for j in possible if j.counts_in_quota), GRAIN) - less
-                held[t.team] = gpus_for((j.size for j in self.jobs_of(t.team)), GRAIN)
-                asked.append(t.model_copy(update={"demand_gpus": demand}))
+                for_quota[team.team] = gpus_for((j.size for j in possible if j.counts_in_quota), GRAIN) - less
+                held[team.team] = gpus_for((j.size for j in self.jobs_of(team.team)), GRAIN)
+                asked.append(team.model_copy(update={"demand_gpus": demand}))
             else:
-                asked.append(t)
+                asked.append(team)
         demands = FlexDemand(capacity_gpus=self.capacity, mode=self.story.mode, teams=tuple(asked))
         self.entitled = entitlements(demands, Claims(for_quota, held))
         self.known.clear()
@@ -227,23 +227,24 @@ class Floor:
     def label(self) -> None:
         """Set what each job runs on: the quota holds as many whole jobs as it can, those that would yield last."""
         self.known.clear()
-        for j in self.at_work().values():
-            j.on = On.QUOTA if j.quota_only else On.FLEX
-        for t in self.teams:
+        for job in self.at_work().values():
+            job.on = On.QUOTA if job.quota_only else On.FLEX
+        for team in self.teams:
             room = min(
-                self.whole_in_quota(t.team) - self.bound(t.team), *(self.unlabelled_gpus(n) for n in self.chain[t.team])
+                self.whole_in_quota(team.team) - self.bound(team.team),
+                *(self.unlabelled_gpus(n) for n in self.chain[team.team]),
             )
-            mine = last_to_go(j for j in self.jobs_of(t.team, in_quota=True) if not j.quota_only)
-            room = most_kept((j.size for j in mine), room)
-            for n, j in enumerate(mine):
-                if j.size <= room and most_kept((o.size for o in mine[n + 1 :]), room - j.size) == room - j.size:
-                    j.on, room = On.QUOTA, room - j.size
-        for j in last_to_go(self.at_work().values()):
-            root = self.chain[j.spec.team][-1]
-            if root != j.spec.team and j.on is On.FLEX and j.counts_in_quota:
+            mine = last_to_go(job for job in self.jobs_of(team.team, in_quota=True) if not job.quota_only)
+            room = most_kept((job.size for job in mine), room)
+            for n, job in enumerate(mine):
+                if job.size <= room and most_kept((o.size for o in mine[n + 1 :]), room - job.size) == room - job.size:
+                    job.on, room = On.QUOTA, room - job.size
+        for job in last_to_go(self.at_work().values()):
+            root = self.chain[job.spec.team][-1]
+            if root != job.spec.team and job.on is On.FLEX and job.counts_in_quota:
                 inside = (o for o in self.at_work().values() if self.chain[o.spec.team][-1] == root)
                 used = sum(o.size for o in inside if o.on is not On.FLEX)
-                j.on = On.SIBLINGS if used + j.size <= self.namespace[root] else On.FLEX
+                job.on = On.SIBLINGS if used + job.size <= self.namespace[root] else On.FLEX
 
     def unlabelled_gpus(self, name: str) -> int:
         """Return the part of a team's or namespace's quota in which no job is labelled yet."""
