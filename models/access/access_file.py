@@ -284,9 +284,7 @@ class AccessFile(Documented):
         name = claimed or (MACHINE if USER + user in self._people else USER) + user
         return Principal(name=name, human=claimed or MACHINE + user, proof=Proof.PEER, how=how)
 
-    def at_provider(
-        self, issuer: str, subject: str, groups: Iterable[str] = (), how: str = "", *, program: bool = False
-    ) -> Principal:
+    def at_provider(self, issuer: str, subject: str, groups: Iterable[str] = (), *, program: bool = False) -> Principal:
         """Return the principal that an OpenID Connect provider signed for.
 
         `program`: the provider says that the account is no human's.
@@ -294,7 +292,7 @@ class AccessFile(Documented):
         account = provider_name(issuer, subject)
         name = self._claims.get(account, account)
         human = "" if name.startswith(SERVICE) or (program and name == account) else name
-        return Principal(name=name, human=human, proof=Proof.OIDC, how=how or issuer, groups=tuple(groups))
+        return Principal(name=name, human=human, proof=Proof.OIDC, how=issuer, groups=tuple(groups))
 
     def principal_of(self, principal: Principal) -> Principal:
         """Return the principal by this file, from the way in which it came in before anybody resolved it; else

@@ -45,19 +45,16 @@ def is_masked(contact: str) -> bool:
     return is_secret(contact) and shown(contact) == contact
 
 
-def teams_in_clear(contacts: Mapping[str, Iterable[str]], *, masked: bool = False) -> list[str]:
-    """Return the teams, by name, with a contact that holds a secret. `masked`: as in `in_clear`."""
+def teams_in_clear(contacts: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return the teams, by name, with a contact that holds a secret; a masked one refers to what the ledger has."""
     return sorted(
-        team for team, theirs in contacts.items() if any(is_secret(c) and (masked or not is_masked(c)) for c in theirs)
+        team for team, theirs in contacts.items() if any(is_secret(one) and not is_masked(one) for one in theirs)
     )
 
 
-def in_clear(contacts: Mapping[str, Iterable[str]], *, masked: bool = False) -> str:
-    """Return a sentence on contacts that hold a secret, with the remedy; empty where there are none.
-
-    `masked`: whether masked contacts count, which refer to what the ledger has already.
-    """
-    teams = teams_in_clear(contacts, masked=masked)
+def in_clear(contacts: Mapping[str, Iterable[str]]) -> str:
+    """Return a sentence on contacts that hold a secret, with the remedy; empty where there are none."""
+    teams = teams_in_clear(contacts)
     if not teams:
         return ""
     named = some_of(teams, 3)

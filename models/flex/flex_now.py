@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 from models.base import GpuCount, Model, Name, Time
 from models.cluster.flex_size import flex_pool
 from models.cluster.island import Island
-from models.cluster.jobs import FlexLives, Job, RunsOn, first_to_go, flex_lives
+from models.cluster.jobs import FlexLives, Job, RunsOn, first_to_go
 from models.cluster.latest_readings import Evidence
 from models.cluster.readings import HealthSample, TeamUsage
 from models.cluster.snapshot import Snapshot, present_snapshot
@@ -98,8 +97,8 @@ class FlexNow(Model):
         return max(0, self.flex_gpus - self.used_gpus)
 
 
-def flex_now(seen: Evidence, mode: FlexMode = FlexMode.EQUAL, since: datetime | None = None) -> FlexNow:
-    """Return how much flex the readings show, and who uses it. `since`: flex jobs that ended later count in `lives`.
+def flex_now(seen: Evidence, mode: FlexMode = FlexMode.EQUAL) -> FlexNow:
+    """Return how much flex the readings show, and who uses it. `lives` is left for the caller to add.
 
     Source: docs/design.md, "Words": surplus = H - B, unused = max(0, H - in-quota use - surplus).
     Errors: ValueError for quotas that make no sense.
@@ -139,7 +138,6 @@ def flex_now(seen: Evidence, mode: FlexMode = FlexMode.EQUAL, since: datetime | 
         yields=tuple(
             work for work in seen.work if work.has_classes and (work.on is RunsOn.QUOTA or work.has_named_jobs)
         ),
-        lives=flex_lives(seen.jobs, since) if seen.jobs and since is not None else None,
     )
 
 

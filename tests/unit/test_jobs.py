@@ -42,7 +42,7 @@ def seen(*jobs: Job, **islands: tuple[int, int]) -> FlexNow:
     reading = QuotaReading(cluster="c1", generation=1, quotas=(Present(team="a", gpus=8),))
     sample = HealthSample(cluster="c1", at=NOW, islands=made)
     usage = {"a": TeamUsage(team="a", scheduled_gpus=12)}
-    return flex_now(Evidence(reading, sample, usage, NOW, jobs), since=NOW - 168 * HOUR)
+    return flex_now(Evidence(reading, sample, usage, NOW, jobs)).but(lives=flex_lives(jobs, NOW - 168 * HOUR))
 
 
 def test_of_who_is_furthest_above_its_share_the_youngest_goes_first() -> None:

@@ -265,7 +265,7 @@ def test_flex_names_who_yields_next_of_each_team_with_classes() -> None:
         "evals": TeamUsage(team="evals", scheduled_gpus=4),
     }
     reading = QuotaReading(cluster="c1", generation=1, quotas=quotas)
-    found = flex_now(Evidence(reading, sample, usage, NOW, jobs), since=NOW)
+    found = flex_now(Evidence(reading, sample, usage, NOW, jobs))
     assert [j.job for j in found.jobs] == ["s2", "s1"], "the engines, though they are older"
     text = said(cluster_parts(found, []))
     assert (
@@ -274,7 +274,7 @@ def test_flex_names_who_yields_next_of_each_team_with_classes() -> None:
     )
     assert "evals first" not in text
     assert [(w.team, w.on) for w in found.yields] == [("research", RunsOn.QUOTA), ("research", RunsOn.FLEX)]
-    policy = flex_now(Evidence(reading, sample, usage, NOW, jobs, classes=("all",)), since=NOW)
+    policy = flex_now(Evidence(reading, sample, usage, NOW, jobs, classes=("all",)))
     assert [w.team for w in policy.yields] == ["research", "research"], "one class is none: nothing is weaker"
 
 
@@ -396,7 +396,7 @@ def test_of_flex_nothing_is_said_where_no_job_says_its_class() -> None:
     )
     sample = HealthSample(cluster="c1", at=NOW, islands=(Island(name="x", total_gpus=96, healthy_gpus=96),))
     jobs = [job("q", 8, team="a"), job("s", 8, team="a", on="flex")]  # as Slurm tells of flex
-    found = flex_now(Evidence(reading, sample, {}, NOW, jobs), since=NOW)
+    found = flex_now(Evidence(reading, sample, {}, NOW, jobs))
     assert [(w.team, w.on) for w in found.yields] == [("a", RunsOn.QUOTA)]
     said_of_quota = "In the quota of a first to yield: training, 8 GPUs of 1 job (it names none of its classes)."
     assert said_of_quota in said(cluster_parts(found, []))
