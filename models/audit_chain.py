@@ -19,8 +19,6 @@ BACKSTOP = "backstop"
 
 GENESIS = "0" * 64
 """The hash that the first row of a chain names as its predecessor's."""
-
-
 ATTEMPT, DESK = "attempt/", "desk/"
 """How the keys begin of what people tried in vain, and of what they did at the ledger's desk."""
 BESIDE = "/beside/"

@@ -244,8 +244,6 @@ Share = Annotated[
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-
-
 _LONGEST = timedelta(days=3660)
 
 

@@ -19,13 +19,11 @@ MOST_CLUSTERS = 1000
 MOST_ALERTS = 10_000
 CLUSTER_LABEL = "cluster"
 
-_Names = Annotated[tuple[Name, ...], Field(min_length=1, max_length=MOST_CLUSTERS)]
-
 
 class HealthPush(Model):
     """Clusters to look at now. `word`: what the sender has seen; it is logged, and has no effect."""
 
-    clusters: _Names
+    clusters: Annotated[tuple[Name, ...], Field(min_length=1, max_length=MOST_CLUSTERS)]
     word: Words = ""
 
 
@@ -36,11 +34,8 @@ class HealthPushed(Model):
     unknown: tuple[Name, ...] = ()
 
 
-class PushHealth(Question[HealthPushed], kind="push_health"):
+class PushHealth(HealthPush, Question[HealthPushed], kind="push_health"):
     """Make the watch look at these clusters at once; it believes nothing that the push says about health."""
-
-    clusters: _Names
-    word: Words = ""
 
 
 class _Foreign(Model):

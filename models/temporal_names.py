@@ -12,70 +12,32 @@ from models.notices import Delivery, Notice
 
 DEPLOYMENT = "backstop"
 """The worker deployment whose versions are our builds."""
-
-
 NO_LEDGER_EXIT = 3
 """The exit code of workers/stage_import.py where it reaches no ledger."""
-
-
 TASK_QUEUE = "backstop"
 """The queue of workflows, and of activities that have no queue of their own below."""
-
-
 GUARD_QUEUE = "backstop-guard"
 """The queue of what keeps promises: the watch, looks, aims and effects. Nothing else takes its slots."""
-
-
 NOTICE_QUEUE = "backstop-notices"
 """The queue of activities that wait for mail servers and the like."""
-
-
 ROLLOUT_WORKFLOW = "ClusterRollout"
-
-
 WATCH_WORKFLOW = "HealthWatch"
-
-
 DESK_WORKFLOW = "LedgerDesk"
-
-
 REQUEST_WORKFLOW = "QuotaRequest"
-
-
 ROUND_WORKFLOW = "NoticeRound"
-
-
 SOURCE = "ledger"
 """The source of health."""
-
-
 WATCH_ID = f"health-watch/{SOURCE}"
 """The id of the watch that looks at all clusters of the source."""
-
-
 STATUS_QUERY = "status"
-
-
 AHEAD_QUERY = "ahead"
-
-
 LAUNCHED_UPDATE = "launched"
-
-
 HEALTH_SIGNAL = "health_changed"
-
-
 GRANT_UPDATE = "grant"
-
-
 TAKE_BACK_SIGNAL = "take_back"
 """This signal refuses a command, by its update's id, if no worker has taken it up yet."""
-
-
 NOT_LAUNCHED = "it was not launched: "
 """The beginning of an answer to a query of a refused launch: a query's failure has no type, only words."""
-
-
 MOVES_ON = "the rollout is changing at this moment: ask again"
 """The answer of a worker that cannot answer a query without guessing the time (workers/untimely_queries.py)."""
 

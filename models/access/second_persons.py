@@ -26,8 +26,6 @@ WAITS_BY_ITSELF = frozenset({"desk.import_access"})
 """Commands that change nothing when one person gives them: the file waits in the ledger for another admin, who is
 judged there.
 """
-
-
 WAITING_HASH_IS = f"must be {SHOWN_DIGITS} to 64 of the digits 0-9 and a-f, as `backstop countersign list` shows them"
 
 

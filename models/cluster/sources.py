@@ -14,8 +14,6 @@ from models.base import Documented, Duration, Name, fault_at, json_object
 
 WHOLE = "main"
 """The island of a cluster whose source names none."""
-
-
 OF_CLASS = "class:"
 """The prefix of the name of a class's QOS, among limits that Backstop has written."""
 

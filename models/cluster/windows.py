@@ -118,8 +118,6 @@ def nearest(windows: Sequence[Window], now: datetime) -> tuple[Window, ...]:
 
 FILE = ""
 """The source of windows that a fleet file declares: an import of the cluster replaces them."""
-
-
 HOLD, FLEET_HOLD = "hold ", "fleet hold "
 """The prefix of the source of a `backstop hold`: for clusters, or for every cluster, later ones included."""
 
