@@ -30,11 +30,11 @@ class Question(Model, Generic[AnswerT_co]):
         try:
             super().__init__(**arguments)
         except ValidationError as error:
-            raise BadInput(in_one_sentence(error)) from None  # as the desk would have answered
+            raise BadInput(in_one_sentence(error)) from None  # the desk's own answer
 
     def __init_subclass__(cls, kind: str = "", **config: Any) -> None:
         super().__init_subclass__(**config)
-        if kind:  # none: only the type of the answer was filled in
+        if kind:  # empty: pydantic only filled in the type of the answer
             cls.kind = kind
             QUESTIONS[kind] = cls
 

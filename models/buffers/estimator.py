@@ -97,7 +97,7 @@ def derive_buffer(down: Hours, total: int, terms: HealthTerms = TERMS, node: int
             text=f"there is no health history: the floor of {float(terms.floor):.3g} holds",
         )
     level = _level(down[-_LEVEL_WEEKS * WEEK_HOURS :], shape.level_share)
-    # Of a cluster that was larger more may have been down than there is now.
+    # A cluster that has shrunk may have had more down than it has now.
     standing = min(total, math.ceil(seen[-WEEK_HOURS:].max()) if level is None else level)
     reserve = min(total - standing, _reserve(down, standing, total / node, node, terms, shape))
     needed = standing + reserve
@@ -144,7 +144,7 @@ def _level(recent: Hours, share: float) -> int | None:
     samples = recent[~np.isnan(recent)]
     if len(samples) < _LEVEL_WEEKS * WEEK_HOURS // 2:
         return None
-    # Of two middle hours the worse: between them is what no hour was.
+    # The worse of two middle hours: a value between them occurred in no hour.
     return math.ceil(max(np.quantile(part, share, method="higher") for part in (samples, samples[-_LAST_HOURS:])))
 
 

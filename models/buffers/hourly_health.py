@@ -100,7 +100,7 @@ def hourly(
     seen = {name: one for name, one in sorted(islands.items()) if len(one.since)}
     if not seen:
         return None
-    # What was looked at last, as long ago as it stands, says nothing of the hours after its own.
+    # The last look, however far it reaches, counts for its own hour only.
     until = max(float(one.until[-1]) for one in seen.values())
     end = min(end, ((until - STANDS) // _HOUR + 1) * _HOUR, until)
     first = min(float(one.since[0]) for one in seen.values())
@@ -153,7 +153,7 @@ def _explain_missing(window: Window, gone: dict[str, Hours], at: Hours) -> Hours
 
 
 def _by_hour(cluster: str, at: Hours, total: Hours, healthy: Hours, planned: Hours) -> Series | None:
-    mask = total > 0  # nor where it is unknown, nor where no island is there
+    mask = total > 0  # false where it is unknown (NaN), or no island exists
     start, lasts = at[:-1][mask], np.diff(at)[mask]
     if not len(start):
         return None
@@ -161,7 +161,7 @@ def _by_hour(cluster: str, at: Hours, total: Hours, healthy: Hours, planned: Hou
     hours, begins = np.unique(hour, return_index=True)
     seconds = np.add.reduceat(lasts, begins)
     size, well, away = total[mask], healthy[mask], planned[mask]
-    # By what is missing: while islands come or go within an hour their sum is not the cluster's.
+    # Counted by missing GPUs: while islands come or go within an hour, their sum is not the cluster's.
     most = np.maximum.reduceat(size, begins)
     missing = np.maximum.reduceat(size - well, begins)
     lacking = np.maximum.reduceat(size - well - away, begins)

@@ -324,7 +324,7 @@ def _differences(now: ClusterNow, after: ClusterNow, spec: ClusterSpec, at: File
     add_lines("policy", _diff_values(now.policy, after.policy), {k: (*at, "policy", k) for k in after.policy})
     lines += [line.model_copy(update={"path": (*at, "windows")}) for line in _window_lines(now, after)]
     quotas = _quota_lines(now, after, {team: (*at, "quotas", n) for team, n in teams.items()}, at)
-    # Classes promise nothing to anybody: no rollout waits for them, and none takes them for a drift.
+    # Classes are no promise: a rollout neither holds them nor takes a change for a drift.
     return [*lines, *(_refuse(line, now.busy) if now.busy and line.field != "classes" else line for line in quotas)]
 
 
@@ -439,7 +439,7 @@ def _unmask(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """
     written_out = Counter(contact for contact in team.contacts if not is_masked(contact))
     left, contacts = [], list[str]()
-    for one in standing:  # what the file writes out is not among those that it masks
+    for one in standing:  # a contact that the file writes out is not a masked one
         if written_out[one]:
             written_out[one] -= 1
         else:

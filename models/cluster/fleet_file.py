@@ -145,7 +145,7 @@ class Fleet(Documented):
         """
         try:
             classes = dict.fromkeys(self.policy_of(cluster).classes)
-        except ValidationError:  # which is told of the policy itself
+        except ValidationError:  # the policy's own check reports it
             return
         classes |= dict.fromkeys(name for quota in cluster.quotas for name in quota.classes or ())
         for name in source.yields if classes else ():

@@ -42,6 +42,11 @@ class Island(Documented):
         """Healthy GPUs that contiguous blocks may use."""
         return self.healthy_gpus if self.block_gpus is None else self.block_gpus
 
+    def block_beside(self, used_gpus: int) -> int:
+        """Return the largest block beside GPUs in use; those on nodes that are not wholly healthy do not reduce it."""
+        unfit = self.healthy_gpus - self.room_for_blocks
+        return max(0, self.room_for_blocks - max(0, used_gpus - unfit))
+
     @property
     def canonical(self) -> Self:
         """The same island in one spelling."""

@@ -30,7 +30,7 @@ class Quota(Documented):
     """GPUs that its running jobs hold; may exceed gpus. Without it: unknown; plans then take all of gpus as held."""
     idle_gpus: GpuCount | None = None
     """The part of scheduled_gpus that does no work. Without it: 0."""
-    # Left out where unknown: no plan goes by it, and the hashes of plans that were approved stay what they were.
+    # Left out where unknown: no plan depends on it, and the hashes of approved plans stay.
     pending_gpus: GpuCount | None = Field(default=None, exclude_if=lambda gpus: gpus is None)
     """GPUs that its queued jobs ask for; no plan goes by it. Without it: unknown."""
     islands: tuple[Name, ...] | None = Field(default=None, min_length=1)
@@ -43,7 +43,7 @@ class Quota(Documented):
     """No plan cuts below it; at most gpus, and at most what each quota above it holds."""
     parent: Name | None = None
     """The quota of this cluster that it is part of; only leaves hold jobs. Without it: none."""
-    # Left out where nobody is kept out, as it was of the plans that were approved.
+    # Left out where it is None, as in plans that were approved before: their hashes stay.
     namespaces: tuple[Name, ...] | None = Field(default=None, exclude_if=lambda gate: gate is None)
     """The namespaces that may target it, beside the team itself; no commas in them. Without it: all."""
     classes: Classes | None = Field(default=None, exclude_if=lambda classes: classes is None)

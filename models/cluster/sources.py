@@ -48,7 +48,7 @@ class SlurmSource(Documented):
 
     field: ClassVar = "slurm"
     title: ClassVar = "Slurm"
-    sets: ClassVar = ("gpus", "parent")  # of a quota: what no fleet file changes
+    sets: ClassVar = ("gpus", "parent")  # fields of a quota that no fleet file changes
     lacks: ClassVar = (
         "Slurm had no account of this name with a limit when Backstop last read it: create the account in Slurm"
     )
@@ -104,7 +104,7 @@ class GitSource(Documented):
 
     field: ClassVar = "git"
     title: ClassVar = "Git"
-    sets: ClassVar = ("gpus",)  # of a quota: what no fleet file changes
+    sets: ClassVar = ("gpus",)  # fields of a quota that no fleet file changes
     lacks: ClassVar = "the repository had no quota of this name when Backstop last read it: add it there"
     repository: Name
     """An absolute path of the worker's machine, or an SSH or HTTPS URL. Git's own configuration has the credentials."""

@@ -219,7 +219,7 @@ class _Tree:
 
     def _top_down(self) -> list[str]:
         names = list(self.roots)
-        for name in names:  # it grows while it is walked
+        for name in names:  # the list grows during the walk
             names += self.children.get(name, ())
         return names
 

@@ -179,8 +179,7 @@ def _free_block(island: Island, islands: Sequence[Island], running: Sequence[Job
     if len(places) > 1 and any(j.island not in places for j in running):
         return None
     here = sum(j.gpus for j in running if len(places) == 1 or j.island == island.name)
-    unfit = island.healthy_gpus - island.room_for_blocks  # jobs may run on these, and leave the block whole
-    return max(0, island.room_for_blocks - max(0, here - unfit))
+    return island.block_beside(here)
 
 
 def share_expected(snapshot: Snapshot, usage: Mapping[str, TeamUsage], team: str, gpus: int) -> int:

@@ -51,7 +51,7 @@ def buffer_of(snapshot: Snapshot, policy: Policy) -> Fraction:
 def ceiling_of(snapshot: Snapshot, policy: Policy) -> int:
     """Return C of a snapshot under a policy."""
     if policy.terms is not None and snapshot.derived is not None and snapshot.derived.promise is None:
-        # It can ask for all there is, which is no share that a buffer may have.
+        # Its need can be the whole cluster, which is no share that a buffer may have.
         left = snapshot.total_gpus - snapshot.derived.needed
         return max(0, min(left, snapshot.healthy_gpus - spare_of(snapshot.gpus_per_node, policy)))
     return static_ceiling(

@@ -196,7 +196,7 @@ def fleet_haircut(clusters: Sequence[Sequence[Cost]], buffers: Sequence[Fraction
 
 def _sum_up(costs: Iterable[Cost]) -> Part:
     sums = map(sum, zip(*(cost.part for cost in costs), strict=True))
-    return Part(**dict(zip(Part.model_fields, sums, strict=False)))  # of no clusters there are no sums
+    return Part(**dict(zip(Part.model_fields, sums, strict=False)))  # without clusters there are no sums
 
 
 def _add_up(parts: Sequence[TeamPart]) -> TeamPart:

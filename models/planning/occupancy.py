@@ -80,6 +80,4 @@ def _free_in(island: Island, held: Mapping[str, int], jobs: Sequence[Job]) -> in
     for job in jobs:
         if job.island == island.name and job.on is RunsOn.QUOTA and job.ended is None:
             here[job.team] = here.get(job.team, 0) + job.gpus
-    placed_gpus = sum(min(gpus, held.get(team, 0)) for team, gpus in here.items())
-    unfit = island.healthy_gpus - island.room_for_blocks  # jobs may run on these, and leave the block whole
-    return max(0, island.room_for_blocks - max(0, placed_gpus - unfit))
+    return island.block_beside(sum(min(gpus, held.get(team, 0)) for team, gpus in here.items()))

@@ -238,7 +238,7 @@ def make_plan(snapshot: Snapshot, policy: Policy) -> Plan:
 
     chosen = at(policy.max_tier)
     if chosen.sufficient and policy.scope is Scope.CLUSTER and not chosen.ladder.mends:
-        suffices: Tier | None = chosen.deepest  # it cut no deeper than it had to
+        suffices: Tier | None = chosen.deepest  # the ladder cuts no deeper than needed
     else:
         suffices = next((t for t in TIERS if at(t).sufficient), None)
     return chosen.plan(max_tier=policy.max_tier, wave=at(Tier.BUSY).deepest, suffices=suffices)

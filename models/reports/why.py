@@ -375,9 +375,8 @@ def _used_text(quota: Quota, held: _Held) -> str:
     if not held.known:
         return f"nobody says what {quota.team}'s jobs hold, so all of the quota counts as used"
     busy = held.used - held.idle
-    at_work = [
-        (j.job, j.gpus - j.idle_gpus * bool(held.idle)) for j in held.jobs
-    ]  # idle ones are a reason of their own
+    # Idle GPUs, where any are known, have a reason of their own.
+    at_work = [(job.job, job.gpus - job.idle_gpus * bool(held.idle)) for job in held.jobs]
     names = jobs_text((job, gpus) for job, gpus in at_work if gpus)
     does = "work on" if held.idle else "hold"
     return f"{quota.team}'s own running jobs {does} {busy:,} of its {quota.gpus:,}" + (f": {names}" if names else "")
