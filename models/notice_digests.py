@@ -81,7 +81,7 @@ def is_urgent(notice: Notice) -> bool:
 
 def overtake_lane(notice: Notice, lane: Lane, waiting: Iterable[Notice]) -> Lane:
     """Return its lane beside what waits: a cut that takes effect before its audience was notified is urgent."""
-    untold = any(w.cluster == notice.cluster and w.kind in STARTS_A_CLOCK for w in waiting)
+    untold = any(other.cluster == notice.cluster and other.kind in STARTS_A_CLOCK for other in waiting)
     return Lane.URGENT if untold and notice.kind in _TAKES_EFFECT else lane
 
 
@@ -120,33 +120,37 @@ def notices_together(
     clusters = set[str]()
     if Lane.URGENT in due:
         due = {Lane.URGENT}
-        clusters = {w.notice.cluster for w in waiting if w.lane is Lane.URGENT}
-    going = [w for w in waiting if w.lane in due or w.notice.cluster in clusters]
+        clusters = {posted.notice.cluster for posted in waiting if posted.lane is Lane.URGENT}
+    going = [posted for posted in waiting if posted.lane in due or posted.notice.cluster in clusters]
     return tuple(sorted(going, key=lambda w: (w.posted_at, w.notice.key))[:MOST_TOGETHER])
 
 
 def _due_by_lane(waiting: Sequence[Posted], messages: Sequence[Told], pace: MailPace) -> dict[Lane, datetime]:
-    times = {lane: _due_in(lane, [w for w in waiting if w.lane is lane], messages, pace) for lane in Lane}
-    return {lane: at for lane, at in times.items() if at is not None}
+    due = {}
+    for lane in Lane:
+        at = _due_in(lane, [posted for posted in waiting if posted.lane is lane], messages, pace)
+        if at is not None:
+            due[lane] = at
+    return due
 
 
 def _due_in(lane: Lane, waiting: Sequence[Posted], messages: Sequence[Told], pace: MailPace) -> datetime | None:
     if not waiting:
         return None
-    first = min(w.posted_at for w in waiting)
+    first = min(posted.posted_at for posted in waiting)
     # Ordinary mail never makes urgent news wait.
     told_at = [message.at for message in messages if message.urgent or lane is not Lane.URGENT]
     if lane is Lane.URGENT:
         return _keep_pace(first, told_at, pace, pace.urgent_pause)
     if lane is Lane.EACH:
-        return min([_keep_pace(_moment_over(waiting, pace), told_at, pace, None), *(_latest(w, pace) for w in waiting)])
-    at = min(due_of(w, pace) for w in waiting)
-    if any(due_of(w, pace) == at == next_digest(w.posted_at, pace) for w in waiting):
+        paced = _keep_pace(_moment_over(waiting, pace), told_at, pace, None)
+        return min([paced, *(_latest(posted, pace) for posted in waiting)])
+    at = min(due_of(posted, pace) for posted in waiting)
+    if any(due_of(posted, pace) == at == next_digest(posted.posted_at, pace) for posted in waiting):
         return _keep_pace(at, told_at, pace, pace.urgent_pause)
-    short = [w for w in waiting if due_of(w, pace) < next_digest(w.posted_at, pace)]
-    return min(
-        [_keep_pace(max(at, _moment_over(short, pace)), told_at, pace, None), *(_latest(w, pace) for w in short)]
-    )
+    short = [posted for posted in waiting if due_of(posted, pace) < next_digest(posted.posted_at, pace)]
+    paced = _keep_pace(max(at, _moment_over(short, pace)), told_at, pace, None)
+    return min([paced, *(_latest(posted, pace) for posted in short)])
 
 
 def _latest(posted: Posted, pace: MailPace) -> datetime:
@@ -162,7 +166,7 @@ def _latest(posted: Posted, pace: MailPace) -> datetime:
 
 def _moment_over(waiting: Sequence[Posted], pace: MailPace) -> datetime:
     """Return when nothing more has come for a moment, or the longest moment is over."""
-    times = [w.posted_at for w in waiting]
+    times = [posted.posted_at for posted in waiting]
     return min(max(times) + pace.moment, min(times) + pace.longest_moment)
 
 
@@ -223,7 +227,7 @@ def _is_superseded_by(later: NoticeKind, notice: Notice) -> bool:
 
 def still_asks(notices: Sequence[Notice]) -> frozenset[str]:
     """Return the keys of notices that want an answer and that no later one has superseded."""
-    return frozenset(n.key for n in notices if asks(n)) - superseded_keys(notices)
+    return frozenset(notice.key for notice in notices if asks(notice)) - superseded_keys(notices)
 
 
 def asks(notice: Notice) -> bool:

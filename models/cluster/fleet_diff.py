@@ -81,7 +81,7 @@ class ClusterNow(Model):
     @property
     def summary(self) -> str:
         """A text such as `1 island, 361 GPUs installed; 3 quotas, 345 GPUs in all`."""
-        sum_text = gpus_text(sum(q.gpus for q in self.quotas if q.parent is None))
+        sum_text = gpus_text(sum(quota.gpus for quota in self.quotas if quota.parent is None))
         one = f"1 quota of {sum_text}" if self.quotas else "no quotas"
         quotas = f"{count_text(len(self.quotas), 'quota')}, {sum_text} in all" if len(self.quotas) > 1 else one
         return f"{count_text(len(self.islands), 'island')}, {gpus_text(sum(self.islands.values()))} installed; {quotas}"
@@ -128,7 +128,7 @@ def _cluster_in_file(spec: ClusterSpec) -> ClusterNow:
         name=spec.name,
         gpu_model=spec.gpu_model,
         gpus_per_node=spec.gpus_per_node,
-        islands={i.name: i.total_gpus for i in spec.islands},
+        islands={island.name: island.total_gpus for island in spec.islands},
         policy=spec.policy,
         quotas=tuple(_present(quota) for quota in spec.quotas),
         windows=tuple(_sort_islands(window) for window in spec.windows),
@@ -161,7 +161,9 @@ def _overlay(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePla
     """Return the cluster with the file laid over it, and lines for entries that stay although the file lacks them."""
     file_cluster = _cluster_in_file(spec)
     fields = ("gpu_model", "gpus_per_node", "windows", *_SOURCES)
-    taken = {f: getattr(file_cluster, f) for f in fields if not terms.partial or f in spec.model_fields_set}
+    taken = {
+        field: getattr(file_cluster, field) for field in fields if not terms.partial or field in spec.model_fields_set
+    }
     islands, policy = dict(file_cluster.islands), dict(file_cluster.policy)
     quotas, stays = _overlay_quotas(spec, now, terms, at)
 
@@ -250,7 +252,12 @@ def _tree_fault(now: ClusterNow, after: ClusterNow) -> str:
         check_islands(quotas, after.islands)
         before = _above_their_parents(now)
         if _above_their_parents(after) - before:
-            check_floors([q if q.team not in before else q.but(minimum_gpus=0, protected_blocks=()) for q in quotas])
+            check_floors(
+                [
+                    quota if quota.team not in before else quota.but(minimum_gpus=0, protected_blocks=())
+                    for quota in quotas
+                ]
+            )
     except ValueError as error:
         return str(error)
     return ""
@@ -317,8 +324,8 @@ def _differences(now: ClusterNow, after: ClusterNow, spec: ClusterSpec, at: File
             lines.append(_refuse(line, now.busy) if guarded and now.busy else line)
 
     fields = ("gpu_model", "gpus_per_node", *_SOURCES)
-    before, wanted = ({f: getattr(of, f) for f in fields} for of in (now, after))
-    add_lines("field", _diff_values(before, wanted), {f: (*at, f) for f in fields})
+    before, wanted = ({field: getattr(of, field) for field in fields} for of in (now, after))
+    add_lines("field", _diff_values(before, wanted), {field: (*at, field) for field in fields})
     places: dict[str, FilePlace] = {name: (*at, "islands", n) for name, n in islands.items()}
     add_lines("island", _diff_values(now.islands, after.islands, gpus_text), places)
     add_lines("policy", _diff_values(now.policy, after.policy), {k: (*at, "policy", k) for k in after.policy})

@@ -44,7 +44,7 @@ def cluster_document(now: ClusterNow, health: Mapping[str, Island]) -> dict[str,
     most = _most_of_floors(now)
     document["quotas"] = [_quota(quota, most[quota.team]) for quota in now.quotas]
     if now.windows:
-        document["windows"] = [w.model_dump(mode="json", exclude_none=True) for w in now.windows]
+        document["windows"] = [window.model_dump(mode="json", exclude_none=True) for window in now.windows]
     for field in ("slurm", "git", "prometheus"):
         source = getattr(now, field)
         if source is not None:
@@ -84,7 +84,9 @@ def _quota(present: Present, most: int) -> dict[str, Any]:
 def cut_floors(now: ClusterNow) -> list[str]:
     """Return teams whose floors no file can express, because their value, or one that they are part of, is lower."""
     most = _most_of_floors(now)
-    return [q.team for q in now.quotas if max(q.minimum_gpus, sum(q.protected_blocks)) > most[q.team]]
+    return [
+        quota.team for quota in now.quotas if max(quota.minimum_gpus, sum(quota.protected_blocks)) > most[quota.team]
+    ]
 
 
 def in_file_order(cluster: dict[str, Any]) -> dict[str, Any]:

@@ -126,7 +126,7 @@ class Fleet(Documented):
     def _consistent(self) -> Self:
         for what, names in (
             ("cluster", [c.name for c in self.clusters]),
-            ("team", [t.name for t in self.teams]),
+            ("team", [team.name for team in self.teams]),
         ):
             seen: set[str] = set()
             for number, name in enumerate(names):
@@ -161,7 +161,7 @@ class Fleet(Documented):
         return merged_policy(self.policy, cluster.policy)
 
     def cluster(self, name: str) -> ClusterSpec | None:
-        return next((c for c in self.clusters if c.name == name), None)
+        return next((cluster for cluster in self.clusters if cluster.name == name), None)
 
 
 def merged_policy(default: Policy, override: Mapping[str, Any]) -> Policy:

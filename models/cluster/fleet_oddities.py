@@ -40,7 +40,7 @@ def _of_cluster(cluster: ClusterSpec, number: int) -> Iterator[Oddity]:
     if scheduled > installed:
         text = f"{cluster.name} has {gpus_text(scheduled)} scheduled, more than the {installed} installed"
         yield Oddity(text=text, path=at)
-    largest = {i.name: i.total_gpus for i in cluster.islands}
+    largest = {island.name: island.total_gpus for island in cluster.islands}
     for place, quota in enumerate(cluster.quotas):
         yield from _of_quota(cluster.name, quota, largest, (*at, "quotas", place))
 

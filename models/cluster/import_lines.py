@@ -59,7 +59,7 @@ class Line(Model):
         if self.kind == "cluster":
             return f"cluster {self.cluster}"
         parts = [self.cluster, self.kind if self.kind != "field" else "", self.name]
-        return " ".join(p for p in parts if p) + (f": {self.field}" if self.field else "")
+        return " ".join(part for part in parts if part) + (f": {self.field}" if self.field else "")
 
     @property
     def sentence(self) -> str:
@@ -143,7 +143,7 @@ def outcome_of(
     whole = {line.cluster for line in lines if line.kind == "cluster"}
     teams = {line.name for line in lines if line.kind == "team"}
     untouched = {
-        "clusters": sum(c.name not in moved for c in fleet.clusters),
+        "clusters": sum(cluster.name not in moved for cluster in fleet.clusters),
         "quotas": sum(c.name not in whole and (c.name, q.team) not in quotas for c in fleet.clusters for q in c.quotas),
         "teams": sum(team.name not in teams for team in fleet.teams),
     }
@@ -162,7 +162,7 @@ def outcome_of(
 def policies_brought(fleet: Fleet, lines: Sequence[Line]) -> dict[str, dict[str, Any]]:
     """Return the own policies of new clusters, by cluster."""
     new = {line.cluster for line in lines if line.kind == "cluster" and line.verb is Verb.ADDED}
-    return {c.name: c.policy for c in fleet.clusters if c.name in new and c.policy}
+    return {cluster.name: cluster.policy for cluster in fleet.clusters if cluster.name in new and cluster.policy}
 
 
 def _policy_hash(fleet: Fleet, lines: Sequence[Line]) -> str:

@@ -60,9 +60,9 @@ class Island(Documented):
 
 def total(islands: tuple[Island, ...]) -> int:
     """Return T: the installed GPUs."""
-    return sum(i.total_gpus for i in islands)
+    return sum(island.total_gpus for island in islands)
 
 
 def healthy(islands: tuple[Island, ...]) -> int:
     """Return H: the GPUs a job could be placed on now."""
-    return sum(i.healthy_gpus for i in islands)
+    return sum(island.healthy_gpus for island in islands)

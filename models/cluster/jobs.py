@@ -67,7 +67,7 @@ class FlexLives(Model):
 
 def flex_lives(jobs: Iterable[Job], since: Time) -> FlexLives:
     """Return the lifetimes of jobs on flex that ended since then."""
-    over = [j for j in jobs if j.on is RunsOn.FLEX and j.ended is not None and j.ended >= since]
+    over = [job for job in jobs if job.on is RunsOn.FLEX and job.ended is not None and job.ended >= since]
     lived = [(j.ended - j.started).total_seconds() for j in over if j.preempted and j.ended is not None]
     return FlexLives(
         since=since,
@@ -84,7 +84,7 @@ def first_to_go(jobs: Sequence[Job], above: Mapping[str, int], classes: Mapping[
     Inside a team its weaker classes come first, and move no other team's jobs. `classes`: each team's, the strongest
     first. Source: models.flex.yielding.given_back, which also picks jobs with the least overshoot for a given need.
     """
-    on_flex = [j for j in jobs if j.on is RunsOn.FLEX]
+    on_flex = [job for job in jobs if job.on is RunsOn.FLEX]
     by_share = sorted(on_flex, key=lambda j: (-above.get(j.team, 0), -j.started.timestamp(), j.job))
     return tuple(in_places(by_share, lambda j: j.team, lambda j: -rank_of(j.job_class, classes.get(j.team, ()))))
 

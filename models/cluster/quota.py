@@ -215,7 +215,7 @@ class QuotaTree:
         result: dict[str, int] = {}
         for team in self.bottom_up:
             children = self.children.get(team)
-            result[team] = value[team] if not children else min(value[team], sum(result[c] for c in children))
+            result[team] = value[team] if not children else min(value[team], sum(result[child] for child in children))
         return result
 
     def assigned_gpus(self, values: Mapping[str, int] | None = None) -> int:

@@ -105,7 +105,7 @@ class QuotaReading(Model):
 
     @property
     def values(self) -> dict[str, int]:
-        return {q.team: q.gpus for q in self.quotas}
+        return {quota.team: quota.gpus for quota in self.quotas}
 
 
 class Excess(Model):
@@ -138,11 +138,11 @@ class HealthSample(Model):
 
     @property
     def healthy_gpus(self) -> int:
-        return sum(i.healthy_gpus for i in self.islands)
+        return sum(island.healthy_gpus for island in self.islands)
 
     @property
     def total_gpus(self) -> int:
-        return sum(i.total_gpus for i in self.islands)
+        return sum(island.total_gpus for island in self.islands)
 
 
 class Doubt(Model):

@@ -42,7 +42,7 @@ class Snapshot(Model):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         self.tree  # noqa: B018 - building the tree refuses a bad one
-        check_islands(self.quotas, [i.name for i in self.islands])
+        check_islands(self.quotas, [island.name for island in self.islands])
         return self
 
     @cached_property
@@ -52,7 +52,7 @@ class Snapshot(Model):
     @property
     def values(self) -> dict[str, int]:
         """The quotas by team."""
-        return {q.team: q.gpus for q in self.quotas}
+        return {quota.team: quota.gpus for quota in self.quotas}
 
     @property
     def total_gpus(self) -> int:
@@ -73,18 +73,19 @@ class Snapshot(Model):
     @property
     def canonical(self) -> Snapshot:
         """The same cluster in one spelling: rows by name, fields that equal their defaults left out."""
-        names = [i.name for i in self.islands]
+        names = [island.name for island in self.islands]
         return self.model_copy(
             update={
                 "work": (),
-                "islands": tuple(sorted((i.canonical for i in self.islands), key=lambda i: i.name)),
-                "quotas": tuple(sorted((q.canonical(names) for q in self.quotas), key=lambda q: q.team)),
+                "islands": tuple(sorted((island.canonical for island in self.islands), key=lambda i: i.name)),
+                "quotas": tuple(sorted((quota.canonical(names) for quota in self.quotas), key=lambda q: q.team)),
             }
         )
 
     def with_values(self, values: dict[str, int]) -> Snapshot:
         """Return the same cluster with other quota values (teams not named keep theirs)."""
-        return self.model_copy(update={"quotas": tuple(q.with_gpus(values.get(q.team, q.gpus)) for q in self.quotas)})
+        quotas = tuple(quota.with_gpus(values.get(quota.team, quota.gpus)) for quota in self.quotas)
+        return self.model_copy(update={"quotas": quotas})
 
     def with_islands(self, islands: tuple[Island, ...]) -> Snapshot:
         return self.model_copy(update={"islands": islands})
@@ -92,7 +93,7 @@ class Snapshot(Model):
 
 def with_named_islands(quotas: Sequence[Quota], islands: Sequence[Island]) -> tuple[Island, ...]:
     """Add the islands that only a quota names: they have no GPU."""
-    there = {i.name for i in islands}
+    there = {island.name for island in islands}
     named = sorted({name for q in quotas for name in q.islands or ()} - there)
     return (*islands, *(Island(name=name, total_gpus=0, healthy_gpus=0) for name in named))
 
@@ -107,7 +108,7 @@ def present_snapshot(reading: QuotaReading, islands: Sequence[Island]) -> Snapsh
 
     Errors: ValueError for invalid quotas.
     """
-    quotas = tuple(p.as_quota() for p in reading.quotas)
+    quotas = tuple(quota.as_quota() for quota in reading.quotas)
     return Snapshot(cluster=reading.cluster, islands=with_named_islands(quotas, islands), quotas=quotas)
 
 
@@ -119,20 +120,21 @@ def under_bound(snapshot: Snapshot, bound_gpus: int | None) -> Snapshot:
     above = "root"
     while above in snapshot.tree.by_team:
         above += "'"
-    under = tuple(q.model_copy(update={"parent": q.parent or above}) for q in snapshot.quotas)
+    under = tuple(quota.model_copy(update={"parent": quota.parent or above}) for quota in snapshot.quotas)
     bound = Quota(team=above, gpus=bound_gpus)
     return Snapshot(cluster=snapshot.cluster, islands=snapshot.islands, quotas=(*under, bound))
 
 
 def snapshot_of(cluster: ClusterSpec) -> Snapshot:
     """Return a cluster of a fleet file as a snapshot; its usage is the file's, an instant."""
-    use_known = any(q.scheduled_gpus is not None for q in cluster.quotas)
+    use_known = any(quota.scheduled_gpus is not None for quota in cluster.quotas)
     return Snapshot(
         cluster=cluster.name,
         gpus_per_node=cluster.gpus_per_node,
         islands=cluster.islands,
         quotas=tuple(
-            q if q.pending_gpus is None else q.model_copy(update={"pending_gpus": None}) for q in cluster.quotas
+            quota if quota.pending_gpus is None else quota.model_copy(update={"pending_gpus": None})
+            for quota in cluster.quotas
         ),
         usage_from="instant" if use_known else "unknown",
     )

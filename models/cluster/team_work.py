@@ -121,7 +121,7 @@ def team_work(
 
 
 def _of_team(team: str, on: RunsOn, jobs: Sequence[Job], classes: Sequence[str], block_gpus: int) -> TeamWork:
-    strongest = sum(j.gpus for j in jobs if rank_of(j.job_class, classes) == 0)
+    strongest = sum(job.gpus for job in jobs if rank_of(job.job_class, classes) == 0)
     return TeamWork(team=team, on=on, classes=_by_class(jobs, classes), protected_gpus=min(block_gpus, strongest))
 
 

@@ -64,16 +64,16 @@ def without_absences(islands: Sequence[Island], windows: Sequence[Window], now: 
 
     Only what exceeds a declared window or SEV counts towards a breach.
     """
-    healthy = {i.name: i.healthy_gpus for i in islands}
+    healthy = {island.name: island.healthy_gpus for island in islands}
     for window in active(windows, now):
-        gone = {i.name: i.total_gpus - healthy[i.name] for i in islands}
+        gone = {island.name: island.total_gpus - healthy[island.name] for island in islands}
         for name, back in covered_gpus(window, gone).items():
             healthy[name] += back
     return tuple(
-        i.model_copy(update={"healthy_gpus": healthy[i.name], "block_gpus": None})
-        if healthy[i.name] > i.healthy_gpus
-        else i
-        for i in islands
+        island.model_copy(update={"healthy_gpus": healthy[island.name], "block_gpus": None})
+        if healthy[island.name] > island.healthy_gpus
+        else island
+        for island in islands
     )
 
 
@@ -91,7 +91,7 @@ def covered_gpus(window: Window, room: Mapping[str, int]) -> dict[str, int]:
 
 def active(windows: Sequence[Window], now: datetime) -> tuple[Window, ...]:
     """Return the windows that have begun and not ended."""
-    return tuple(w for w in windows if w.starts <= now < w.ends)
+    return tuple(window for window in windows if window.starts <= now < window.ends)
 
 
 MOST_WINDOWS, WINDOWS_BYTES = 200, 65_536

@@ -176,9 +176,9 @@ def division(asked: FlexDemand) -> Division:
     tree = _Tree(asked)
     got = tree.divide_capacity(asked.capacity_gpus)
     portions = tuple(
-        Portion(team=t.team, gpus=got[t.team], in_quota_gpus=min(got[t.team], tree.own[t.team]))
-        for t in asked.teams
-        if t.team not in tree.children
+        Portion(team=team.team, gpus=got[team.team], in_quota_gpus=min(got[team.team], tree.own[team.team]))
+        for team in asked.teams
+        if team.team not in tree.children
     )
     return Division(portions=portions, unused_gpus=asked.capacity_gpus - sum(p.gpus for p in portions))
 
@@ -335,7 +335,7 @@ class _Tree:
         """
         used = math.fsum(self.used[name] for name in weights)
         if not used or not any(weights.values()):
-            scale = math.lcm(*(w.denominator for w in weights.values()))
+            scale = math.lcm(*(weight.denominator for weight in weights.values()))
             return {name: w.numerator * (scale // w.denominator) for name, w in weights.items()}
         whole = sum(weights.values())
         return {

@@ -112,7 +112,7 @@ def flex_now(seen: Evidence, mode: FlexMode = FlexMode.EQUAL) -> FlexNow:
     scheduled = {team: usage.scheduled_gpus for team, usage in seen.usage.items() if team in quotas}
     held = used_in_quota(snapshot.tree, seen.usage)
     pool = flex_pool(backing.healthy_gpus, backing.backed_gpus, standing_in_quota(ground, seen.usage))
-    running = [j for j in seen.jobs if j.ended is None]
+    running = [job for job in seen.jobs if job.ended is None]
     shares = _shares(snapshot, seen.usage, mode)
     on_flex = [
         OnFlex(team=team, gpus=gpus, share_gpus=max(0, shares[team] - quotas[team]))
@@ -156,13 +156,13 @@ def _beyond(held: Mapping[str, int], scheduled: Mapping[str, int], running: Sequ
 def _islands(sample: HealthSample, running: Sequence[Job], held_gpus: int) -> tuple[IslandNow, ...]:
     return tuple(
         IslandNow(
-            name=i.name,
-            total_gpus=i.total_gpus,
-            healthy_gpus=i.healthy_gpus,
-            block_gpus=i.room_for_blocks,
-            free_block_gpus=_free_block(i, sample.islands, running, held_gpus),
+            name=island.name,
+            total_gpus=island.total_gpus,
+            healthy_gpus=island.healthy_gpus,
+            block_gpus=island.room_for_blocks,
+            free_block_gpus=_free_block(island, sample.islands, running, held_gpus),
         )
-        for i in sample.islands
+        for island in sample.islands
     )
 
 
@@ -173,12 +173,12 @@ def _free_block(island: Island, islands: Sequence[Island], running: Sequence[Job
     Samples of use may omit what runs on flex. Then the jobs in quota alone must add up to them.
     """
     places = {i.name for i in islands}
-    sums = {sum(j.gpus for j in running), sum(j.gpus for j in running if j.on is RunsOn.QUOTA)}
+    sums = {sum(job.gpus for job in running), sum(job.gpus for job in running if job.on is RunsOn.QUOTA)}
     if not running or held_gpus not in sums:
         return None
-    if len(places) > 1 and any(j.island not in places for j in running):
+    if len(places) > 1 and any(job.island not in places for job in running):
         return None
-    here = sum(j.gpus for j in running if len(places) == 1 or j.island == island.name)
+    here = sum(job.gpus for job in running if len(places) == 1 or job.island == island.name)
     return island.block_beside(here)
 
 

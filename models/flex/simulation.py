@@ -73,7 +73,7 @@ class _Play(Floor):
 
     def until(self, number: int, end: timedelta | None) -> Iterator[Scene]:
         """Yield the scenes after protections that end before `end`; an end that changes nothing gives no scene."""
-        while any(j.on is None for j in self.jobs.values()):
+        while any(job.on is None for job in self.jobs.values()):
             ends = [at for j in self.at_work().values() for at in self.ends(j) if at > self.now]
             if not ends or (end is not None and min(ends) >= end):
                 break
@@ -366,17 +366,17 @@ class _Play(Floor):
         return self.lacking_gpus(job for job in jobs if job.spec.job not in names) <= 0
 
     def _jobs_of_running(self, running: Sequence[Running]) -> list[StoryJob]:
-        return [self.jobs[r.job] for r in running]
+        return [self.jobs[job.job] for job in running]
 
     def _as_running(self, jobs: Sequence[StoryJob]) -> list[Running]:
         places = {j.spec.job: place for place, j in enumerate(last_to_go(jobs))}
         return [
             Running(
-                *(j.spec.job, j.spec.team, j.size, j.had_since, places[j.spec.job]),
-                counts_in_quota=j.counts_in_quota,
-                rank=j.rank,
+                *(job.spec.job, job.spec.team, job.size, job.had_since, places[job.spec.job]),
+                counts_in_quota=job.counts_in_quota,
+                rank=job.rank,
             )
-            for j in jobs
+            for job in jobs
         ]
 
     # --- 3. what is free ------------------------------------------------------------------------------
@@ -457,13 +457,13 @@ class _Play(Floor):
             preempted=tuple(taken),
             running=tuple(job for job in jobs if job.on is not None),
             queued=tuple(job for job in jobs if job.on is None),
-            teams=tuple(self._team_now(t.team, jobs) for t in self.story.teams if t.team in self.chain),
+            teams=tuple(self._team_now(team.team, jobs) for team in self.story.teams if team.team in self.chain),
             unused_gpus=free,
         )
 
     def _team_now(self, team: str, jobs: Sequence[JobNow]) -> TeamNow:
         def sum_gpus(which: Callable[[On | None], bool]) -> Fraction:
-            return sum((j.gpus for j in jobs if j.team == team and which(j.on)), Fraction(0))
+            return sum((job.gpus for job in jobs if job.team == team and which(job.on)), Fraction(0))
 
         return TeamNow(
             team=team,
@@ -472,6 +472,6 @@ class _Play(Floor):
             allocated_gpus=sum_gpus(lambda on: on is not None),
             in_quota_gpus=sum_gpus(lambda on: on is On.QUOTA),
             siblings_gpus=sum_gpus(lambda on: on is On.SIBLINGS),
-            queued_jobs=sum(j.team == team and j.on is None for j in jobs),
+            queued_jobs=sum(job.team == team and job.on is None for job in jobs),
             queued_gpus=sum_gpus(lambda on: on is None),
         )

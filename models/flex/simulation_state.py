@@ -59,20 +59,20 @@ class Floor:
 
     def __init__(self, story: FlexStory) -> None:
         self.story = story
-        parents = {t.parent for t in story.teams}
-        self.teams = sorted((t for t in story.teams if t.team not in parents), key=lambda t: t.team)
-        self.quota = {t.team: (t.quota_gpus or 0) * GRAIN for t in self.teams}
-        parent = {t.team: t.parent for t in story.teams}
-        self.chain = {t.team: tuple(_upwards(t.team, parent)) for t in self.teams}
-        self.limit = {t.team: t.limit_gpus * GRAIN for t in story.teams if t.limit_gpus is not None}
+        parents = {team.parent for team in story.teams}
+        self.teams = sorted((team for team in story.teams if team.team not in parents), key=lambda t: t.team)
+        self.quota = {team.team: (team.quota_gpus or 0) * GRAIN for team in self.teams}
+        parent = {team.team: team.parent for team in story.teams}
+        self.chain = {team.team: tuple(_upwards(team.team, parent)) for team in self.teams}
+        self.limit = {team.team: team.limit_gpus * GRAIN for team in story.teams if team.limit_gpus is not None}
         self.namespace = {name: gpus * GRAIN for name, gpus in promises_of(story.teams).items()}
-        self.gates = {t.team: t.namespaces for t in story.teams}
-        self.classes = {t.team: t.classes for t in story.teams}
+        self.gates = {team.team: team.namespaces for team in story.teams}
+        self.classes = {team.team: team.classes for team in story.teams}
         self.capacity = story.capacity_gpus
         self.now = timedelta(0)
         self.moment = 0
         self.jobs: dict[str, StoryJob] = {}
-        self.work: dict[str, dict[str, StoryJob]] = {t.team: {} for t in self.teams}
+        self.work: dict[str, dict[str, StoryJob]] = {team.team: {} for team in self.teams}
         """The running jobs by team and name."""
         self.entitled: dict[str, Entitlement] = {}
         self.ages: dict[str, list[int]] = {}
@@ -118,11 +118,11 @@ class Floor:
         return self.entitled[team].in_quota_gpus * GRAIN
 
     def above_quota(self) -> dict[str, int]:
-        return {t.team: self.has(t.team) - self.share(t.team) for t in self.teams}
+        return {team.team: self.has(team.team) - self.share(team.team) for team in self.teams}
 
     def lacking_gpus(self, jobs: Iterable[StoryJob]) -> int:
         """Return how many GPUs the jobs need beyond the capacity; negative where some are free."""
-        return gpus_for((j.size for j in jobs), GRAIN) - self.capacity
+        return gpus_for((job.size for job in jobs), GRAIN) - self.capacity
 
     def inside(self, scope: str) -> list[StoryJob]:
         return [o for team, mine in self.work.items() if scope in self.chain[team] for o in mine.values()]
@@ -151,7 +151,7 @@ class Floor:
         asked, for_quota, held = [], {}, {}
         for team in self.story.teams:
             if team.team in self.chain:
-                possible = [j for j in self.jobs.values() if j.spec.team == team.team and self.never(j) is None]
+                possible = [job for job in self.jobs.values() if job.spec.team == team.team and self.never(job) is None]
                 bound = gpus_for((j.size for j in possible if j.quota_only), GRAIN)
                 less = max(0, bound - (team.quota_gpus or 0))
                 demand = gpus_for((j.size for j in possible), GRAIN) - less

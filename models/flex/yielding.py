@@ -105,16 +105,16 @@ def by_class(
 
 def _strength(jobs: Sequence[Running]) -> list[int]:
     """Return the parts that the jobs hold in each class, the strongest first."""
-    weakest = max((j.rank for j in jobs), default=-1)
-    return [sum(j.size for j in jobs if j.rank == rank) for rank in range(weakest + 1)]
+    weakest = max((job.rank for job in jobs), default=-1)
+    return [sum(job.size for job in jobs if job.rank == rank) for rank in range(weakest + 1)]
 
 
 def _weakest(jobs: Sequence[Running], need: int) -> list[Running]:
     """Return jobs that cover the need with the least of the strongest class, then of the next; [] where none do."""
-    if need <= 0 or sum(j.size for j in jobs) < need:
+    if need <= 0 or sum(job.size for job in jobs) < need:
         return []
-    strongest = min(j.rank for j in jobs)
-    strong, weak = ([j for j in jobs if (j.rank == strongest) is it] for it in (True, False))
+    strongest = min(job.rank for job in jobs)
+    strong, weak = ([job for job in jobs if (job.rank == strongest) is it] for it in (True, False))
     for amount in _makeable(j.size for j in strong):
         rest = _weakest(weak, need - amount)
         if rest or amount >= need:

@@ -58,7 +58,7 @@ def back(snapshot: Snapshot) -> Backing:
 
 def back_on(ground: PlacementSolver) -> Backing:
     """Return `back` for a solver that exists already."""
-    values = {q.team: q.gpus for q in ground.snapshot.quotas}
+    values = ground.snapshot.values
     total, placed = ground.best(values)
     of = _divide_backing(ground, values, total, placed)
     assigned = ground.tree.assigned_gpus(values)
@@ -115,11 +115,11 @@ def _shortage(ground: PlacementSolver, of: Mapping[str, int]) -> dict[str, int]:
 
 
 def _with_unlimited_health(snapshot: Snapshot) -> Snapshot:
-    plenty = sum(q.gpus for q in snapshot.quotas)
+    plenty = sum(quota.gpus for quota in snapshot.quotas)
     return snapshot.with_islands(
         tuple(
-            i.model_copy(update={"total_gpus": plenty, "healthy_gpus": plenty, "block_gpus": None})
-            for i in snapshot.islands
+            island.model_copy(update={"total_gpus": plenty, "healthy_gpus": plenty, "block_gpus": None})
+            for island in snapshot.islands
         )
     )
 
@@ -129,7 +129,7 @@ def touched_leaves(ground: PlacementSolver) -> frozenset[str]:
 
     Some largest assignment leaves such a leaf short of what the tree promises it, or it could not have it even alone.
     """
-    values = {q.team: q.gpus for q in ground.snapshot.quotas}
+    values = ground.snapshot.values
     total, placed = ground.best(values)
     alone = frozenset(
         team for (team, size), count in ground.blocks(values).items() if placed.get((team, size), 0) < count

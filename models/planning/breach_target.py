@@ -46,7 +46,7 @@ def breach_target(
     start = {leaf: tree.by_team[leaf].gpus if leaf not in hit else before[leaf].gpus for leaf in tree.leaves}
     mixed = _unbind(_with_leaves(baseline, start), theirs).with_islands(islands)
     ground = PlacementSolver(mixed)
-    placed = ground.best({q.team: q.gpus for q in mixed.quotas})[1]
+    placed = ground.best(mixed.values)[1]
     ladder = Ladder(ground, ShareBy.TIER, Tier.BUSY, {}, may_cut=hit)
     for floors in _floors_giving_way(ground, placed):
         ladder.loosen(floors)
@@ -95,7 +95,7 @@ def _with_leaves(baseline: Snapshot, leaves: Mapping[str, int]) -> Snapshot:
 
 def _unbind(snapshot: Snapshot, teams: Collection[str]) -> Snapshot:
     """Raise these quotas to at least their children's sum."""
-    tree, values = snapshot.tree, {q.team: q.gpus for q in snapshot.quotas}
+    tree, values = snapshot.tree, snapshot.values
     for team in tree.bottom_up:
         if team in teams and team in tree.children:
             values[team] = max(values[team], sum(values[child] for child in tree.children[team]))

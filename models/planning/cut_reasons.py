@@ -28,11 +28,13 @@ class ShortIslands(Model):
 
 def short_islands(snapshot: Snapshot, values: Mapping[str, int]) -> tuple[ShortIslands, ...]:
     """Return the short sets of islands under these values, the shortest first; the whole cluster is none of them."""
-    every = tuple(i.name for i in snapshot.islands)
-    stand = {q.team: q.canonical(every).islands for q in snapshot.quotas if q.team in snapshot.tree.leaves}
+    every = tuple(island.name for island in snapshot.islands)
+    stand = {
+        quota.team: quota.canonical(every).islands for quota in snapshot.quotas if quota.team in snapshot.tree.leaves
+    }
     short = []
     for islands in sorted({tuple(sorted(names)) for names in stand.values() if names is not None}):
-        healthy = sum(i.healthy_gpus for i in snapshot.islands if i.name in islands)
+        healthy = sum(island.healthy_gpus for island in snapshot.islands if island.name in islands)
         promised = sum(values[team] for team, names in stand.items() if names is not None and {*names} <= {*islands})
         if promised > healthy:
             short.append(ShortIslands(islands=islands, healthy_gpus=healthy, promised_gpus=promised))
@@ -118,9 +120,9 @@ def _what_text(snapshot: Snapshot, quota: Quota, tier: Tier, gpus: int) -> str:
 
 
 def _why_text(snapshot: Snapshot, quota: Quota, ceiling: int, for_backing: bool, scope: Scope) -> str:
-    islands = quota.canonical([i.name for i in snapshot.islands]).islands
+    islands = quota.canonical([island.name for island in snapshot.islands]).islands
     if for_backing and islands is not None:
-        able = sum(i.healthy_gpus for i in snapshot.islands if i.name in islands)
+        able = sum(island.healthy_gpus for island in snapshot.islands if island.name in islands)
         its, have, them = ("island", "has", "it") if len(islands) == 1 else ("islands", "have", "them")
         healthy = f"{able} healthy {'GPU' if able == 1 else 'GPUs'}"
         return f"its {its} ({', '.join(islands)}) {have} {healthy}, fewer than the quotas on {them} promise"

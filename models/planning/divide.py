@@ -30,7 +30,7 @@ def divide(
     zeros included. Errors: ValueError for a negative amount or weight.
     Source: docs/design.md, "Dividing whole GPUs".
     """
-    if amount < 0 or any(w < 0 for w in weights.values()):
+    if amount < 0 or any(weight < 0 for weight in weights.values()):
         raise ValueError("amounts and weights cannot be negative")
     start = {name: (given or {}).get(name, 0) for name in sorted(caps)}
     top = {name: max(caps[name], start[name]) for name in start}

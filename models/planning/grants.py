@@ -96,7 +96,7 @@ def room(snapshot: Snapshot, policy: Policy, team: str, gpus: int) -> Room:
 
     They fit where the sum stays under the ceiling and no quota has less behind it than before.
     """
-    tree, values = snapshot.tree, {q.team: q.gpus for q in snapshot.quotas}
+    tree, values = snapshot.tree, snapshot.values
     ceiling, assigned, before = ceiling_of(snapshot, policy), tree.assigned_gpus(values), back(snapshot)
 
     def fits(more: int) -> bool:

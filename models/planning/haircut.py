@@ -205,15 +205,15 @@ def _add_up(parts: Sequence[TeamPart]) -> TeamPart:
 
 def _team_parts(plan: Plan) -> Mapping[str, TeamPart]:
     return {
-        q.team: TeamPart(
+        quota.team: TeamPart(
             clusters=1,
-            quota_gpus=q.before_gpus,
-            cut_gpus=q.cut_gpus,
-            phantom_gpus=q.phantom_gpus,
-            to_flex_gpus=q.to_flex_gpus,
+            quota_gpus=quota.before_gpus,
+            cut_gpus=quota.cut_gpus,
+            phantom_gpus=quota.phantom_gpus,
+            to_flex_gpus=quota.to_flex_gpus,
         )
-        for q in plan.quotas
-        if q.leaf
+        for quota in plan.quotas
+        if quota.leaf
     }
 
 

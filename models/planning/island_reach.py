@@ -36,8 +36,8 @@ class Ground:
     def __post_init__(self) -> None:
         self.tree = self.snapshot.tree
         self.leaves = self.tree.leaves
-        self.healthy = {i.name: i.healthy_gpus for i in self.snapshot.islands}
-        self.room = {i.name: i.room_for_blocks for i in self.snapshot.islands}
+        self.healthy = {island.name: island.healthy_gpus for island in self.snapshot.islands}
+        self.room = {island.name: island.room_for_blocks for island in self.snapshot.islands}
         self.healthy_gpus = sum(self.healthy.values())
         every = frozenset(self.healthy)
         self.reach: dict[str, frozenset[str]] = {}
@@ -50,7 +50,7 @@ class Ground:
     @cached_property
     def reachable(self) -> dict[str, int]:
         """Healthy GPUs in the islands of each leaf: the most it could have if it were the only one to ask."""
-        held = {reach: sum(self.healthy[i] for i in reach) for reach in set(self.reach.values())}
+        held = {reach: sum(self.healthy[island] for island in reach) for reach in set(self.reach.values())}
         return {leaf: held[self.reach[leaf]] for leaf in self.leaves}
 
     def out_of_reach(self, bounds: Mapping[str, int]) -> dict[str, int]:

@@ -43,14 +43,15 @@ def lacking_since(snapshot: Snapshot, history: Mapping[str, Stretch]) -> Since |
 
 def _phantom(snapshot: Snapshot) -> int:
     """Return the phantom of `back`, without its owners."""
-    values = {q.team: q.gpus for q in snapshot.quotas}
+    values = snapshot.values
     return snapshot.tree.assigned_gpus(values) - PlacementSolver(snapshot).best(values)[0]
 
 
 def _changes(snapshot: Snapshot, history: Mapping[str, Stretch]) -> list[float]:
     """Return every time at which some island changed, the last first; none before all of them are known."""
-    of_each = [history[i.name].since for i in snapshot.islands if i.total_gpus and i.name in history]
-    if len(of_each) < sum(i.total_gpus > 0 for i in snapshot.islands) or not all(map(len, of_each)) or not of_each:
+    with_gpus = [island.name for island in snapshot.islands if island.total_gpus]
+    of_each = [history[name].since for name in with_gpus if name in history]
+    if len(of_each) < len(with_gpus) or not all(map(len, of_each)) or not of_each:
         return []
     beginning = max(float(since[0]) for since in of_each)
     return sorted({float(at) for since in of_each for at in since if at >= beginning}, reverse=True)

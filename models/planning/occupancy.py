@@ -50,7 +50,7 @@ def startable(snapshot: Snapshot, held: Mapping[str, int], team: str) -> int:
     `held`: GPUs by leaf quota, from `held_in_quota`.
     """
     ground = PlacementSolver(snapshot)
-    asked = {q.team: q.gpus for q in snapshot.quotas} | dict(held)
+    asked = snapshot.values | dict(held)
     return ground.loose(asked | {team: snapshot.tree.by_team[team].gpus}) - ground.loose(asked)
 
 
@@ -60,7 +60,7 @@ def startable_block(snapshot: Snapshot, held: Mapping[str, int], team: str, jobs
     `jobs`: the running jobs.
     """
     ground, reach = PlacementSolver(snapshot), snapshot.tree.by_team[team].islands
-    asked = {q.team: q.gpus for q in snapshot.quotas} | dict(held)
+    asked = snapshot.values | dict(held)
     running, most = ground.loose(asked), startable(snapshot, held, team)
     largest = 0
     for island in snapshot.islands:

@@ -115,7 +115,10 @@ class Plan(Model):
             unknown_then = {"out_of_reach", "hash_rule", "phantom_since", "work", "advice", "health_at", "stale_after"}
             unknown_then |= {"short_islands"} | ({"derived"} if self.derived is None else set())
             return content_hash(self, exclude=unknown_then)
-        rows = (q.but(namespaces=gate_of(q.team, q.namespaces)) if q.namespaces else q for q in self.quotas)
+        rows = (
+            quota.but(namespaces=gate_of(quota.team, quota.namespaces)) if quota.namespaces else quota
+            for quota in self.quotas
+        )
         aside = {"phantom_since": None, "work": (), "advice": "", "health_at": None, "stale_after": None}
         content = self.but(quotas=tuple(sorted(rows, key=lambda q: q.team)), short_islands=(), **aside)
         return content_hash(content, exclude_defaults=True)
@@ -168,7 +171,7 @@ class Plan(Model):
     @cached_property
     def values(self) -> dict[str, int]:
         """Every team's value after the plan."""
-        return {q.team: q.after_gpus for q in self.quotas}
+        return {quota.team: quota.after_gpus for quota in self.quotas}
 
     @property
     def deepest_tier(self) -> Tier:
@@ -202,21 +205,21 @@ class Envelope(Model):
         if _gates(plan) != {team: gate_of(team, gate) for team, gate in self.gates.items()}:
             return False
         return plan.deepest_tier.depth <= self.deepest_tier.depth and all(
-            q.cut_gpus <= self.largest_cut.get(q.team, 0) for q in plan.quotas
+            quota.cut_gpus <= self.largest_cut.get(quota.team, 0) for quota in plan.quotas
         )
 
 
 def envelope_of(plan: Plan) -> Envelope:
     return Envelope(
         plan_hash=plan.hash,
-        largest_cut={q.team: q.cut_gpus for q in plan.quotas},
+        largest_cut={quota.team: quota.cut_gpus for quota in plan.quotas},
         deepest_tier=plan.deepest_tier,
         gates=_gates(plan),
     )
 
 
 def _gates(plan: Plan) -> dict[str, tuple[str, ...]]:
-    return {q.team: gate for q in plan.quotas if (gate := gate_of(q.team, q.namespaces)) is not None}
+    return {quota.team: gate for quota in plan.quotas if (gate := gate_of(quota.team, quota.namespaces)) is not None}
 
 
 def make_plan(snapshot: Snapshot, policy: Policy) -> Plan:
@@ -253,7 +256,7 @@ class _Sketch:
         self.ceiling = ceiling_of(snapshot, policy)
         self.ground = PlacementSolver(snapshot)
         self.tree = self.ground.tree
-        self.before = {q.team: q.gpus for q in snapshot.quotas}
+        self.before = snapshot.values
         self.total, self.placed = self.ground.best(self.before)
         self.assigned = self.tree.assigned_gpus(self.before)
         floors = {leaf: self.tree.by_team[leaf].floor for leaf in self.tree.leaves}
@@ -384,7 +387,7 @@ class _Sketch:
             backed=self.is_backed,
             suffices=suffices,
             usage_from=self.snapshot.usage_from,
-            quotas=tuple(rows[q.team] for q in self.snapshot.quotas),
+            quotas=tuple(rows[quota.team] for quota in self.snapshot.quotas),
             derived=self.snapshot.derived if self.policy.terms is not None else None,
             out_of_reach=self.out_of_reach,
             short_islands=short_islands(self.snapshot, self.after),

@@ -51,11 +51,14 @@ def forecast_windows(
 
 def islands_during(islands: Sequence[Island], windows: Sequence[Window]) -> tuple[Island, ...]:
     """Return the islands as they are while these windows last."""
-    left = {i.name: i.healthy_gpus for i in islands}
+    left = {island.name: island.healthy_gpus for island in islands}
     for window in windows:
         for name, gone in covered_gpus(window, left).items():
             left[name] -= gone
-    return tuple(i if left[i.name] == i.healthy_gpus else i.at_health(left[i.name]) for i in islands)
+    return tuple(
+        island if left[island.name] == island.healthy_gpus else island.at_health(left[island.name])
+        for island in islands
+    )
 
 
 def _shortage(cluster: str, quotas: Sequence[Quota], islands: tuple[Island, ...]) -> dict[str, int]:

@@ -28,17 +28,21 @@ def flex_offers(whys: Sequence[TeamWhy], flexes: Sequence[FlexThere]) -> tuple[F
     A cluster without a stated model may be of any. A block has room only where all of the request fits.
     """
     lacking = [one for one in whys if one.gap_gpus or one.over_gpus]
-    model = {f.cluster: f.gpu_model for f in flexes}
+    model = {flex.cluster: flex.gpu_model for flex in flexes}
     models = {model.get(one.cluster) for one in lacking}
     here = {one.cluster for one in whys}
     least = min((one.asked_gpus if one.block else 1 for one in lacking), default=0)
     block = any(one.block for one in lacking)
     offers = [
-        _offer(f, block=block)
-        for f in flexes
-        if lacking and f.cluster not in here and (f.gpu_model is None or None in models or f.gpu_model in models)
+        _offer(flex, block=block)
+        for flex in flexes
+        if lacking
+        and flex.cluster not in here
+        and (flex.gpu_model is None or None in models or flex.gpu_model in models)
     ]
-    return tuple(sorted((o for o in offers if o.gpus >= least), key=lambda o: (o.at_most, -o.gpus, o.cluster)))
+    return tuple(
+        sorted((offer for offer in offers if offer.gpus >= least), key=lambda o: (o.at_most, -o.gpus, o.cluster))
+    )
 
 
 def _offer(flex: FlexThere, *, block: bool) -> FlexOffer:

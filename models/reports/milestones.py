@@ -166,7 +166,7 @@ def _number(milestone: Milestone, measured: Mapping[str, int | None], last: Mile
 
 
 def last_note(notes: Iterable[MilestoneNote], name: str, at: datetime) -> MilestoneNote | None:
-    return max((n for n in notes if n.milestone == name and n.at <= at), key=lambda n: n.at, default=None)
+    return max((note for note in notes if note.milestone == name and note.at <= at), key=lambda n: n.at, default=None)
 
 
 def standing_of(

@@ -39,12 +39,12 @@ class WeakerJobs(Model):
 
     @property
     def text(self) -> str:
-        classes = [*dict.fromkeys(j.job_class for j in self.jobs)]
+        classes = [*dict.fromkeys(job.job_class for job in self.jobs)]
         named = "; ".join(
-            f"{one}: {jobs_text((j.job, j.gpus) for j in self.jobs if j.job_class == one)}" for one in classes
+            f"{one}: {jobs_text((job.job, job.gpus) for job in self.jobs if job.job_class == one)}" for one in classes
         )
-        islands = sorted({j.island for j in self.jobs if j.island is not None})
-        all_placed = all(j.island is not None for j in self.jobs)
+        islands = sorted({job.island for job in self.jobs if job.island is not None})
+        all_placed = all(job.island is not None for job in self.jobs)
         where = f" in {some_of(islands, 3)}" if all_placed else ""
         would = "would start" if self.certain else "could start, as far as is known where jobs run,"
         return (
@@ -61,23 +61,25 @@ def weaker_jobs(
     None too where the team's named jobs do not account for all that it holds: others may be in the way.
     """
     classes = seen.classes_by_team.get(team, ())
-    running = [j for j in seen.jobs if j.ended is None]
-    weaker = [j for j in running if j.team == team and j.on is RunsOn.QUOTA and rank_of(j.job_class, classes) > 0]
+    running = [job for job in seen.jobs if job.ended is None]
+    weaker = [
+        job for job in running if job.team == team and job.on is RunsOn.QUOTA and rank_of(job.job_class, classes) > 0
+    ]
     weaker.sort(key=lambda j: (-rank_of(j.job_class, classes), -j.started.timestamp(), j.job))
 
     used = seen.usage[team].scheduled_gpus if team in seen.usage else held[team]
-    named = sum(j.gpus for j in running if j.team == team and j.on is RunsOn.QUOTA)
+    named = sum(job.gpus for job in running if job.team == team and job.on is RunsOn.QUOTA)
 
     def fits(gone: Sequence[Job]) -> bool:
         without = {**held, team: min(held[team], max(0, used - sum(j.gpus for j in gone)))}
         names = {j.job for j in gone}
-        left = [j for j in running if j.team != team or j.job not in names]
+        left = [job for job in running if job.team != team or job.job not in names]
         return startable_block(snapshot, without, team, left) >= wanted
 
     if not weaker or named < used or not fits(weaker):
         return None
     sets = []
-    for island in sorted({j.island or "" for j in weaker}):
+    for island in sorted({job.island or "" for job in weaker}):
         there_first = sorted(weaker, key=lambda j: (j.island or "") != island)  # else in the same order
         by_class = sorted(there_first, key=lambda j: -rank_of(j.job_class, classes))
         sets += [_fewest(by_class, fits), _fewest(there_first, fits)]
@@ -85,7 +87,9 @@ def weaker_jobs(
     return WeakerJobs(
         strongest=classes[0],
         jobs=tuple(
-            WeakerJob(job=j.job, job_class=j.job_class or "", gpus=j.gpus, island=j.island) for j in weaker if j in best
+            WeakerJob(job=job.job, job_class=job.job_class or "", gpus=job.gpus, island=job.island)
+            for job in weaker
+            if job in best
         ),
         certain=_all_placed(snapshot, held, running),
     )
@@ -118,5 +122,7 @@ def _fewest(ordered: Sequence[Job], fits: Callable[[Sequence[Job]], bool]) -> li
 
 
 def _harm(jobs: Sequence[Job], classes: Sequence[str]) -> tuple[list[int], int, int, list[str]]:
-    by_rank = [sum(j.gpus for j in jobs if rank_of(j.job_class, classes) == rank) for rank in range(1, len(classes))]
-    return by_rank, sum(by_rank), len(jobs), sorted(j.job for j in jobs)
+    by_rank = [
+        sum(job.gpus for job in jobs if rank_of(job.job_class, classes) == rank) for rank in range(1, len(classes))
+    ]
+    return by_rank, sum(by_rank), len(jobs), sorted(job.job for job in jobs)

@@ -242,7 +242,7 @@ def week(past: Past, live: Live | None, waves: int | None) -> Week:
         week_ago=past.week_ago,
         began=past.began,
         done=_moves_to_monitored(past.moves),
-        undone=tuple(m for m in past.moves if m.after == Stage.ROLLED_BACK),
+        undone=tuple(move for move in past.moves if move.after == Stage.ROLLED_BACK),
         live=live,
         milestones=standings(past.milestones, measured, past.until, {} if now is None else {PHANTOM_GPUS: now.at}),
         outcomes=past.outcomes,
@@ -258,8 +258,8 @@ def week(past: Past, live: Live | None, waves: int | None) -> Week:
 
 def _cluster_weeks(past: Past) -> tuple[ClusterWeek, ...]:
     """Return one line for each cluster, whether or not anything happened to it."""
-    cuts, outcomes = {c.cluster: c for c in past.cuts}, {o.cluster: o for o in past.outcomes}
-    there, stage = set(past.monitored), {m.cluster: m.after for m in past.moves}
+    cuts, outcomes = {cut.cluster: cut for cut in past.cuts}, {outcome.cluster: outcome for outcome in past.outcomes}
+    there, stage = set(past.monitored), {move.cluster: move.after for move in past.moves}
     return tuple(
         ClusterWeek(
             cluster=name,
@@ -283,7 +283,11 @@ def _moves_to_monitored(moves: Iterable[Move]) -> tuple[Move, ...]:
 
 
 def totals(outcomes: Sequence[BeforeAndAfter]) -> Totals:
-    both = [(o.before, o.after) for o in outcomes if o.before is not None and o.after is not None]
+    both = [
+        (outcome.before, outcome.after)
+        for outcome in outcomes
+        if outcome.before is not None and outcome.after is not None
+    ]
     phantom = [(b.phantom_gpus, a.phantom_gpus) for b, a in both]
     lacking = [(b.lacking_gpus, a.lacking_gpus) for b, a in both]
     knows_phantom = [(b, a) for b, a in phantom if b is not None and a is not None]
@@ -365,9 +369,9 @@ def spans(passages: Sequence[Passage], until: datetime) -> list[tuple[Passage, M
         first = min(theirs, key=lambda p: p.wrote_at or until)
         wrote = first.wrote_at or until
         moves = [m for m in in_order(theirs) if m.at <= until]
-        reached = [m for m in moves if m.after == Stage.MONITORED]
+        reached = [move for move in moves if move.after == Stage.MONITORED]
         last = reached[-1] if reached else None
-        left = None if last is None else next((m.at for m in moves if m.at > last.at), until)
+        left = None if last is None else next((move.at for move in moves if move.at > last.at), until)
         before = Span(cluster=cluster, since=wrote - BEFORE, until=wrote)
         after = (
             None if last is None or left is None else Span(cluster=cluster, since=last.at, until=left, monitored=True)

@@ -118,7 +118,7 @@ class TeamWhy(Model):
         Jobs may hold more than hardware gives now. What they hold is used, and never short.
         """
         held_apart = max(0, self.quota_gpus - self.used_gpus - self.startable_gpus)
-        others = sum(r.gpus for r in self.reasons if not r.cause.own)
+        others = sum(reason.gpus for reason in self.reasons if not reason.cause.own)
         return min(held_apart, others if self.apart_gpus is None else min(others, self.apart_gpus))
 
     @property
@@ -178,7 +178,9 @@ def explain_team(
     largest = startable_block(*here, team, seen.jobs) if block else loose
     as_declared = snapshot.with_islands(without_absences(snapshot.islands, seen.windows, seen.at))
     reach = _islands_of(as_declared, quota)
-    missing = tuple(_missing_in(i, history.get(i.name)) for i in reach if i.healthy_gpus < i.total_gpus)
+    missing = tuple(
+        _missing_in(island, history.get(island.name)) for island in reach if island.healthy_gpus < island.total_gpus
+    )
     counted = _count_reasons(here, as_declared, seen, quota, held, wanted, missing)
     fits = min(loose, largest)
     barred = bool(namespace) and not quota.admits(namespace)
@@ -234,7 +236,7 @@ def _barred_text(namespace: str) -> str:
 
 
 def _islands_of(snapshot: Snapshot, quota: Quota) -> list[Island]:
-    return [i for i in snapshot.islands if quota.islands is None or i.name in quota.islands]
+    return [island for island in snapshot.islands if quota.islands is None or island.name in quota.islands]
 
 
 def _count_reasons(
@@ -295,7 +297,9 @@ def _lift_causes(
 def _world_without(gone: Set[Cause], here: _World, as_declared: Snapshot, team: str, held: _Held) -> _World:
     tree, snapshot = here.snapshot.tree, here.snapshot
     if Cause.WITHHELD in gone:
-        snapshot = snapshot.with_values(dict.fromkeys(tree.ancestors(team), sum(q.gpus for q in snapshot.quotas)))
+        snapshot = snapshot.with_values(
+            dict.fromkeys(tree.ancestors(team), sum(quota.gpus for quota in snapshot.quotas))
+        )
     islands = []
     for now, declared in zip(snapshot.islands, as_declared.islands, strict=True):
         mended = (declared.healthy_gpus - now.healthy_gpus) * (Cause.DECLARED in gone)
@@ -310,7 +314,7 @@ def _own_use(quota: Quota, seen: Evidence) -> _Held:
     usage = seen.usage.get(quota.team)
     use = {} if usage is None else {"scheduled_gpus": usage.scheduled_gpus, "idle_gpus": usage.idle_gpus}
     used, busy = quota.model_copy(update=use).in_use
-    jobs = tuple(j for j in seen.jobs if j.team == quota.team and j.ended is None and j.on is RunsOn.QUOTA)
+    jobs = tuple(job for job in seen.jobs if job.team == quota.team and job.ended is None and job.on is RunsOn.QUOTA)
     return _Held(used, used - busy, usage is not None, jobs)
 
 
@@ -362,12 +366,14 @@ def _others_text(here: _World, team: str) -> str:
 
 def _fragments_text(loose: int, largest: int, here: _World, seen: Evidence) -> str:
     text = f"{loose} could start, and the largest block that is free in one island is {largest}"
-    named = sum(j.gpus for j in seen.jobs if j.ended is None and j.on is RunsOn.QUOTA and j.island is not None)
+    named = sum(
+        job.gpus for job in seen.jobs if job.ended is None and job.on is RunsOn.QUOTA and job.island is not None
+    )
     return text if named >= sum(here.held.values()) else f"{text} at most: nobody says where all jobs run"
 
 
 def _idle_text(team: str, held: _Held) -> str:
-    names = jobs_text((j.job, j.idle_gpus) for j in held.jobs if j.idle_gpus)
+    names = jobs_text((job.job, job.idle_gpus) for job in held.jobs if job.idle_gpus)
     return f"{team}'s own running jobs hold them and do no work on them" + (f": {names}" if names else "")
 
 
