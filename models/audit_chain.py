@@ -62,9 +62,7 @@ class Signature(NamedTuple):
     reason: str = ""
 
     def entry(self, cluster: str, text: str, data: Mapping[str, Any], part: str = "") -> AuditEntry:
-        """Return the deed as an entry of the cluster's archive. `part`: appended to its key, where one deed has several
-        entries.
-        """
+        """Return the deed as an entry of the archive. `part`: added to its key where a deed has several entries."""
         return AuditEntry(
             key=f"{self.key}{part}",
             cluster=cluster,

@@ -167,9 +167,7 @@ Text = Annotated[str, AfterValidator(_storable)]
 """Text that every database and every message can hold; give it a length."""
 
 NAME_BYTES = 600
-"""The most bytes of a name in UTF-8. Temporal takes search attributes of 2,048 bytes, and JSON may write four bytes as
-twelve.
-"""
+"""The most UTF-8 bytes of a name: Temporal takes attributes of 2,048 bytes, and JSON may write 4 bytes as 12."""
 
 
 def of_ordinary_bytes(name: str) -> str:

@@ -81,9 +81,7 @@ class TellEmergency(Question[Emergency], kind="tell_emergency"):
 
 
 class SeenEmergency(Question[Emergency], kind="seen_emergency"):
-    """Record that another admin has reviewed what somebody did alone. Errors: Refusal for the one who did it, and where
-    there is none.
-    """
+    """Record that another admin has reviewed what somebody did alone. Errors: Refusal for that person, or none."""
 
     number: PositiveCount
     reason: Words

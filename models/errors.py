@@ -61,9 +61,7 @@ class BlastRadius(Refusal):
 
 
 class AwaitsSecond(Refusal):
-    """The command is kept, and not carried out, until a second person countersigns it. `digits`: of its hash, to name
-    it by.
-    """
+    """The command is kept until a second person countersigns it. `digits`: of its hash, to name it by."""
 
     def __init__(self, message: str, digits: str = "", until: datetime | None = None) -> None:
         super().__init__(message)

@@ -390,9 +390,7 @@ class ReceiptRow(SQLModel, table=True):
 
 
 class GrantReceiptRow(SQLModel, table=True):
-    """The receipt of a write by a request where no rollout was open. `rollout` is the fence's name: request/ and its
-    id.
-    """
+    """The receipt of a request's write without an open rollout. `rollout`: the fence's name, request/ and its id."""
 
     __tablename__ = "grant_receipts"
 

@@ -92,9 +92,7 @@ def next_digest(after: datetime, pace: MailPace) -> datetime:
 
 
 def due_of(posted: Posted, pace: MailPace) -> datetime:
-    """Return when it may be sent, companions and pace aside. A notice that starts a clock waits no longer than the
-    clock runs.
-    """
+    """Return when it may be sent, companions and pace aside. It waits no longer than the clock that it starts."""
     if posted.lane is not Lane.DIGEST:
         return posted.posted_at
     at = next_digest(posted.posted_at, pace)
@@ -171,9 +169,7 @@ def _moment_over(waiting: Sequence[Posted], pace: MailPace) -> datetime:
 
 
 def _keep_pace(at: datetime, told_at: Sequence[datetime], pace: MailPace, pause: timedelta | None) -> datetime:
-    """Return the earliest time from `at` on that keeps the pace: after a pause, or once the first message leaves the
-    window.
-    """
+    """Return the earliest time from `at` on at the pace: after a pause, or as the first message leaves the window."""
     lately = sorted(moment for moment in told_at if at - moment < pace.window)
     if len(lately) < pace.most:
         return at
@@ -203,9 +199,7 @@ def subject_of(notice: Notice) -> str:
 
 
 def superseded_keys(notices: Sequence[Notice]) -> frozenset[str]:
-    """Return the keys of notices that a later one on the same subject has superseded. Notices are in the order of
-    posting.
-    """
+    """Return the keys of notices that a later one on the same subject has superseded, given in posting order."""
     later: dict[str, set[NoticeKind]] = {}
     past = set()
     for notice in reversed(notices):

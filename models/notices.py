@@ -79,8 +79,7 @@ class Notice(Model):
     reasons: tuple[str, ...] = ()
     backing_gpus: GpuCount | None = None
     yields: str = Field(default="", exclude_if=lambda text: not text)
-    """A sentence that says which jobs of the team yield first, by class; empty: unknown, or nothing in use is touched.
-    """
+    """A sentence on the jobs of the team that yield first, by class; empty: unknown, or none is touched."""
     stage: str = ""
     detail: str = ""
     shadow: bool = False

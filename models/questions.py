@@ -332,9 +332,7 @@ class SnapshotNow(Question[Plannable], kind="snapshot"):
 
 
 class SnapshotsNow(_Page, Question[tuple[Plannable | Unplannable, ...]], kind="snapshots"):
-    """Clusters by name as a plan would see them, with a health buffer of the last hour; an empty answer: there are no
-    more.
-    """
+    """Clusters by name as a plan would see them, with a health buffer of the last hour; empty: no more."""
 
     policy: dict[str, Any] = Field(default_factory=dict)
 

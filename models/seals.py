@@ -54,9 +54,7 @@ class SealedSeal(Model):
 
 
 def seals_in(content: bytes, place: str) -> list[SealedSeal]:
-    """Read the seals of a file, one JSON document a line; an incomplete last line is skipped. Errors: BadInput naming
-    the line.
-    """
+    """Read the seals of a file, one JSON document a line, without an incomplete last line. Errors: BadInput."""
     seals = []
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:

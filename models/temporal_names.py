@@ -98,9 +98,7 @@ class TellAnswer(Model):
     failed: dict[str, str]
     refused: dict[str, str]
     waiting: dict[str, Time] = Field(default_factory=dict)
-    """By key of a notice that waits in the ledger: when it is due. A caller that must know of its sending asks again
-    then.
-    """
+    """By key of a notice that waits in the ledger: when it is due. A caller that must know asks again then."""
     noted: tuple[str, ...] = ()
     """Keys of notices whose outcome is in the archive already: a round of the watch sent them."""
 

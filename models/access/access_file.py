@@ -245,9 +245,7 @@ class AccessFile(Documented):
         return tuple(sorted({name for name in named if name.startswith(USER)}))
 
     def held_by(self, principal: Principal) -> tuple[Grant, ...]:
-        """Return the grants to the principal by name, or to its groups. A token's principal has no groups: nobody
-        vouches for them.
-        """
+        """Return the grants to the principal by name or group. Nobody vouches for the groups of a token."""
         names = {principal.name}
         if principal.proof is Proof.OIDC:
             names |= {GROUP + group for group in principal.groups}
@@ -295,9 +293,7 @@ class AccessFile(Documented):
         return Principal(name=name, human=human, proof=Proof.OIDC, how=issuer, groups=tuple(groups))
 
     def principal_of(self, principal: Principal) -> Principal:
-        """Return the principal by this file, from the way in which it came in before anybody resolved it; else
-        unchanged.
-        """
+        """Return the principal by this file, from the way in which it came in; else unchanged."""
         if principal.proof is Proof.PEER:
             return self.at_machine(principal.name.removeprefix(USER), principal.how)
         if principal.proof is Proof.OIDC and principal.name.startswith(PROVIDER):
@@ -327,18 +323,14 @@ class AccessFile(Documented):
         return self._claims.get(MACHINE + owner.removeprefix(USER), MACHINE + owner.removeprefix(USER))
 
     def surely_two(self, one: str, other: str) -> bool:
-        """Return whether two humans are known to be different; if one may be the other under another name, they are
-        not.
-        """
+        """Return whether two humans are known to be different, and neither may be the other by another name."""
         if not one or not other or one == other:
             return False
         kinds, others = self._kinds(one), self._kinds(other)
         return (one in self._people and other in self._people) or not kinds.isdisjoint(others)
 
     def _kinds(self, human: str) -> frozenset[str]:
-        """Return the ways in by which all names of this human are known: a person claims them all, another human has
-        one.
-        """
+        """Return the ways in by which all names of this human are known."""
         person = self._people.get(human)
         if person is not None:
             ways = [*(PROVIDER + one.issuer for one in person.oidc), *(SLACK + one.workspace for one in person.slack)]

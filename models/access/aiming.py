@@ -25,9 +25,7 @@ _BY_STATE = frozenset({"rollout.close"})
 
 
 def target_of(command: str, message: Any, cluster: str = "") -> Target:
-    """Return the target. `message`: a command, a start, or a question to the desk. `cluster`: the default where it
-    names none.
-    """
+    """Return the target of a command, a start, or a question. `cluster`: the default where `message` names none."""
     entry = getattr(message, "entry", None)
     where = str(getattr(message, "cluster", "") or getattr(entry, "cluster", "") or cluster)
     named = {one.cluster for one in getattr(message, "declared", ()) if hasattr(one, "cluster")}
@@ -51,9 +49,7 @@ def asks_ledger(command: str, target: Target) -> bool:
 
 
 def _is_objection(hold: str, team: str) -> bool:
-    """Return whether the hold's id is that of the team's objection. The rollout knows its author, and lets nobody else
-    withdraw it.
-    """
+    """Return whether it is the team's objection. The rollout lets only its author withdraw it."""
     first = OBJECTION_ID + team
     return hold == first or (hold.startswith(f"{first}-") and hold.removeprefix(f"{first}-").isdecimal())
 

@@ -48,9 +48,7 @@ class Target(Model):
     first: str = ""
     """The person who launched, asked for or entered it."""
     changed: tuple[str, ...] = ()
-    """People who changed policy or quotas since the last approved plan. Changes that nobody signed (plain SQL) are for
-    an approver to judge.
-    """
+    """People who changed policy or quotas since the last approved plan, as far as they signed it."""
     cases: frozenset[Case] = frozenset()
     breaker_open: bool = False
 
@@ -65,9 +63,7 @@ class Target(Model):
 
 
 class Permitted(Model):
-    """A permission. `roles`: the roles used. Only a `complete` one may be carried out; else a second person must
-    countersign.
-    """
+    """A permission with the `roles` used. Unless it is `complete`, a second person must countersign."""
 
     roles: tuple[Role, ...]
     awaits: Second = Second.NONE

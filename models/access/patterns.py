@@ -8,9 +8,7 @@ ANYTHING = "*"
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Return whether the name matches, in time of at most the product of the lengths: people write patterns, so no
-    regex reads them.
-    """
+    """Return whether the name matches, in time of at most the product of the lengths: people write patterns."""
     at, star, mark, n = 0, -1, 0, 0
     while n < len(name):
         if at < len(pattern) and pattern[at] == "*":

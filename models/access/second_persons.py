@@ -23,9 +23,7 @@ SHOWN_DIGITS = 16
 COUNTERSIGN = "countersign.give"
 """The key of countersigning in the table of rights."""
 WAITS_BY_ITSELF = frozenset({"desk.import_access"})
-"""Commands that change nothing when one person gives them: the file waits in the ledger for another admin, who is
-judged there.
-"""
+"""Commands that change nothing when one person gives them: the ledger keeps the file for another admin."""
 WAITING_HASH_IS = f"must be {SHOWN_DIGITS} to 64 of the digits 0-9 and a-f, as `backstop countersign list` shows them"
 
 
@@ -154,9 +152,7 @@ class Countersigned(Model):
 
 
 class Emergency(Model):
-    """A command that somebody gave alone where two were needed. The weekly report shows it first until another admin
-    has reviewed it.
-    """
+    """A command that somebody gave alone where two were needed, shown until another admin has reviewed it."""
 
     number: PositiveCount
     by: ActorGiven

@@ -36,9 +36,7 @@ def sign(ticket: Ticket, key: OKPKey, key_id: str) -> str:
 
 
 def verify_ticket(text: str, keys: Mapping[str, PublicKey]) -> Ticket:
-    """Return the ticket if one of these keys signed it, however long ago. Errors: Refusal, a sentence that repeats
-    nothing of the text.
-    """
+    """Return the ticket if one of these keys signed it, however long ago. Errors: Refusal, quoting nothing."""
     if len(text) > TICKET_CHARS:
         raise Refusal(f"the ticket is longer than {TICKET_CHARS} characters")
     try:

@@ -16,9 +16,7 @@ NO_TICKET = "the command has no ticket, and this worker requires one: give it th
 def check_ticket(
     message: Model, command: str, workflow: str, keys: Mapping[str, PublicKey], now: datetime | None = None
 ) -> Ticket:
-    """Return the ticket of exactly this message. `now`: it must not have expired either. Errors: Refusal in one
-    sentence.
-    """
+    """Return the ticket of exactly this message. `now`: checks its expiry too. Errors: Refusal in one sentence."""
     text = str(getattr(message, "ticket", ""))
     if not text:
         raise Refusal(NO_TICKET)

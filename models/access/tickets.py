@@ -28,9 +28,7 @@ _MessageT = TypeVar("_MessageT", bound=Model)
 
 
 class Ticket(Model):
-    """The claims. `command`: a key of models/access/rights.py; `workflow`: the id of the workflow that the command is
-    for.
-    """
+    """The claims. `command`: a key of models/access/rights.py; `workflow`: the id of the workflow meant."""
 
     principal: Principal
     roles: tuple[Text, ...] = Field(default=(), max_length=20)

@@ -107,8 +107,7 @@ class AdmitAnswer(Model):
     warrant: str = ""
     note: str = ""
     roles: tuple[Role, ...] | None = None
-    """The roles that permit it; (): no access file is in force. None: a machine gave it, or an earlier build answered.
-    """
+    """The roles that permit it; (): no access file. None: a machine gave it, or an earlier build answered."""
     proof: Proof = Proof.ASSERTED
     how: Text = Field(default="", max_length=300)
 

@@ -170,9 +170,7 @@ def _surprises(down: Hours, standing: int, horizon: timedelta, shape: Shape) -> 
 
 
 def _reserve(down: Hours, standing: int, nodes: float, node: int, terms: HealthTerms, shape: Shape) -> int:
-    """Return the smallest number of whole nodes that covers all but 1 - target of the surprises, its own and the
-    prior's.
-    """
+    """Return the fewest whole nodes that cover all but 1 - target of the surprises, its own and the prior's."""
     prior = node * (shape.prior_share * nodes + shape.prior_root * math.sqrt(nodes) + 1)
     scale = prior / math.log(_PRIOR_AT)
     misses = float(1 - terms.target)

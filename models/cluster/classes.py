@@ -30,8 +30,8 @@ Classes = Annotated[tuple[Name, ...], Field(max_length=MOST_CLASSES), AfterValid
 
 
 def rank_of(job_class: str | None, classes: Sequence[str]) -> int:
-    """Return the rank: the larger, the weaker. An unknown class is as strong as the strongest, so that no job dies for
-    a misspelt word.
+    """Return the rank: the larger, the weaker. An unknown class ranks as the strongest: a misspelt word kills no
+    job.
     """
     return classes.index(job_class) if job_class in classes else 0
 

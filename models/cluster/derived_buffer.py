@@ -65,9 +65,7 @@ class Derived(Model):
     """The terms that were asked for."""
     total: int
     needed: int
-    """The GPUs or nodes that must stay unpromised: level and reserve, or the floor where that is more and history is no
-    ground.
-    """
+    """Must stay unpromised: level and reserve, or the floor where that is more and history is no ground."""
     level: int
     """Down half of the time, or more, in the last two weeks or in the last day."""
     reserve: int
@@ -91,9 +89,7 @@ class Steps(Model):
     """The steps by which a promise may follow what is derived week by week."""
 
     fall: Share = Fraction(1, 200)
-    """As a share of the total: it falls only by more than this, or stays; back-tested, a whole node of a hundred is too
-    much.
-    """
+    """As a share of the total: it falls only by more than this; back-tested, a node of a hundred is too much."""
     band: Share = Fraction(1, 100)
     """As a share of the total: it rises only by more than this, or stays, so that quotas do not wobble."""
     rise: Share = Fraction(5, 100)
@@ -127,9 +123,7 @@ def grown(standing: int, of: int | None, total: int) -> int:
 
 
 def step_promise(asked: Derived, standing: int | None, of: int | None = None) -> Derived:
-    """Return the derived buffer, held back where the standing promise may not follow it at once. `of`: as in
-    `follow_promise`.
-    """
+    """Return the derived buffer, held back where the promise may not follow it at once. `of`: see `follow_promise`."""
     promise = follow_promise(standing, asked, of=of)
     if standing is None or promise is None or promise == asked.promise:
         return asked

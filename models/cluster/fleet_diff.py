@@ -65,9 +65,7 @@ class ClusterNow(Model):
     busy: str = Field(default="", exclude=True)
     """The reason why only a rollout may write its quotas; empty: anybody may."""
     overwritten: dict[str, tuple[int, ...]] = Field(default_factory=dict, exclude=True)
-    """By team: values that rollouts and grants have overwritten, where the present value is theirs or a rollout is
-    open.
-    """
+    """By team: values that rollouts and grants overwrote, if the present one is theirs or a rollout is open."""
 
     @property
     def holder(self) -> QuotaSource | None:
@@ -441,9 +439,7 @@ def _team_text(team: Team) -> str:
 
 
 def _unmask(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """Return the contacts, a masked one (`slack://***`, as in an export) replaced by the ledger's; or why that is
-    impossible.
-    """
+    """Return the contacts, a masked one (`slack://***`) replaced by the ledger's; or why that is impossible."""
     written_out = Counter(contact for contact in team.contacts if not is_masked(contact))
     left, contacts = [], list[str]()
     for one in standing:  # a contact that the file writes out is not a masked one

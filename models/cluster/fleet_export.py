@@ -74,9 +74,7 @@ def _most_of_floors(now: ClusterNow) -> dict[str, int]:
 
 
 def _quota(present: Present, most: int) -> dict[str, Any]:
-    """Return the quota with its floors cut down to a lowered value, its own or one above it: else no import would take
-    the file.
-    """
+    """Return the quota with its floors cut to a lowered value, its own or one above: else no import takes the file."""
     fitting = present.model_copy(update={"gpus": most}).as_quota()
     return fitting.model_dump(mode="json", exclude_defaults=True) | {"gpus": present.gpus}
 

@@ -140,9 +140,7 @@ class Fleet(Documented):
         return self
 
     def _check_yields(self, cluster: ClusterSpec, source: SlurmSource, number: int) -> None:
-        """Check the classes of `yields`. Errors: ValueError for one that no quota there has. If the file names none,
-        the ledger may.
-        """
+        """Check the classes of `yields`. Errors: ValueError for one that no quota there has, if any has classes."""
         try:
             classes = dict.fromkeys(self.policy_of(cluster).classes)
         except ValidationError:  # the policy's own check reports it

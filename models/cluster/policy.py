@@ -161,9 +161,7 @@ class Policy(Documented):
     stale_after: Duration = timedelta(minutes=30)
     """Health older than this opens no gate, and then holds."""
     plausible_drop: Share = Fraction(20, 100)
-    """A larger drop or rise between two samples is unknown until it is confirmed; so is the loss of a larger share of a
-    source's GPUs.
-    """
+    """A larger change between two samples is unknown until confirmed; so is a larger loss of a source's GPUs."""
     confirm_samples: Count = 2
     """The further samples that confirm a cluster's; a person confirms a source's."""
     on_breach: OnBreach = OnBreach.ROLLBACK
@@ -179,9 +177,7 @@ class Policy(Documented):
     max_moved_gpus_day: GpuCount | None = None
     """The most GPUs that Backstop moves by itself, per fleet and day. Without it: no limit but the hour's."""
     max_breaching_clusters: PositiveCount = 3
-    """The clusters per hour whose breach rollbacks are exempt from max_moved_gpus, and the most of one source that may
-    fall.
-    """
+    """Clusters per hour with breach rollbacks exempt from max_moved_gpus, and clusters of one source that may fall."""
     flex_band_gpus: GpuCount | None = None
     """The published flex pool grows only by more than this; it shrinks at once. Without it: one node."""
     on_long_run: OnLongRun = OnLongRun.APPLY
@@ -191,14 +187,11 @@ class Policy(Documented):
     replan_gpus: GpuCount | None = None
     """A proposal needs more than this difference to the plan's health. Without it: one node."""
     safety_poll: Duration = timedelta(hours=1)
-    """The interval at which a rollout looks at its cluster unasked; at rest once a day, or this often if it is below
-    1h.
-    """
+    """The interval of unasked looks at the cluster; at rest once a day, or this often if it is below 1h."""
     authorities: Annotated[tuple[NameGiven, ...], Field(max_length=MOST_NAMES)] = ()
     """People who may resolve an objection or another hold, beside the owner. Without it: the owner alone."""
     owners: Annotated[tuple[NameGiven, ...], Field(max_length=MOST_NAMES)] = ()
-    """People who decide on requests for more quota, beside the owner of an open rollout. Without it: that owner alone.
-    """
+    """People who decide on requests for quota, beside the owner of an open rollout. Without it: that owner alone."""
     requests: Requests = Requests.WAIT
     """Requests while a rollout is on its way to monitored: wait or refuse."""
     notify: Notify = Notify.EACH
@@ -230,9 +223,7 @@ class Policy(Documented):
         return self.buffer.health if isinstance(self.buffer, HealthBuffer) else None
 
     def buffer_at(self, completed_rollouts: int, derived: Derived | None = None) -> Fraction:
-        """Return b for the cluster's next rollout; a ramp stays on its last step. Without a derived buffer its floor
-        holds.
-        """
+        """Return b for the next rollout; a ramp stays on its last step. Without a derived buffer its floor holds."""
         if isinstance(self.buffer, HealthBuffer):
             if derived is None:
                 return self.buffer.health.floor

@@ -68,9 +68,7 @@ class Present(Model):
 
 
 class ForeignChange(Model):
-    """The last change of a quota past Backstop, where the quota system knows its author. `generation`: the cluster's
-    after it.
-    """
+    """The last change of a quota past Backstop, where its author is known. `generation`: the cluster's after it."""
 
     team: Name
     by: str

@@ -160,9 +160,7 @@ class Entitlement(NamedTuple):
 
 
 def entitlements(asked: FlexDemand, claims: Claims) -> dict[str, Entitlement]:
-    """Return the entitlement of each team without children. Source: the module's docstring; docs/design.md, "Jobs and
-    flex".
-    """
+    """Return the entitlement of each team without children. Source: docs/design.md, "Jobs and flex"."""
     tree = _Tree(asked, claims)
     got, promised = tree.divide_capacity(asked.capacity_gpus), tree.entitled_gpus()
     return {name: Entitlement(got[name], promised[name]) for name in tree.by_name if name not in tree.children}
@@ -189,9 +187,7 @@ def promises_of(teams: Sequence[FlexTeam]) -> dict[str, int]:
 
 
 class _Tree:
-    """The tree of teams, with what each can use (`wants`) and what quota promises of it: `own`, and with guests
-    `promised`.
-    """
+    """The tree of teams, with what each can use (`wants`), and quota's promises: `own`, and with guests `promised`."""
 
     def __init__(self, asked: FlexDemand, claims: Claims | None = None) -> None:
         self.mode = asked.mode
@@ -285,9 +281,7 @@ class _Tree:
     def _serve(
         self, amount: int, weights: Mapping[str, int], caps: Mapping[str, int], before: Mapping[str, int]
     ) -> dict[str, int]:
-        """Divide by the house rule; among equal claims a unit stays with the team that holds it (a tie is never a
-        claim).
-        """
+        """Divide by the house rule; among equal claims a unit stays with its holder (a tie is never a claim)."""
         whole = sum(caps.values())
         if amount >= whole:  # all have what they can use, and nobody what another one holds
             return dict(caps)
@@ -330,9 +324,7 @@ class _Tree:
         return Fraction(1) if weight is None else weight
 
     def _lower_by_use(self, weights: Mapping[str, Fraction]) -> dict[str, int]:
-        """Lower weights by past use: half for a team that used its whole share of all recent flex, as Slurm's
-        fair-share factor does.
-        """
+        """Lower weights by past use: half for a team that used its whole share, as Slurm's fair-share factor does."""
         used = math.fsum(self.used[name] for name in weights)
         if not used or not any(weights.values()):
             scale = math.lcm(*(weight.denominator for weight in weights.values()))

@@ -68,9 +68,7 @@ class FlexNow(Model):
     jobs: tuple[Job, ...] = ()
     """Jobs on flex in the order in which they would be preempted, as far as jobs are known by name."""
     yields: tuple[TeamWork, ...] = ()
-    """The GPUs of each class in teams whose jobs have classes, the first class to yield first; jobs on flex are here if
-    one of them names its class.
-    """
+    """The GPUs of each class in teams with classes, the first to yield first; on flex if a job names its class."""
     lives: FlexLives | None = None
     """Lifetimes of flex jobs; None where no job is known by name."""
 
@@ -142,9 +140,7 @@ def flex_now(seen: Evidence, mode: FlexMode = FlexMode.EQUAL) -> FlexNow:
 
 
 def _beyond(held: Mapping[str, int], scheduled: Mapping[str, int], running: Sequence[Job]) -> dict[str, int]:
-    """Return the GPUs that each team holds beyond its quota: from the sums, or from its jobs on flex where these hold
-    more.
-    """
+    """Return the GPUs that each team holds beyond its quota, by the sums or, if more, by its jobs on flex."""
     beyond = {team: gpus - held[team] for team, gpus in scheduled.items() if gpus > held[team]}
     by_name: dict[str, int] = {}
     for job in running:

@@ -248,9 +248,7 @@ class _Play(Floor):
         return None if more is None else back
 
     def _room_by_class(self, job: StoryJob, *, heed: bool) -> list[StoryJob] | None:
-        """Return the jobs of its team's weaker classes that make room for it, less what is free and within the team's
-        share.
-        """
+        """Return jobs of its team's weaker classes that make room, less what is free and within the share."""
         team = job.spec.team
         weaker = [other for other in self._may_give_back(team, Claim.CLASS, heed=heed) if other.rank > job.rank]
         if not job.counts_in_quota:  # flex is junior to every quota: whom it took would claim its quota back at once

@@ -41,8 +41,7 @@ class StoryJob:
     began: int = 0
     """The counted moment at which it started."""
     had_since: int = 0
-    """The counted moment since which its team has had its GPUs: the job's start, unless classes or priorities moved it.
-    """
+    """The counted moment since which its team has had its GPUs, whichever of its jobs ran on them."""
     taken_at: timedelta | None = None
 
     @property
@@ -76,8 +75,7 @@ class Floor:
         """The running jobs by team and name."""
         self.entitled: dict[str, Entitlement] = {}
         self.ages: dict[str, list[int]] = {}
-        """For each team, since when it has had each of its jobs' GPUs at the beginning of the moment, the oldest first.
-        """
+        """By team, since when it has had each job's GPUs as the moment began, the oldest first."""
         self.pinned: set[str] = set()
         """Jobs that a claim has started in this round."""
         self.known: dict[tuple[Claim, bool, bool], tuple[list[StoryJob], dict[str, Beyond]]] = {}

@@ -21,9 +21,7 @@ MOST_TEAMS_AT_WORK = 100
 
 
 def work_under(snapshot: Snapshot, busy: Mapping[str, int]) -> tuple[TeamWork, ...]:
-    """Return the work of teams that give GPUs in use, where jobs are known by name and have classes. `busy`: GPUs by
-    leaf.
-    """
+    """Return the work of teams with `busy` GPUs, by leaf, to give, where jobs are known by name and have classes."""
     of = {work.team: work for work in snapshot.work if work.on is RunsOn.QUOTA and work.has_classes}
     under = (of[team] for team, gpus in sorted(busy.items()) if team in of and 0 < gpus <= of[team].gpus)
     return tuple(islice(under, MOST_TEAMS_AT_WORK))
@@ -36,9 +34,7 @@ def work_short(works: Iterable[TeamWork], short: Collection[str]) -> tuple[TeamW
 
 
 def cut_of_work(plan: Plan | None, team: str) -> str:
-    """Return a sentence that says which jobs of the team yield first to the plan's cut; empty where unknown, or nothing
-    is in use.
-    """
+    """Return a sentence on the team's jobs that yield first to the plan's cut; empty: unknown, or nothing in use."""
     busy = [] if plan is None else [cut for cut in busy_cuts(plan) if cut.team == team]
     return busy[0].cut_text(team) if busy else ""
 
@@ -103,9 +99,7 @@ def beyond_of_work(works: Iterable[TeamWork], team: str, quota: int | None) -> s
 
 
 def advice(snapshot: Snapshot, policy: Policy) -> str:
-    """Return advice for teams whose running jobs are all of one class beside a protected block; empty where there is
-    none.
-    """
+    """Return advice for teams whose running jobs are all of one class beside a protected block; empty: none."""
     alike = [*_teams_of_one_class(snapshot, policy)]
     if not alike:
         return ""

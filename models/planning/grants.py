@@ -70,9 +70,7 @@ class Room(Model):
 
 
 def raises(tree: QuotaTree, values: Mapping[str, int], team: str, gpus: int) -> dict[str, int]:
-    """Return by how much each quota must rise so that the team's, and what the tree really promises it, rises by
-    `gpus`.
-    """
+    """Return how much each quota must rise so that the team's, and its part of the tree's promise, rises by `gpus`."""
     assigned = tree.assigned_of(values)
     by_team = {team: gpus}
     for parent in tree.ancestors(team):

@@ -93,9 +93,7 @@ class Plan(Model):
     hash_rule: Literal[1, 2] = 1
     """The rule by which its hash is made; histories hold plans and approvals from before there was a choice."""
     phantom_since: Since | None = None
-    """The time since which the phantom GPUs have had no healthy GPU behind them, with these quotas; None: not asked
-    for, or unknown.
-    """
+    """The time since which the phantom GPUs have had no healthy one behind; None: not asked for, or unknown."""
     work: tuple[TeamWork, ...] = Field(default=(), exclude_if=lambda work: not work)
     """The jobs of teams that give GPUs in use, by class, the first to yield first, where that is known."""
     advice: str = Field(default="", exclude_if=lambda advice: not advice)
@@ -159,9 +157,7 @@ class Plan(Model):
 
     @property
     def place(self) -> tuple[bool, int, Fraction, str]:
-        """The key that sorts the clusters of a fleet: by wave, then the largest headroom; those that no plan mends come
-        last.
-        """
+        """The key that sorts a fleet: by wave, then the largest headroom; clusters that no plan mends come last."""
         return bool(self.why_last), 0 if self.why_last else self.wave.depth, -self.headroom, self.cluster
 
     @property

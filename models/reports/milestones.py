@@ -146,9 +146,7 @@ class MilestoneStanding(Model):
 def standings(
     plan: Milestones, measured: Mapping[str, int | None], at: datetime, read_at: Mapping[str, datetime] | None = None
 ) -> tuple[MilestoneStanding, ...]:
-    """Return the state of each milestone. `measured`: the number of each measure that Backstop counts itself;
-    `read_at`: its time.
-    """
+    """Return the state of each milestone. `measured`: numbers that Backstop counts itself; `read_at`: their times."""
     all_standings = []
     for planned in plan.planned:
         measure = planned.milestone.measure

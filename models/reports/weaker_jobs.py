@@ -106,9 +106,7 @@ def _all_placed(snapshot: Snapshot, held: Mapping[str, int], running: Sequence[J
 
 
 def _fewest(ordered: Sequence[Job], fits: Callable[[Sequence[Job]], bool]) -> list[Job]:
-    """Return the shortest beginning of the list that suffices, less the jobs that it does not need: the more yield, the
-    more fits.
-    """
+    """Return the shortest beginning that suffices, less the jobs that it can spare: the more yield, the more fits."""
     low, high = 1, len(ordered)
     while low < high:
         middle = (low + high) // 2

@@ -357,9 +357,7 @@ class Span(Model):
 
 
 def spans(passages: Sequence[Passage], until: datetime) -> list[tuple[Passage, Move | None, Span, Span | None]]:
-    """Return for each cluster its first rollout that wrote, its last move to monitored, and the periods before and
-    after.
-    """
+    """Return by cluster its first rollout that wrote, its last move to monitored, and the periods before and after."""
     by_cluster: dict[str, list[Passage]] = {}
     for passage in passages:
         if passage.wrote_at is not None and passage.wrote_at <= until:

@@ -107,9 +107,7 @@ class TeamWhy(Model):
     barred: Words = ""
     """The namespace that asks and may not target the quota; nothing could start here in quota."""
     apart_gpus: GpuCount | None = None
-    """The part of the gap that would start beside its own running jobs if all other causes were gone, and what is not
-    installed; None: an older build.
-    """
+    """The part of the gap beside its own jobs: uninstalled, or startable without other causes; None: old build."""
 
     @property
     def short_gpus(self) -> int:
