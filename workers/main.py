@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 import pydantic
 import scipy.sparse.csgraph  # noqa: F401 - as models.planning.block_program: a workflow task must not wait for imports
 from temporalio.client import Client
-from temporalio.common import WorkerDeploymentVersion, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import WorkerDeploymentVersion
 from temporalio.service import RPCError
 from temporalio.worker import Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
@@ -55,6 +55,7 @@ from activities.tickets.admission import Admission, short_by
 from activities.tickets.warrants import KeysOf, Warrants
 from activities.watch.health_watch import WatchActivities
 from activities.watch.tallies import Tallier
+from activities.workflow_starts import start_unless_running
 from client import telemetry
 from client.connection import connect, find_target
 from client.doctor import watches
@@ -365,16 +366,9 @@ async def ensure_watch(client: Client, interval_seconds: float, shards: int = 1,
     """Start the shared watch, in as many shards, once, however many workers ask; end other divisions."""
     wanted = _watches(interval_seconds, shards, tally_seconds)
     part = "" if shards == 1 else f", one of {shards} parts"
+    summary = f"reads all clusters' health in one call, signals rollouts on edges{part}"
     for watch in wanted:
-        await client.start_workflow(
-            WATCH_WORKFLOW,
-            watch,
-            id=watch.watch_id,
-            task_queue=TASK_QUEUE,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            static_summary=f"reads all clusters' health in one call, signals rollouts on edges{part}",
-        )
+        await start_unless_running(client, WATCH_WORKFLOW, watch, watch.watch_id, summary)
     for other in await watches(client) - {watch.watch_id for watch in wanted}:
         with contextlib.suppress(RPCError):  # it has ended meanwhile
             await client.get_workflow_handle(other).terminate(f"the clusters are watched in {shards} shards now")

@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from temporalio import activity
-from temporalio.client import Client, WithStartWorkflowOperation, WorkflowUpdateFailedError
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
@@ -21,6 +20,7 @@ from activities.ports.ports import CalendarPort, HealthPort, QuotaPort, Registry
 from activities.ports.warrants import Drawn
 from activities.rollout.clusters import HISTORY_FRESH, ClusterActivities
 from activities.tickets.warrants import Warrants
+from activities.workflow_starts import launch_rollout
 from models.audit_chain import AuditEntry
 from models.cluster.fleet_file import merged_policy
 from models.errors import BackstopError, Refusal, Unavailable
@@ -44,10 +44,10 @@ from models.fleet.order import pick, plan_hash, prospect_of, take_prospects, unp
 from models.fleet.pace_changes import budget_of
 from models.planning.plan import Envelope, Plan, envelope_of, make_plan
 from models.rollout.commands import CommandRequest
-from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput
+from models.rollout.messages import CommandAnswer, LaunchRequest
 from models.rollout.stages import Command, Stage
 from models.rollout.stuck import LAUNCH
-from models.temporal_names import LAUNCHED_UPDATE, ROLLOUT_WORKFLOW, TASK_QUEUE, rollout_workflow_id
+from models.temporal_names import rollout_workflow_id
 
 _FRESH = timedelta(minutes=10)
 """A plan that uses usage is made anew after this long: usage has no version to compare."""
@@ -180,34 +180,21 @@ class FleetActivities:
             return error.message  # the others of the batch start
         except BackstopError as error:
             raise ApplicationError(f"{entrant.cluster}: {error}", type=type(error).__name__) from error
-        start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
-            ROLLOUT_WORKFLOW,
-            RolloutInput(
-                launch=LaunchRequest(
-                    cluster=entrant.cluster,
-                    rollout=entrant.rollout,
-                    owner=launch.owner,
-                    actor=launch.actor or launch.owner,
-                    reason=launch.reason,
-                    shadow=launch.shadow,
-                    policy=policy,
-                    fleet=launch.fleet,
-                    approved_by=request.approved_by,
-                )
-            ),
-            id=rollout_workflow_id(entrant.cluster),
-            task_queue=TASK_QUEUE,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            static_summary=f"{entrant.cluster}, owner {launch.owner}, of fleet rollout {launch.fleet}",
+        member = LaunchRequest(
+            cluster=entrant.cluster,
+            rollout=entrant.rollout,
+            owner=launch.owner,
+            actor=launch.actor or launch.owner,
+            reason=launch.reason,
+            shadow=launch.shadow,
+            policy=policy,
+            fleet=launch.fleet,
+            approved_by=request.approved_by,
         )
+        summary = f"{entrant.cluster}, owner {launch.owner}, of fleet rollout {launch.fleet}"
         try:
-            answer: LaunchAnswer = await asyncio.wait_for(
-                self._client.execute_update_with_start_workflow(
-                    LAUNCHED_UPDATE, start_workflow_operation=start, result_type=LaunchAnswer, rpc_timeout=_PATIENCE
-                ),
-                _PATIENCE.total_seconds(),
-            )
+            launching = launch_rollout(self._client, member, summary, _PATIENCE)
+            answer = await asyncio.wait_for(launching, _PATIENCE.total_seconds())
         except (RPCError, TimeoutError, WorkflowUpdateFailedError, WorkflowAlreadyStartedError) as error:
             raise ApplicationError(f"{entrant.cluster}: {error}", type=Unavailable.__name__) from error
         if answer.rollout != entrant.rollout:

@@ -10,13 +10,13 @@ import asyncio
 
 from temporalio import activity
 from temporalio.client import Client
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError
 
 from activities.ports.notices import OutboxPort
+from activities.workflow_starts import start_unless_running
 from models.errors import BackstopError
 from models.notice_digests import MailPace
-from models.temporal_names import ROUND_WORKFLOW, TASK_QUEUE, RoundInput, round_workflow_id
+from models.temporal_names import ROUND_WORKFLOW, RoundInput, round_workflow_id
 
 
 class Rounds:
@@ -29,15 +29,9 @@ class Rounds:
         """Start a round for every audience with a due notice. Log every error: the watch goes on."""
         try:
             for audience in await asyncio.to_thread(self._outbox.audiences_due, self._pace):
-                await self._client.start_workflow(
-                    ROUND_WORKFLOW,
-                    RoundInput(audience=audience),
-                    id=round_workflow_id(audience),
-                    task_queue=TASK_QUEUE,
-                    id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-                    static_summary=f"tells {audience} what is due",
-                )
+                argument, workflow_id = RoundInput(audience=audience), round_workflow_id(audience)
+                summary = f"tells {audience} what is due"
+                await start_unless_running(self._client, ROUND_WORKFLOW, argument, workflow_id, summary)
         except (BackstopError, RPCError) as error:
             activity.logger.warning("notices that are due could not be sent: %s", error)
         except Exception:

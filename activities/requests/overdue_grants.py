@@ -12,14 +12,14 @@ from datetime import datetime
 
 from temporalio import activity
 from temporalio.client import Client
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError
 
 from activities.ports.ports import RequestsPort
+from activities.workflow_starts import start_unless_running
 from models.errors import BackstopError
 from models.requests.messages import RequestInput
 from models.requests.state import RequestState
-from models.temporal_names import REQUEST_WORKFLOW, TASK_QUEUE, request_workflow_id
+from models.temporal_names import REQUEST_WORKFLOW, request_workflow_id
 
 EVERY_SECONDS = 60.0
 
@@ -44,12 +44,6 @@ class Sweeper:
             activity.logger.warning("overdue grants could not be looked for: %s", error)
 
     async def _care_for(self, request: RequestState) -> None:
-        await self._client.start_workflow(
-            REQUEST_WORKFLOW,
-            RequestInput(ask=request.ask, state=request),
-            id=request_workflow_id(request.ask.request),
-            task_queue=TASK_QUEUE,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            static_summary=f"gives back what is overdue: {request.wanted_text}",
-        )
+        argument, workflow_id = RequestInput(ask=request.ask, state=request), request_workflow_id(request.ask.request)
+        summary = f"gives back what is overdue: {request.wanted_text}"
+        await start_unless_running(self._client, REQUEST_WORKFLOW, argument, workflow_id, summary)

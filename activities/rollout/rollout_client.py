@@ -10,27 +10,23 @@ from typing import Any, TypeVar
 
 from temporalio.client import (
     Client,
-    WithStartWorkflowOperation,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.workflow_starts import launch_rollout
 from models.errors import Unavailable
 from models.planning.grants import Granted, GrantOrder, GrantOutcome
 from models.rollout.commands import CommandRequest
-from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput
+from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest
 from models.rollout.stages import Command
 from models.rollout.status_models import RolloutStatus
 from models.temporal_names import (
     GRANT_UPDATE,
-    LAUNCHED_UPDATE,
-    ROLLOUT_WORKFLOW,
     STATUS_QUERY,
-    TASK_QUEUE,
     rollout_workflow_id,
 )
 
@@ -63,24 +59,10 @@ class TemporalRollouts:
 
     def launch(self, request: LaunchRequest) -> LaunchAnswer:
         try:
-            return self._answer(self._launched(request))
+            summary = f"{request.cluster}, owner {request.owner}: {request.reason}"[:200]
+            return self._answer(launch_rollout(self._client, request, summary, _PATIENCE))
         except (WorkflowUpdateFailedError, WorkflowAlreadyStartedError) as error:
             raise Unavailable(f"{request.cluster}: {error}") from error
-
-    async def _launched(self, request: LaunchRequest) -> LaunchAnswer:
-        start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
-            ROLLOUT_WORKFLOW,
-            RolloutInput(launch=request),
-            id=rollout_workflow_id(request.cluster),
-            task_queue=TASK_QUEUE,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            static_summary=f"{request.cluster}, owner {request.owner}: {request.reason}"[:200],
-        )
-        answer: LaunchAnswer = await self._client.execute_update_with_start_workflow(
-            LAUNCHED_UPDATE, start_workflow_operation=start, result_type=LaunchAnswer, rpc_timeout=_PATIENCE
-        )
-        return answer
 
     def command(self, cluster: str, command: Command, request: CommandRequest) -> str:
         try:
