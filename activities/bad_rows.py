@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from activities.ports.ports import ByCluster, ClustersPort
 from models.base import in_one_sentence
-from models.errors import BackstopError, Refusal, Unavailable
+from models.errors import BackstopError, NoSuchCluster, Refusal, Unavailable
 
 _Row = TypeVar("_Row")
 _T = TypeVar("_T")
@@ -61,6 +61,14 @@ def one_of(answers: ByCluster[_T], cluster: str) -> _T | None:
     if cluster in answers.senseless:
         raise Refusal(answers.senseless[cluster])
     return answers.get(cluster)
+
+
+def answer_for(answers: ByCluster[_T], cluster: str) -> _T:
+    """Return the cluster's own answer. Errors: Refusal if it is unknown, or its rows make no sense."""
+    answer = one_of(answers, cluster)
+    if answer is None:
+        raise NoSuchCluster(cluster)
+    return answer
 
 
 def its_own_trouble(error: BackstopError, ledger: ClustersPort) -> None:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from activities.bad_rows import making_sense, one_of
+from activities.bad_rows import answer_for, making_sense, one_of
 from activities.ports.ports import (
     ByCluster,
     CalendarPort,
@@ -111,7 +111,7 @@ class ManyLooks:
     def _read(self, new: ByCluster[QuotaReading], cluster: str) -> QuotaReading:
         """Return the cluster's reading among those read at once, or read it alone. Errors: Refusal."""
         there = cluster in new or cluster in new.senseless
-        return _known(new, cluster) if there else self._quotas.read(cluster)
+        return answer_for(new, cluster) if there else self._quotas.read(cluster)
 
     def believed_samples(self, clusters: Sequence[str], now: datetime) -> ByCluster[HealthSample]:
         """Return the believed health of each: the earlier sample if its source is in doubt.
@@ -164,7 +164,7 @@ class ManyLooks:
             try:
                 with making_sense(cluster, "its quotas"):
                     sample = truthful(one_of(samples, cluster), now)
-                    reading, own = _known(readings, cluster), _known(facts, cluster)
+                    reading, own = answer_for(readings, cluster), answer_for(facts, cluster)
                     used, run = usage.get(cluster, {}), jobs.get(cluster, ())
                     answer[cluster] = tell(Evidence(reading, sample, used, now, run), own)
             except Refusal as error:
@@ -202,7 +202,7 @@ class ManyLooks:
         for cluster in here:
             try:
                 if cluster in seen:
-                    answers.append(self._why_of(seen[cluster], _known(facts, cluster), question, histories))
+                    answers.append(self._why_of(seen[cluster], answer_for(facts, cluster), question, histories))
             except Refusal as error:
                 unanswered[cluster] = error.message
         return WhyAnswers(teams=tuple(answers), unanswered=dict(sorted(unanswered.items())))
@@ -257,14 +257,6 @@ class _Lazily:
         if self._told is None:
             self._told = self._ask()
         return self._told
-
-
-def _known(answers: ByCluster[_T], cluster: str) -> _T:
-    """Return the cluster's answer. Errors: Refusal if it is unknown or makes no sense."""
-    one = one_of(answers, cluster)
-    if one is None:
-        raise NoSuchCluster(cluster)
-    return one
 
 
 def _islands(sample: HealthSample | None) -> object:

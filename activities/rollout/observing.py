@@ -110,15 +110,8 @@ def observe_from(
     )
     if timely is None or not timely.islands:
         return bare
-    quotas = tuple(p.but(gpus=values.get(p.team, p.gpus)).as_quota() for p in reading.quotas)
-    tested = Snapshot(
-        cluster=request.cluster,
-        gpus_per_node=request.gpus_per_node,
-        islands=islands_for(quotas, timely),
-        quotas=quotas,
-        generation=reading.generation,
-    )
-    present = tested.with_values({p.team: p.as_quota().gpus for p in reading.quotas})
+    as_tested = reading.but(quotas=tuple(p.but(gpus=values.get(p.team, p.gpus)) for p in reading.quotas))
+    tested, present = (as_it_stands(each, request.gpus_per_node, timely) for each in (as_tested, reading))
     return bare.but(
         health=timely.but(fault=""),
         **_tested(tested, windows, evidence),

@@ -16,11 +16,11 @@ import hashlib
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from temporalio import activity
 from temporalio.client import Client
@@ -103,9 +103,7 @@ class WatchActivities:
         self._again: dict[str, dict[str, float]] = {}
         """The times, on the loop's clock, when pushed clusters are to be looked at once more, by watch."""
         self._rounds = rounds
-        self._going_round: asyncio.Task[None] | None = None
         self._sweeper = sweeper
-        self._sweeping: asyncio.Task[None] | None = None
         self._client = client
         self._quotas = quotas
         self._health = health
@@ -113,7 +111,8 @@ class WatchActivities:
         self._rollouts = rollouts
         self._doubts = doubts
         self._tallier = tallier
-        self._tallying: asyncio.Task[None] | None = None
+        self._beside: dict[str, asyncio.Task[None]] = {}
+        """Work that was begun beside the looks, by its name."""
         self._marks: dict[str, dict[str, Judged]] = {}
         """The marks of the last look, by watch; lost with the process, which costs one reading of every cluster."""
         self._turns: dict[str, str] = {}
@@ -138,9 +137,8 @@ class WatchActivities:
             except BackstopError as error:
                 activity.logger.warning("the watch could not look: %s", error.message)
             activity.heartbeat(cursor_of(cursor))
-            self._tally(request)
-            self._sweep(request)
-            self._go_round(request)
+            if not request.shard:  # one of the shards works for all
+                self._work_beside(request)
             cursor = await self._until_next(request, cursor)
         return cursor_of(cursor)
 
@@ -182,23 +180,19 @@ class WatchActivities:
             meters.record_push(max(0.0, (self._now() - at).total_seconds()))
         return cursor
 
-    def _tally(self, request: WatchInput) -> None:
-        """Begin a portion of the tallies beside the next look: a ledger that is busy must not hold up an edge."""
-        busy = self._tallying is not None and not self._tallying.done()
-        if self._tallier is None or request.shard or busy:  # one of the shards tallies for all
-            return
-        every = timedelta(seconds=request.tally_seconds)
-        self._tallying = asyncio.create_task(self._go_on(self._tallier, every))
+    def _work_beside(self, request: WatchInput) -> None:
+        """Begin some work beside the next look: a ledger that is busy must not hold up an edge."""
+        if self._tallier is not None:
+            self._begin("tallies", partial(self._go_on, self._tallier, timedelta(seconds=request.tally_seconds)))
+        if self._sweeper is not None:
+            self._begin("grants", partial(self._sweeper.go_on, self._now()))
+        if self._rounds is not None:
+            self._begin("notices", self._rounds.go_on)
 
-    def _sweep(self, request: WatchInput) -> None:
-        busy = self._sweeping is not None and not self._sweeping.done()
-        if self._sweeper is not None and not request.shard and not busy:
-            self._sweeping = asyncio.create_task(self._sweeper.go_on(self._now()))
-
-    def _go_round(self, request: WatchInput) -> None:
-        busy = self._going_round is not None and not self._going_round.done()
-        if self._rounds is not None and not request.shard and not busy:
-            self._going_round = asyncio.create_task(self._rounds.go_on())
+    def _begin(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = self._beside.get(name)
+        if task is None or task.done():
+            self._beside[name] = asyncio.create_task(work())
 
     async def _go_on(self, tallier: Tallier, every: timedelta) -> None:
         """Tally, and log every error: the watch goes on."""

@@ -178,31 +178,31 @@ class LedgerFleetFile(LedgerPart):
 
     def remove_cluster(self, cluster: str, by: Signature, *, dry_run: bool) -> Departure:
         with self._database.reading() if dry_run else self._database.begin() as session:
-            if dry_run or (before := _before(session, by.key)) is None:
-                answer, was = _about(session, cluster, self._database.now())
-                if dry_run:
-                    return answer
-                data = {"command": "remove_cluster", "cluster": was}
-                _sign(session, by, answer, {cluster: f"removed: {answer.summary}"}, data)
-                remove_rows(session, cluster)
-                return answer.but(done=True)
-            return before
+            if not dry_run and (before := _before(session, by.key)) is not None:
+                return before
+            answer, was = _about(session, cluster, self._database.now())
+            if dry_run:
+                return answer
+            data = {"command": "remove_cluster", "cluster": was}
+            _sign(session, by, answer, {cluster: f"removed: {answer.summary}"}, data)
+            remove_rows(session, cluster)
+            return answer.but(done=True)
 
     def rename_cluster(self, cluster: str, name: str, by: Signature, *, dry_run: bool) -> Departure:
         with self._database.reading() if dry_run else self._database.begin() as session:
-            if dry_run or (before := _before(session, by.key)) is None:
-                answer, _ = _about(session, cluster, self._database.now(), renamed=True)
-                refuse_taken(session, name)
-                if dry_run:
-                    return answer
-                sentences = {
-                    cluster: f"renamed to {name}: what comes after stands there",
-                    name: f"renamed from {cluster}: what was before stands there",
-                }
-                _sign(session, by, answer, sentences, {"command": "rename_cluster", "from": cluster, "to": name})
-                rename_rows(session, cluster, name)
-                return answer.but(done=True)
-            return before
+            if not dry_run and (before := _before(session, by.key)) is not None:
+                return before
+            answer, _ = _about(session, cluster, self._database.now(), renamed=True)
+            refuse_taken(session, name)
+            if dry_run:
+                return answer
+            sentences = {
+                cluster: f"renamed to {name}: what comes after stands there",
+                name: f"renamed from {cluster}: what was before stands there",
+            }
+            _sign(session, by, answer, sentences, {"command": "rename_cluster", "from": cluster, "to": name})
+            rename_rows(session, cluster, name)
+            return answer.but(done=True)
 
 
 def _about(session: Session, cluster: str, now: datetime, *, renamed: bool = False) -> tuple[Departure, dict[str, Any]]:

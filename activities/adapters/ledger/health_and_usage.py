@@ -216,25 +216,26 @@ def latest_health(session: Session, clusters: Sequence[str], now: datetime) -> B
     return build_each("its health", by_cluster, lambda c, islands: _sample(c, list(islands), latest))
 
 
+def last_sample_at(sample: type[HealthRow], *which: Any) -> Any:
+    """Return a subquery of the time of an island's last such sample. `sample`: an alias of the samples."""
+    of_island = (col(sample.cluster) == IslandRow.cluster, col(sample.island) == IslandRow.name)
+    return sa.select(sa.func.max(sample.at)).where(*of_island, *which).correlate(IslandRow).scalar_subquery()
+
+
 @cache
 def _latest_samples() -> sa.Select[Any]:
     """Built once: this query is run most, and building it takes longer than running it."""
     newest = aliased(HealthRow)
-    of_island = (
-        sa.select(sa.func.max(newest.at))
-        .where(col(newest.cluster) == IslandRow.cluster, col(newest.island) == IslandRow.name)
-        .correlate(IslandRow)
-    )
     # Only an import changes T: a sample beyond it is wrong (ADR 0029).
     fits = col(newest.healthy_gpus) <= col(IslandRow.total_gpus)
-    latest_at = of_island.where(col(newest.at) <= sa.bindparam("latest"), fits).scalar_subquery()
+    latest_at = last_sample_at(newest, col(newest.at) <= sa.bindparam("latest"), fits)
     names = ("cluster", "island", "at", "healthy_gpus", "block_gpus")
     # From the islands: one step into the samples' index for each, however long the history.
     return (
         sa.select(
             *(getattr(HealthRow, name) for name in names),
             col(IslandRow.total_gpus),
-            of_island.scalar_subquery().label("newest"),
+            last_sample_at(newest).label("newest"),
         )
         .select_from(IslandRow)
         .join(
@@ -254,18 +255,8 @@ def _latest_samples() -> sa.Select[Any]:
 @cache
 def _least() -> sa.Select[Any]:
     """A sample holds until the next one, so the last one before `since` counts too."""
-    earlier = aliased(HealthRow)
-    stood = (
-        sa.select(sa.func.max(earlier.at))
-        .where(
-            col(earlier.cluster) == IslandRow.cluster,
-            col(earlier.island) == IslandRow.name,
-            col(earlier.at) <= sa.bindparam("since"),
-        )
-        .correlate(IslandRow)
-        .scalar_subquery()
-    )
-    at = col(HealthRow.at)
+    earlier, at = aliased(HealthRow), col(HealthRow.at)
+    stood = last_sample_at(earlier, col(earlier.at) <= sa.bindparam("since"))
     columns: list[Any] = [col(IslandRow.name), sa.func.min(HealthRow.healthy_gpus).label("healthy")]
     return (
         sa.select(*columns)

@@ -25,7 +25,7 @@ from activities.adapters.ledger.bulk import is_among, store
 from activities.adapters.ledger.cluster_settings import contacts_in, facts_of
 from activities.adapters.ledger.health_and_usage import latest_health
 from activities.adapters.ledger.quotas import locked_cluster
-from activities.bad_rows import build_each, making_sense, one_of, those_that_do
+from activities.bad_rows import answer_for, build_each, making_sense, those_that_do
 from activities.ports.ports import ByCluster, OpenRollout
 from models.audit_chain import AuditEntry
 from models.cluster.readings import LimitMode
@@ -65,11 +65,8 @@ class LedgerRegistry(LedgerArchive):
 
     def facts(self, cluster: str) -> ClusterFacts:
         with self._database.reading() as session:
-            answer = facts_of(session, [cluster])
-            one = one_of(answer, cluster)
-            if one is None:
-                raise NoSuchCluster(cluster)
-            return one.but(contacts=contacts_in(session, cluster))
+            facts = answer_for(facts_of(session, [cluster]), cluster)
+            return facts.but(contacts=contacts_in(session, cluster))
 
     def facts_of(self, clusters: Sequence[str]) -> ByCluster[ClusterFacts]:
         with self._database.reading() as session:

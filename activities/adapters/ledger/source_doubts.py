@@ -25,7 +25,7 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.bulk import is_among, store
 from activities.adapters.ledger.calendar import windows_of
 from activities.adapters.ledger.database import LedgerPart, one_at_a_time
-from activities.adapters.ledger.health_and_usage import latest_health
+from activities.adapters.ledger.health_and_usage import last_sample_at, latest_health
 from activities.adapters.ledger.scheduler_mirror import sources_of
 from models.base import HOUR
 from models.cluster.island import Island
@@ -364,17 +364,8 @@ def _nodes() -> sa.Select[str, int]:
 @cache
 def _of_the_hour() -> sa.Select[Any]:
     earlier = aliased(HealthRow)
-    stood = (
-        sa.select(sa.func.max(earlier.at))
-        .where(
-            col(earlier.cluster) == IslandRow.cluster,
-            col(earlier.island) == IslandRow.name,
-            col(earlier.at) <= sa.bindparam("since"),
-            col(earlier.healthy_gpus) <= IslandRow.total_gpus,
-        )
-        .correlate(IslandRow)
-        .scalar_subquery()
-    )
+    fits = col(earlier.healthy_gpus) <= IslandRow.total_gpus
+    stood = last_sample_at(earlier, col(earlier.at) <= sa.bindparam("since"), fits)
     names = ("at", "healthy_gpus", "block_gpus", "source")
     columns: list[Any] = [col(IslandRow.cluster), col(IslandRow.name), col(IslandRow.total_gpus)]
     return (

@@ -174,23 +174,10 @@ def _row(warrant: Warrant) -> WarrantRow:
 
 
 def _of(row: WarrantRow) -> Warrant:
-    return Warrant(
-        nonce=row.nonce,
-        command=row.command,
-        workflow=row.workflow,
-        subject=row.subject,
-        update_id=row.update_id,
-        attempt=row.attempt,
-        plan_hash=row.plan_hash,
-        policy_hash=row.policy_hash,
-        generation=row.generation,
-        principal=Principal.model_validate_json(row.principal),
-        ticket=row.ticket,
-        message=json.loads(row.message),
-        content=json.loads(row.content),
-        content_sha256=row.content_sha256,
-        inherits=row.inherits or "",
-        admitted_at=row.admitted_at,
-        voided_at=row.voided_at,
-        voided_by=row.voided_by,
-    )
+    fields = row.model_dump(exclude={"human"}) | {
+        "principal": Principal.model_validate_json(row.principal),
+        "message": json.loads(row.message),
+        "content": json.loads(row.content),
+        "inherits": row.inherits or "",
+    }
+    return Warrant(**fields)

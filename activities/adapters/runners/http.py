@@ -36,12 +36,7 @@ class HttpRunner:
         """The run's id in the first answer, by key. If forgotten, it is asked for again."""
 
     def start(self, order: RunOrder) -> RunReport:
-        answer, where = self._posted(order)
-        if answer.status == _UNDER_WAY:
-            return RunReport(phase=RunPhase.RUNNING, said=f"{where} is still taking the order in")
-        if 400 <= answer.status < 500 and answer.status not in _AGAIN:
-            raise BadInput(f"{refusal_text(answer, where)}{NOTHING_BEGUN}")
-        return self._report(order, self._taken(order, answer, where), where)
+        return self._by_post(order, starts=True)
 
     def look(self, order: RunOrder) -> RunReport | None:
         if not order.status_url:
@@ -64,15 +59,14 @@ class HttpRunner:
             return report
         return report.but(said=f"{report.said}; {cannot}", endless=True)
 
-    def _posted(self, order: RunOrder) -> tuple[Answered, str]:
+    def _by_post(self, order: RunOrder, *, starts: bool = False) -> RunReport:
         url = url_of(order.url)
-        asked = Asked("POST", url, order.values, _headers(order), most=MOST_ANSWER)
-        return self._web.ask(asked), place_of(url)
-
-    def _by_post(self, order: RunOrder) -> RunReport:
-        answer, where = self._posted(order)
+        answer = self._web.ask(Asked("POST", url, order.values, _headers(order), most=MOST_ANSWER))
+        where = place_of(url)
         if answer.status == _UNDER_WAY:
             return RunReport(phase=RunPhase.RUNNING, said=f"{where} is still taking the order in")
+        if starts and 400 <= answer.status < 500 and answer.status not in _AGAIN:
+            raise BadInput(f"{refusal_text(answer, where)}{NOTHING_BEGUN}")
         return self._report(order, self._taken(order, answer, where), where)
 
     def _by_status(self, order: RunOrder) -> RunReport | None:
