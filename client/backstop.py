@@ -140,11 +140,11 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
         try:
             return await builds(self._client)
         except RPCError as error:
-            raise await self._told(error) from error
+            raise self._translate(error) from error
 
     async def use_build(self, build: str) -> str:
         """Make this build serve; return the one that served before. Errors: BadInput, Refusal, Unavailable."""
         try:
             return await use(self._client, build, self._actor)
         except RPCError as error:
-            raise await self._told(error) from error
+            raise self._translate(error) from error

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import shlex
+from functools import partial
 
-from temporalio.client import WorkflowExecutionStatus
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
 
-from client.lost_rollouts import runs_there, status_there
+from client.lost_rollouts import runs_there
 from client.lost_words import lost_bringup_sentence, stopped_sentence
 from client.questions import Questions
 from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
@@ -27,6 +28,8 @@ from models.bringup.status import BringupStatus
 from models.errors import BackstopError, Refusal
 from models.questions import BringupsOf, GiveUpBringup
 from models.temporal_names import STATUS_QUERY
+
+_KEPT_SECONDS = 10
 
 
 class Bringups(Questions):
@@ -57,7 +60,7 @@ class Bringups(Questions):
             what = f"{command} of the bring-up of {cluster}"
             return await self._update(workflow_id, "bringup", command, order, BringupCommandAnswer, what)
         except UPDATE_FAILED as error:
-            failure = await self._told_of_bringup(error, cluster)
+            failure = await self._explain_bringup(error, cluster)
             if isinstance(failure, Refusal):
                 text = f"{command} of the bring-up"
                 await self._archive_refusal(cluster, text, order.reason, failure.message, order)
@@ -68,7 +71,7 @@ class Bringups(Questions):
         try:
             status, stopped = await self._query(bringup_workflow_id(cluster), STATUS_QUERY, BringupStatus)
         except QUERY_FAILED as error:
-            raise await self._told_of_bringup(error, cluster) from error
+            raise await self._explain_bringup(error, cluster) from error
         if not stopped or status.stage.has_ended:
             return status
         lost = [lost_bringup_sentence(row) for row in await self.ask(BringupsOf()) if row.cluster == cluster]
@@ -83,19 +86,14 @@ class Bringups(Questions):
             raise Refusal(f"Temporal runs the bring-up of {cluster}: `{line}` unmakes what it made")
         return await self.ask(GiveUpBringup(cluster=cluster, reason=reason))
 
-    async def _told_of_bringup(self, error: BaseException, cluster: str) -> BackstopError:
-        if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
-            try:
-                status = await status_there(self._client, bringup_workflow_id(cluster))
-            except RPCError as silence:
-                return await self._told(silence)
-            if status is None:
-                return Refusal(f"{cluster} is not being brought up: enter it with `backstop bringup add`")
-            if status is not WorkflowExecutionStatus.RUNNING:
-                for row in await self.ask(BringupsOf()):
-                    if row.cluster == cluster:
-                        return Refusal(lost_bringup_sentence(row))
-                return Refusal(
-                    f"the bring-up of {cluster} has ended: see `backstop bringup status {shlex.quote(cluster)}`"
-                )
-        return await self._told(error)
+    async def _explain_bringup(self, error: BaseException, cluster: str) -> BackstopError:
+        return await self._explain(error, bringup_workflow_id(cluster), partial(self._bringup_gone, cluster))
+
+    async def _bringup_gone(self, cluster: str, ran: bool) -> BackstopError:
+        with contextlib.suppress(BackstopError, TimeoutError):
+            for row in await asyncio.wait_for(self.ask(BringupsOf()), _KEPT_SECONDS):
+                if row.cluster == cluster:
+                    return Refusal(lost_bringup_sentence(row))
+        if ran:
+            return Refusal(f"the bring-up of {cluster} has ended: see `backstop bringup status {shlex.quote(cluster)}`")
+        return Refusal(f"{cluster} is not being brought up: enter it with `backstop bringup add`")

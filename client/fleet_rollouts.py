@@ -7,7 +7,7 @@ import asyncio
 from temporalio.client import (
     WorkflowExecutionStatus,
 )
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from client.lost_rollouts import runs_there, status_there
 from client.lost_words import ADOPT_FLEET, lost_fleet_sentence, stopped_sentence
@@ -84,7 +84,7 @@ class FleetRollouts(Questions):
             what = f"{command} of the fleet rollout"
             return await self._update(FLEET_ID, "fleet", command, request, FleetCommandAnswer, what)
         except UPDATE_FAILED as error:
-            failure = await self._told_of_fleet(error)
+            failure = await self._explain_fleet(error)
             if isinstance(failure, Refusal):
                 await self._archive_refusal(FLEET, command, request.reason, failure.message, request)
             raise failure from error
@@ -94,7 +94,7 @@ class FleetRollouts(Questions):
         try:
             status, stopped = await self._query(FLEET_ID, FLEET_STATUS_QUERY, FleetStatus)
         except QUERY_FAILED as error:
-            raise await self._told_of_fleet(error) from error
+            raise await self._explain_fleet(error) from error
         if not stopped or status.stage.has_ended:
             return status
         kept = await self.lost_fleet()
@@ -107,7 +107,7 @@ class FleetRollouts(Questions):
         try:
             answer = await self._query_open(FLEET_ID, FLEET_PLAN_QUERY, FleetLaunchAnswer)
         except QUERY_FAILED as error:
-            raise await self._told_of_fleet(error) from error
+            raise await self._explain_fleet(error) from error
         if answer.stage is not FleetStage.PLANNED:
             raise Refusal(f"no plan of the fleet rollout awaits approval: it is {answer.stage}")
         if answer.plan is None:
@@ -120,7 +120,7 @@ class FleetRollouts(Questions):
         try:
             status = await status_there(self._client, FLEET_ID)
         except RPCError as error:
-            raise await self._told(error) from error
+            raise self._translate(error) from error
         if status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.COMPLETED):
             return None
         try:
@@ -136,16 +136,12 @@ class FleetRollouts(Questions):
         except (RPCError, BackstopError):
             return None
 
-    async def _told_of_fleet(self, error: BaseException) -> BackstopError:
-        if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
-            try:
-                status = await status_there(self._client, FLEET_ID)
-            except RPCError as silence:
-                return await self._told(silence)
-            if status is None:
-                why = Refusal("there is no fleet rollout: launch one with `backstop launch --fleet`")
-            else:
-                why = Refusal("the fleet rollout has ended: launch a new one")
-            lost = await self.lost_fleet()
-            return why if lost is None else Refusal(lost_fleet_sentence(lost))
-        return await self._told(error)
+    async def _explain_fleet(self, error: BaseException) -> BackstopError:
+        return await self._explain(error, FLEET_ID, self._fleet_gone)
+
+    async def _fleet_gone(self, ran: bool) -> BackstopError:
+        if (lost := await self.lost_fleet()) is not None:
+            return Refusal(lost_fleet_sentence(lost))
+        if ran:
+            return Refusal("the fleet rollout has ended: launch a new one")
+        return Refusal("there is no fleet rollout: launch one with `backstop launch --fleet`")

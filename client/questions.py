@@ -69,7 +69,7 @@ class Questions(Calls, Composed):
         except (WorkflowFailureError, RPCError) as error:
             if isinstance(error.__cause__, ApplicationError):
                 self.heard.set()  # a worker has answered, by a failure
-            raise await self._told(error) from error
+            raise self._translate(error) from error
         try:
             return question.answers().validate_python(answer.result)
         except ValidationError as error:

@@ -49,7 +49,7 @@ class QuotaRequests(Questions):
             if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
                 state = await self.ask(OneRequest(request=request))
                 raise Refusal(f"request {request} is {state.stage}: {state.said}") from None
-            failure = await self._told(error)
+            failure = self._translate(error)
             if isinstance(failure, Refusal):
                 cluster = (await self.ask(OneRequest(request=request))).ask.cluster
                 await self._archive_refusal(

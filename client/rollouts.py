@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from temporalio.client import (
@@ -106,7 +107,7 @@ class Rollouts(Questions):
             what = f"{command} of {cluster}"
             return await self._update(rollout_workflow_id(cluster), "rollout", command, request, CommandAnswer, what)
         except UPDATE_FAILED as error:
-            failure = await self._failed(error, cluster)
+            failure = await self._explain_rollout(error, cluster)
             if isinstance(failure, Refusal):
                 await self._archive_refusal(cluster, command.value, request.reason, failure.message, request)
             raise failure from error
@@ -157,25 +158,22 @@ class Rollouts(Questions):
                 for row in await self.lost(cluster):
                     raise Refusal(lost_sentence(row)) from None
                 raise Refusal(f"{cluster}: {error}") from None
-            if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
-                for row in await self.lost(cluster):
-                    raise Refusal(lost_sentence(row)) from None
-            raise await self._failed(error, cluster) from error
+            raise await self._explain_rollout(error, cluster) from error
 
-    async def _failed(self, error: BaseException, cluster: str) -> BackstopError:
-        """Return the error in a sentence.
+    async def _explain_rollout(self, error: BaseException, cluster: str) -> BackstopError:
+        return await self._explain(error, rollout_workflow_id(cluster), partial(self._gone, cluster))
 
-        A cluster that the ledger does not have gets its own: no launch would help there.
-        """
-        failure = await self._told(error, cluster)
-        if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND and isinstance(failure, Refusal):
-            try:
-                await asyncio.wait_for(self.ask(FactsOf(cluster=cluster)), OVERVIEW_SECONDS)
-            except BadInput as unknown:
-                return unknown
-            except (BackstopError, TimeoutError):
-                return failure  # whether there is one is not known
-        return failure
+    async def _gone(self, cluster: str, ran: bool) -> BackstopError:
+        """Say why no rollout runs: BadInput for a cluster that the ledger does not have, where no launch would help."""
+        for row in await self.lost(cluster):
+            return Refusal(lost_sentence(row))
+        try:
+            await asyncio.wait_for(self.ask(FactsOf(cluster=cluster)), OVERVIEW_SECONDS)
+        except BadInput as unknown:
+            return unknown
+        except (BackstopError, TimeoutError):
+            pass  # whether the ledger has the cluster is not known
+        return Refusal(f"the rollout of {cluster} has ended; launch a new one" if ran else _never(cluster))
 
     async def rollouts(self) -> list[RolloutSummary]:
         """Return the newest rollout of each cluster, open ones first, then by name."""
@@ -190,7 +188,7 @@ class Rollouts(Questions):
                 if other is None or other.started < summary.started:
                     newest[summary.cluster] = summary
         except RPCError as error:
-            raise await self._told(error) from error
+            raise self._translate(error) from error
         return sorted(newest.values(), key=lambda s: (not s.open, s.cluster))
 
     async def lost(self, cluster: str = "") -> list[Overview]:
@@ -209,7 +207,7 @@ class Rollouts(Questions):
         except (BackstopError, TimeoutError):
             return []
         except RPCError as error:
-            raise await self._told(error) from error
+            raise self._translate(error) from error
 
     async def overview(self) -> list[RolloutSummary]:
         """Return the rollouts, with what each open one needs from a person, where a worker and its ledger answer in
@@ -251,7 +249,7 @@ class Rollouts(Questions):
         try:
             lost = await lost_of(self._client, rows, {s.cluster for s in summaries if s.open})
         except RPCError as error:
-            raise await self._told(error) from error
+            raise self._translate(error) from error
         return [as_summary(row, by_cluster.get(row.cluster)) for row in lost]
 
     async def health_at(self, cluster: str) -> datetime | None:
@@ -292,17 +290,23 @@ class Rollouts(Questions):
                 newest = own, (await self._client.get_workflow_handle(own).describe()).run_id
                 ids += [] if newest in ids else [newest]
             except RPCError as error:
-                if error.status is not RPCStatusCode.NOT_FOUND or not asked:
+                if error.status is not RPCStatusCode.NOT_FOUND:
                     raise
+                if not asked:
+                    raise Refusal(_never(cluster)) from None
             histories = (await self._client.get_workflow_handle(id_, run_id=run).fetch_history() for id_, run in ids)
             records = await audit_of(histories, self._client.data_converter)
         except RPCError as error:
-            raise await self._told(error, cluster) from error
+            raise self._translate(error) from error
         if any(record.data.get(WAITS) for record in records):
             with contextlib.suppress(BackstopError, TimeoutError):
                 rows, _ = await asyncio.wait_for(self.archived(cluster), OVERVIEW_SECONDS)
                 return sent_by_rounds(records, (row.entry for row in rows))
         return sorted(records, key=lambda record: record.at) if asked else records
+
+
+def _never(cluster: str) -> str:
+    return f"there is no rollout of {cluster}: launch one with `{command_line('launch', cluster)}`"
 
 
 def _noted(summary: RolloutSummary, row: Overview | None) -> RolloutSummary:

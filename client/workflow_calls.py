@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shlex
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from temporalio.api.errordetails.v1 import WorkflowNotReadyFailure
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
+    WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
     WorkflowQueryFailedError,
@@ -34,7 +34,7 @@ from client.versions import none_polls
 from models.access.tickets import Signer
 from models.base import Model
 from models.errors import BY_NAME, BackstopError, Refusal, Unavailable
-from models.temporal_names import LAUNCHED_UPDATE, MOVES_ON, TAKE_BACK_SIGNAL, TASK_QUEUE, rollout_workflow_id
+from models.temporal_names import LAUNCHED_UPDATE, MOVES_ON, TAKE_BACK_SIGNAL, TASK_QUEUE
 
 UPDATE_FAILED = (WorkflowUpdateFailedError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError)
 QUERY_FAILED = (WorkflowQueryFailedError, RPCError)
@@ -153,7 +153,7 @@ class Calls:
             except UPDATE_FAILED as error:
                 await _read(start)
                 if not (isinstance(error, RPCError) and _not_taken(error)):
-                    raise await self._told(error) from error
+                    raise self._translate(error) from error
                 answered = await self._said_at_last(workflow_id, update_id, answer)
             self.heard.set()
             return answered
@@ -192,7 +192,7 @@ class Calls:
         except WorkflowFailureError:
             pass
         except RPCError as error:
-            raise await self._told(error) from error
+            raise self._translate(error) from error
 
     async def _said_at_last(self, workflow_id: str, update_id: str, kind: type[_AnswerT]) -> _AnswerT:
         """Return the answer of a run whose first step a busy worker did not end: that step is made anew."""
@@ -208,7 +208,7 @@ class Calls:
         try:
             return await _until_taken(ask)
         except UPDATE_FAILED as error:
-            raise await self._told(error) from error
+            raise self._translate(error) from error
 
     async def _answered_before(self, workflow_id: str, update_id: str, kind: type[_AnswerT]) -> _AnswerT | None:
         """Return what the running workflow answered to the same launch; None where another launch started it."""
@@ -360,7 +360,20 @@ class Calls:
             raise RPCError(_STOPPED, RPCStatusCode.NOT_FOUND, b"")
         return answer
 
-    async def _told(self, error: BaseException, cluster: str = "") -> BackstopError:
+    async def _explain(
+        self, error: BaseException, workflow_id: str, gone: Callable[[bool], Awaitable[BackstopError]]
+    ) -> BackstopError:
+        """Return Temporal's error as ours, or `gone`'s where the workflow does not run. It gets whether it ever ran."""
+        if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
+            try:
+                status = await status_there(self._client, workflow_id)
+            except RPCError as silence:
+                return self._translate(silence)
+            if status is not WorkflowExecutionStatus.RUNNING:
+                return await gone(status is not None)
+        return self._translate(error)
+
+    def _translate(self, error: BaseException) -> BackstopError:
         """Return Temporal's error as ours: one sentence, and what to do next in its type."""
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, ApplicationError):
@@ -368,16 +381,6 @@ class Calls:
         if isinstance(cause, ApplicationError):
             return BY_NAME.get(cause.type or "", Unavailable)(cause.message)
         if isinstance(error, RPCError):
-            if error.status is RPCStatusCode.NOT_FOUND and cluster:
-                try:
-                    status = await status_there(self._client, rollout_workflow_id(cluster))
-                except RPCError as silence:
-                    return await self._told(silence)
-                if status is not None:
-                    return Refusal(f"the rollout of {cluster} has ended; launch a new one")
-                return Refusal(
-                    f"there is no rollout of {cluster}: launch one with `backstop launch {shlex.quote(cluster)}`"
-                )
             if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
                 return Unavailable(_NO_ANSWER)
             return Unavailable(f"Temporal at {self._target.address}: {error.message}")

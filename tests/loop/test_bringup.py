@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,11 +13,15 @@ from temporalio.client import Client, WorkflowFailureError
 from client.backstop import Backstop
 from client.connection import TemporalTarget
 from models.bringup.checks import Colour
+from models.bringup.commands import BringupOrder
 from models.bringup.runs import RunOrder, RunPhase, RunReport
-from models.bringup.stages import BringupStage
-from models.errors import Stuck
-from tests.e2e.bringup_site import PROVISION
+from models.bringup.stages import BringupCommand, BringupStage
+from models.errors import Refusal, Stuck
+from tests.e2e.bringup_site import PROVISION, worker_of
 from tests.e2e.test_bringup import Stage, at, in_production, is_retired, phase
+from tests.e2e.test_bringup_fleet import InLedger
+from tests.e2e.world import Sql, eventually
+from tests.loop.temporal import in_memory
 
 
 @pytest_asyncio.fixture(loop_scope="function")
@@ -153,3 +158,26 @@ async def test_a_cancel_in_temporal_unmakes_what_was_made(stage: Stage) -> None:
         await story.handle.cancel()
         result = await story.handle.result()
         assert (result.stage, result.reason) == ("cancelled", "nothing is left standing")
+
+
+async def test_one_of_which_temporal_has_no_record_is_lost(
+    stage: Stage, sqlite_ledger_url: str, tmp_path: Path
+) -> None:
+    """Temporal's database was replaced by an empty one; the ledger is the same."""
+    stage.site = InLedger()
+    async with stage.worker():
+        story = await stage.story(provision=[{**PROVISION[2], "after": []}])
+        await story.until(phase("nodes", "running"))
+        with contextlib.closing(Sql(sqlite_ledger_url)) as sql:
+            await eventually(lambda: bool(sql.rows("SELECT * FROM bringups")), "the ledger has it")
+        await story.handle.terminate(reason="its database goes")
+    name, empty = story.start.entry.cluster, in_memory()
+    tpm = Backstop(empty, "tpm", TemporalTarget(options={}, embedded=True))
+    lost = f"the bring-up of {name} is open in the ledger .* and Temporal does not run it: nobody drives it; add {name}"
+    async with worker_of(empty, sqlite_ledger_url, tmp_path, InLedger()):
+        with pytest.raises(Refusal, match=lost):
+            await tpm.bringup_status(name)
+        with pytest.raises(Refusal, match=lost):
+            await tpm.bringup_command(name, BringupCommand.HOLD, BringupOrder(actor="tpm", reason="look"))
+        with pytest.raises(Refusal, match=r"^never is not being brought up: enter it with `backstop bringup add`$"):
+            await tpm.bringup_status("never")

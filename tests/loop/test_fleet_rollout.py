@@ -343,8 +343,9 @@ async def test_one_that_was_terminated_awaits_no_approval(world: World) -> None:
     for handle in (world.client.get_workflow_handle(FLEET_ID), world.handle(name)):
         await idle(handle)
         await handle.terminate(reason="an operator's mistake")
-    with pytest.raises(Refusal, match=rf"of {name} is open in the ledger \(planned\) and Temporal does not run it"):
-        await world.tpm.ahead(name)
+    for asked in (world.tpm.ahead(name), world.say(name, Command.PAUSE)):
+        with pytest.raises(Refusal, match=rf"of {name} is open in the ledger \(planned\) and Temporal does not run it"):
+            await asked
     lost = (
         f"fleet rollout {fleet} of 1 cluster is open in the ledger (planned) and Temporal does not run it: "
         "no cluster is started; take it over with `backstop launch --fleet --adopt`"
