@@ -237,17 +237,17 @@ def _answered_many(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
     from cli.output import show, show_json
     from views.words import line, row, table
 
-    taken = [a for _, a in outcomes if not isinstance(a, BackstopError)]
+    taken = [answer for _, answer in outcomes if not isinstance(answer, BackstopError)]
     refused = len(outcomes) - len(taken)
     if as_json:
         show_json(CommandsTaken(answers=tuple(CommandOutcome.of(*outcome) for outcome in outcomes)).as_json())
     else:
         rows = table("CLUSTER", "=STAGE", "~RESULT")
-        for cluster, a in outcomes:
-            if isinstance(a, BackstopError):
-                row(rows, cluster, "refused", a.message, style="red")
+        for cluster, answer in outcomes:
+            if isinstance(answer, BackstopError):
+                row(rows, cluster, "refused", answer.message, style="red")
             else:
-                row(rows, cluster, a.stage, a.said)
+                row(rows, cluster, answer.stage, answer.said)
         sentence = f"{len(taken)} accepted, {refused} refused." if refused else f"{len(taken)} accepted."
         show(rows, line(), line(sentence), *(line(undo) for undo in _undone_together(taken)))
     if refused:

@@ -353,10 +353,10 @@ def histories_check(rollouts: Sequence[Overview], statuses: Mapping[str, Rollout
 def guard_checks(statuses: Mapping[str, RolloutStatus | None]) -> list[Check]:
     """Report rollouts that took over an earlier run's cuts and do not guard them yet; no check where there are none."""
     checks = []
-    for cluster, s in sorted(statuses.items()):
-        if s is not None and s.unguarded:
-            approve = f"{command_line(Command.APPROVE, cluster)} --plan {s.plan_hash}"
-            onward = f"{command_line(Command.PROMOTE, cluster)} --reason '...'" if s.envelope_holds else approve
+    for cluster, status in sorted(statuses.items()):
+        if status is not None and status.unguarded:
+            approve = f"{command_line(Command.APPROVE, cluster)} --plan {status.plan_hash}"
+            onward = f"{command_line(Command.PROMOTE, cluster)} --reason '...'" if status.envelope_holds else approve
             remedy = f"{onward}, or restore the baseline: {command_line(Command.ABORT, cluster)} --reason '...'"
             checks.append(Check(name="guard", ok=False, text=f"{cluster}: {UNGUARDED}", remedy=remedy))
     return checks

@@ -26,7 +26,7 @@ def parts(records: Sequence[Record], series: Sequence[Series], of: int = 0) -> l
         return [none_of(of, "record")]
     hours = {one.cluster: (int((~np.isnan(one.worst)).sum()), len(one.worst)) for one in series}
     shown: list[RenderableType] = []
-    for (cluster, horizon), group in groupby(records, key=lambda r: (r.cluster, r.horizon_weeks)):
+    for (cluster, horizon), group in groupby(records, key=lambda record: (record.cluster, record.horizon_weeks)):
         rows = list(group)
         length_known, whole = hours[cluster]
         unknown = f" and {whole - length_known:,} unknown" if whole > length_known else ""
@@ -39,8 +39,8 @@ def parts(records: Sequence[Record], series: Sequence[Series], of: int = 0) -> l
             )
         )
         grid = table("=POLICY", *(f">{h}" for h in HEADINGS[1:]), least=("CHANGES", "REFUSED"))
-        for r in rows:
-            row(grid, *cells(r))
+        for record in rows:
+            row(grid, *cells(record))
         shown.append(grid)
     notes = (
         "Broken: hours whose worst instant fell below the promise; with several weeks ahead, an hour counts once for "

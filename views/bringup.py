@@ -75,66 +75,68 @@ def board_parts(rows: Sequence[BringupRow], now: datetime, *, of: int) -> list[R
 # --- one of them -------------------------------------------------------------------------------
 
 
-def status_parts(s: BringupStatus, could: Sequence[str] = ()) -> list[RenderableType]:
+def status_parts(status: BringupStatus, could: Sequence[str] = ()) -> list[RenderableType]:
     """Return everything about one bring-up. `could`: who could do what it needs."""
-    since = f" since {moment(s.stage_at)} ({span(s.at - s.stage_at)})"
-    title = line((s.cluster, "bold"), "  ", (s.stage.words, _STYLES.get(s.stage, "")), since)
+    since = f" since {moment(status.stage_at)} ({span(status.at - status.stage_at)})"
+    title = line((status.cluster, "bold"), "  ", (status.stage.words, _STYLES.get(status.stage, "")), since)
     parts: list[RenderableType] = [
         title,
-        *([lost_line(s.lost)] if s.lost else []),
-        FactSheet([(name, line(text)) for name, text in _facts(s, could)]),
+        *([lost_line(status.lost)] if status.lost else []),
+        FactSheet([(name, line(text)) for name, text in _facts(status, could)]),
     ]
-    parts += [Text(), *_graph(s.steps)]
-    if s.undos:
-        parts += [Text(), line("What is unmade:"), *_graph(s.undos)]
-    if s.standing:
+    parts += [Text(), *_graph(status.steps)]
+    if status.undos:
+        parts += [Text(), line("What is unmade:"), *_graph(status.undos)]
+    if status.standing:
         parts += [Text(), line("Left standing:")]
-        parts += [line(f"  {name}: {why}") for name, why in s.standing.items()]
-    if s.checks and (s.stage not in (BringupStage.PLANNED, BringupStage.CANCELLED, BringupStage.RETIRED)):
-        parts += [Text(), *_checks(s.checks)]
+        parts += [line(f"  {name}: {why}") for name, why in status.standing.items()]
+    if status.checks and (status.stage not in (BringupStage.PLANNED, BringupStage.CANCELLED, BringupStage.RETIRED)):
+        parts += [Text(), *_checks(status.checks)]
     return parts
 
 
-def _facts(s: BringupStatus, could: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _facts(status: BringupStatus, could: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield (
         "entered",
-        f"by {s.entered_by} on {moment(s.entered_at)}; owner {s.owner}; recipe {s.recipe} ({s.recipe_hash})",
+        f"by {status.entered_by} on {moment(status.entered_at)}; owner {status.owner}; "
+        f"recipe {status.recipe} ({status.recipe_hash})",
     )
-    yield "ordered", f"{count(s.nodes, 'node')}, {gpus(s.gpus)}"
-    if s.islands:
-        there, well = sum(i.total_gpus for i in s.islands), sum(i.healthy_gpus for i in s.islands)
+    yield "ordered", f"{count(status.nodes, 'node')}, {gpus(status.gpus)}"
+    if status.islands:
+        there, well = sum(i.total_gpus for i in status.islands), sum(i.healthy_gpus for i in status.islands)
         yield (
-            "came" if s.stage.has_ended else "there",
-            f"{gpus(there)} in {count(len(s.islands), 'island')}, {well} healthy",
+            "came" if status.stage.has_ended else "there",
+            f"{gpus(there)} in {count(len(status.islands), 'island')}, {well} healthy",
         )
-    if s.waits_for and not s.stage.has_ended:
-        yield "now", s.waits_for
-    if s.hold is not None:
-        yield "hold", f"by {s.hold.actor} since {moment(s.hold.at)}: {s.hold.reason}"
-    if s.needs:
-        yield "needs", s.needs
+    if status.waits_for and not status.stage.has_ended:
+        yield "now", status.waits_for
+    if status.hold is not None:
+        yield "hold", f"by {status.hold.actor} since {moment(status.hold.at)}: {status.hold.reason}"
+    if status.needs:
+        yield "needs", status.needs
     if could:
         yield "could act", some_of(could, 5)
-    if s.stage is BringupStage.PROVISIONED or s.blocked_from is BringupStage.PROVISIONED:
+    if status.stage is BringupStage.PROVISIONED or status.blocked_from is BringupStage.PROVISIONED:
         until = ""
-        if s.validate_until is not None:
-            until = f"; a person {'is' if s.at < s.validate_until else 'was'} called at {moment(s.validate_until)}"
-        yield "soak", f"{span(s.soaked)} of {span(s.soak)} green together{until}"
-    if s.production is not None:
-        lacks = f"; owed: {_by_team(s.production.owed)}" if s.production.owed else ""
-        quotas = f"first quotas: {_by_team(s.production.granted)}{lacks}"
-        yield "fleet", f"handed over on {moment(s.production.at)}; {quotas}"
-    touches = "2 touches (entry and check-in)" if s.check_ins == 1 else "1 touch (entry)"
-    if s.check_ins > 1:
-        touches = f"{1 + s.check_ins} touches (entry and {s.check_ins} check-ins)"
-    yield "people", f"{touches}, and {count(s.touches, 'action')} beside"
-    if s.lasted:
-        yield "took", ", ".join(f"{stage.words} {span(time)}" for stage, time in s.lasted.items() if time)
-    waited = {whom: time for whom, time in s.waited.items() if time >= timedelta(seconds=1)}
+        if status.validate_until is not None:
+            called = "is" if status.at < status.validate_until else "was"
+            until = f"; a person {called} called at {moment(status.validate_until)}"
+        yield "soak", f"{span(status.soaked)} of {span(status.soak)} green together{until}"
+    if status.production is not None:
+        lacks = f"; owed: {_by_team(status.production.owed)}" if status.production.owed else ""
+        quotas = f"first quotas: {_by_team(status.production.granted)}{lacks}"
+        yield "fleet", f"handed over on {moment(status.production.at)}; {quotas}"
+    touches = "2 touches (entry and check-in)" if status.check_ins == 1 else "1 touch (entry)"
+    if status.check_ins > 1:
+        touches = f"{1 + status.check_ins} touches (entry and {status.check_ins} check-ins)"
+    yield "people", f"{touches}, and {count(status.touches, 'action')} beside"
+    if status.lasted:
+        yield "took", ", ".join(f"{stage.words} {span(time)}" for stage, time in status.lasted.items() if time)
+    waited = {whom: time for whom, time in status.waited.items() if time >= timedelta(seconds=1)}
     if waited:
         yield "waited for", ", ".join(f"{whom} {span(time)}" for whom, time in waited.items())
-    if s.because and s.stage.has_ended:
-        yield "ended", s.because
+    if status.because and status.stage.has_ended:
+        yield "ended", status.because
 
 
 def _by_team(values: dict[str, int]) -> str:
@@ -190,8 +192,10 @@ def step_changes(before: BringupStatus | None, now: BringupStatus) -> list[str]:
     return [] if before is not None and _line_of(before) == _line_of(now) else [text]
 
 
-def _line_of(s: BringupStatus) -> str:
-    steps = [f"{step.name} {step.phase}" for step in (*s.steps, *s.undos) if step.phase is not StepPhase.WAITING]
-    colours = [f"{check.name} {check.colour}" for check in s.checks if check.colour is not Colour.UNKNOWN]
-    needs = [f"needs: {s.needs}"] if s.needs else []
-    return clean("; ".join([s.stage.words, *steps, *colours, *needs]))
+def _line_of(status: BringupStatus) -> str:
+    steps = [
+        f"{step.name} {step.phase}" for step in (*status.steps, *status.undos) if step.phase is not StepPhase.WAITING
+    ]
+    colours = [f"{check.name} {check.colour}" for check in status.checks if check.colour is not Colour.UNKNOWN]
+    needs = [f"needs: {status.needs}"] if status.needs else []
+    return clean("; ".join([status.stage.words, *steps, *colours, *needs]))

@@ -33,9 +33,9 @@ def burndown_parts(
         return [none_of(of, "time")]
     if not points:
         return [line(_nothing(cluster, began, since))]
-    most = max(p.phantom_gpus for p in points)
-    asked = any(p.lacking_gpus is not None for p in points)
-    carried = any(_carried(p) for p in points)
+    most = max(point.phantom_gpus for point in points)
+    asked = any(point.lacking_gpus is not None for point in points)
+    carried = any(_carried(point) for point in points)
     rows = table(
         "=READ AT",
         *(["=OLDEST"] if carried else []),
@@ -47,17 +47,17 @@ def burndown_parts(
         "=PHANTOM GPUS",
         least=("OLDEST", "CLUSTERS", "WAITING", "HEALTHY", "PROMISED"),
     )
-    for p in points:
+    for point in points:
         row(
             rows,
-            f"{p.at:%Y-%m-%d %H:%MZ}",
-            *([f"{p.oldest_at:%m-%d %H:%MZ}" if _carried(p) else None] if carried else []),
-            p.clusters if p.known == p.clusters else f"{p.known} of {p.clusters}",
-            p.promised_gpus if p.known else None,
-            p.healthy_gpus if p.known else None,
-            p.phantom_gpus if p.known else None,
-            *([p.lacking_gpus] if asked else []),
-            "#" * (-(-p.phantom_gpus * _WIDTH // most) if most else 0) if p.known else "unknown",
+            f"{point.at:%Y-%m-%d %H:%MZ}",
+            *([f"{point.oldest_at:%m-%d %H:%MZ}" if _carried(point) else None] if carried else []),
+            point.clusters if point.known == point.clusters else f"{point.known} of {point.clusters}",
+            point.promised_gpus if point.known else None,
+            point.healthy_gpus if point.known else None,
+            point.phantom_gpus if point.known else None,
+            *([point.lacking_gpus] if asked else []),
+            "#" * (-(-point.phantom_gpus * _WIDTH // most) if most else 0) if point.known else "unknown",
         )
     notes = []
     if carried:
@@ -65,16 +65,16 @@ def burndown_parts(
     if arrived:
         came = some_of([f"{a.cluster} ({gpus(a.gpus)}, {moment(a.at)})" for a in arrived], 5)
         notes.append(line(f"New since, by bring-up: {came}."))
-    late = _late_health(max(points, key=lambda p: p.at))
+    late = _late_health(max(points, key=lambda point: point.at))
     if late:
         notes.append(line(late))
-    if any(p.known < p.clusters for p in points):
+    if any(point.known < point.clusters for point in points):
         notes.append(line("Clusters with unknown health are left out of the sums."))
     if asked:
         notes.append(
             line("Waiting: GPUs asked for inside a quota that no healthy GPU could run, as far as it is known.")
         )
-    in_time = sorted(points, key=lambda p: p.at)
+    in_time = sorted(points, key=lambda point: point.at)
     return [line(_sentence(in_time, cluster)), Text(), rows, *([Text(), *notes] if notes else [])]
 
 

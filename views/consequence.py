@@ -75,12 +75,12 @@ def _more(number: int) -> Text:
     return line(f"and {number} more: backstop status CLUSTER")
 
 
-def _unwritten(a: Ahead) -> str:
-    if a.shadow:
+def _unwritten(rollout: Ahead) -> str:
+    if rollout.shadow:
         return "a shadow: no quota was written"
-    if a.undoes:
+    if rollout.undoes:
         return "no quota has another value than before the rollout"
-    if a.undone or a.stage == "rolled_back":
+    if rollout.undone or rollout.stage == "rolled_back":
         return "what it applied is undone already"
     return "nothing has been applied yet"
 

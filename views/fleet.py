@@ -23,75 +23,77 @@ def fleet_parts(clusters: Sequence[ClusterAnswer], of: int = 0) -> list[Renderab
         *("CLUSTER", "MODEL", ">ISLANDS", ">TOTAL", ">HEALTHY", ">QUOTAS", ">PROMISED", "=ROLLOUT"),
         least=("ISLANDS", "QUOTAS", "MODEL"),
     )
-    for c in clusters:
+    for cluster in clusters:
         row(
             rows,
-            c.name,
-            c.gpu_model,
-            len(c.islands),
-            c.total_gpus,
-            c.healthy_gpus,
-            len(c.quotas),
-            c.promised_gpus,
-            c.stage,
-            style="yellow" if c.promised_gpus > c.healthy_gpus else "",
+            cluster.name,
+            cluster.gpu_model,
+            len(cluster.islands),
+            cluster.total_gpus,
+            cluster.healthy_gpus,
+            len(cluster.quotas),
+            cluster.promised_gpus,
+            cluster.stage,
+            style="yellow" if cluster.promised_gpus > cluster.healthy_gpus else "",
         )
     return [rows]
 
 
-def _held(c: ClusterAnswer) -> list[RenderableType]:
+def _held(cluster: ClusterAnswer) -> list[RenderableType]:
     """Say which other system holds the cluster's quotas, and which reports its health."""
     parts: list[RenderableType] = []
-    if c.slurm is not None:
-        of = f"cluster {c.slurm.cluster or c.name}, accounts under {c.slurm.root}"
+    if cluster.slurm is not None:
+        of = f"cluster {cluster.slurm.cluster or cluster.name}, accounts under {cluster.slurm.root}"
         parts.append(line(f"Slurm holds the quotas: {of}."))
-    if c.git is not None:
-        parts.append(line(f"Git holds the quotas: {c.git.path} on {c.git.branch} of {c.git.repository}."))
-    if c.prometheus is not None:
-        parts.append(line(f"Prometheus {c.prometheus.connection} says what is healthy."))
+    if cluster.git is not None:
+        parts.append(
+            line(f"Git holds the quotas: {cluster.git.path} on {cluster.git.branch} of {cluster.git.repository}.")
+        )
+    if cluster.prometheus is not None:
+        parts.append(line(f"Prometheus {cluster.prometheus.connection} says what is healthy."))
     return parts
 
 
-def cluster_parts(c: ClusterAnswer) -> list[RenderableType]:
+def cluster_parts(cluster: ClusterAnswer) -> list[RenderableType]:
     """Return one cluster in full."""
     islands = table("ISLAND", ">TOTAL", ">HEALTHY", ">FOR BLOCKS")
-    for island in c.islands:
+    for island in cluster.islands:
         row(islands, island.name, island.total_gpus, island.healthy_gpus, island.room_for_blocks)
     quotas = table(
         *("TEAM", "PARENT", ">QUOTA", ">SCHEDULED", ">IDLE", ">MINIMUM", "~BLOCKS", "~ISLANDS"),
         least=("MINIMUM", "IDLE"),
     )
-    for q in c.quotas:
+    for quota in cluster.quotas:
         row(
             quotas,
-            q.team,
-            q.parent,
-            q.gpus,
-            q.scheduled_gpus,
-            q.idle_gpus,
-            q.minimum_gpus,
-            " ".join(map(str, q.protected_blocks)) or None,
-            None if q.islands is None else " ".join(q.islands),
+            quota.team,
+            quota.parent,
+            quota.gpus,
+            quota.scheduled_gpus,
+            quota.idle_gpus,
+            quota.minimum_gpus,
+            " ".join(map(str, quota.protected_blocks)) or None,
+            None if quota.islands is None else " ".join(quota.islands),
         )
-    rollout = "no rollout is open" if c.stage is None else f"a rollout is open: {c.stage}"
+    rollout = "no rollout is open" if cluster.stage is None else f"a rollout is open: {cluster.stage}"
     parts: list[RenderableType] = [
         line(
-            (c.name, "bold"),
-            f": {c.gpu_model or 'GPU model not given'}, {gpus_text(c.gpus_per_node)} a node, {rollout}",
+            (cluster.name, "bold"),
+            f": {cluster.gpu_model or 'GPU model not given'}, {gpus_text(cluster.gpus_per_node)} a node, {rollout}",
         ),
         Text(),
         islands,
         Text(),
-        quotas if c.quotas else line("No quotas."),
+        quotas if cluster.quotas else line("No quotas."),
     ]
-    parts += [*_held(c), *gates(c.quotas)]
-    if c.windows:
+    parts += [*_held(cluster), *gates(cluster.quotas)]
+    if cluster.windows:
         windows = table("=WINDOW", "=FROM", "=TO", ">GPUS", "~ISLANDS", "~REASON")
-        for w in c.windows:
-            where = "all" if w.islands is None else " ".join(w.islands)
-            row(windows, w.kind, moment(w.starts), moment(w.ends), w.gpus, where, w.reason)
+        for window in cluster.windows:
+            where = "all" if window.islands is None else " ".join(window.islands)
+            row(windows, window.kind, moment(window.starts), moment(window.ends), window.gpus, where, window.reason)
         parts += [Text(), windows]
-    if c.policy:
-        settings = ", ".join(f"{key}={clean(value)}" for key, value in sorted(c.policy.items()))
+    if cluster.policy:
+        settings = ", ".join(f"{key}={clean(value)}" for key, value in sorted(cluster.policy.items()))
         parts += [Text(), line(f"Own policy: {settings}")]
     return parts

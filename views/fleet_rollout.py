@@ -149,11 +149,11 @@ def wave_name(wave: Wave) -> str:
     return "pilot" if wave is Wave.PILOT else f"{wave.number} {wave}"
 
 
-def abort_parts(s: FleetStatus, *, undo: bool) -> list[RenderableType]:
+def abort_parts(fleet: FleetStatus, *, undo: bool) -> list[RenderableType]:
     """Return the clusters whose rollouts do not end with an abort, and what happens there."""
-    ending = set(s.would_undo if undo else s.would_end)
-    waiting = [m.cluster for m in s.members if not m.rollout and m.state is MemberState.WAITING]
-    others = [m.cluster for m in s.members if m.rollout and m.cluster not in ending and m.stage not in _OVER]
+    ending = set(fleet.would_undo if undo else fleet.would_end)
+    waiting = [m.cluster for m in fleet.members if not m.rollout and m.state is MemberState.WAITING]
+    others = [m.cluster for m in fleet.members if m.rollout and m.cluster not in ending and m.stage not in _OVER]
     parts = [
         line(f"{count(len(waiting), 'cluster')} that {'waits is' if len(waiting) == 1 else 'wait are'} not started.")
     ]
@@ -199,22 +199,22 @@ def unknown_lines(kept: KeptFleet) -> list[RenderableType]:
     return [line(f"- {sentence}") for sentence in kept.unknown]
 
 
-def resume_parts(s: FleetStatus) -> list[RenderableType]:
+def resume_parts(fleet: FleetStatus) -> list[RenderableType]:
     """Return the failures that a resume forgives, and the clusters that it starts again."""
-    failed = [m for m in s.members if m.failed_at is not None and not m.forgiven]
-    waiting = sum(m.state is MemberState.WAITING for m in s.members)
-    holds = [line((f"{hold.id}: ", "yellow"), hold.reason) for hold in s.holds]
+    failed = [m for m in fleet.members if m.failed_at is not None and not m.forgiven]
+    waiting = sum(m.state is MemberState.WAITING for m in fleet.members)
+    holds = [line((f"{hold.id}: ", "yellow"), hold.reason) for hold in fleet.holds]
     lets = f"{count(len(failed), 'failure')} {'counts' if len(failed) == 1 else 'count'} no more"
     goes = f"{count(waiting, 'cluster')} {'waits' if waiting == 1 else 'wait'} to be started, at the pace that stands"
-    return [*holds, Text(), _members(failed, shadow=s.shadow), Text(), line(f"{lets}; {goes}.")]
+    return [*holds, Text(), _members(failed, shadow=fleet.shadow), Text(), line(f"{lets}; {goes}.")]
 
 
-def fleet_line(s: FleetStatus) -> Text:
+def fleet_line(fleet: FleetStatus) -> Text:
     """Return one line, for the overview of all rollouts."""
-    done = sum(w.done for w in s.waves)
-    clusters = sum(w.clusters for w in s.waves)
-    progress = f": {done} of {count(clusters, 'cluster')} monitored; {s.needs or s.waits_for}"
-    return line(("Fleet rollout", "bold"), f" {s.stage}{progress}")
+    done = sum(w.done for w in fleet.waves)
+    clusters = sum(w.clusters for w in fleet.waves)
+    progress = f": {done} of {count(clusters, 'cluster')} monitored; {fleet.needs or fleet.waits_for}"
+    return line(("Fleet rollout", "bold"), f" {fleet.stage}{progress}")
 
 
 def of_interest(
@@ -227,7 +227,7 @@ def of_interest(
 
 
 def status_parts(
-    s: FleetStatus,
+    fleet: FleetStatus,
     chosen: Sequence[Member] | None = None,
     *,
     now: datetime | None = None,
@@ -235,129 +235,134 @@ def status_parts(
 ) -> list[RenderableType]:
     """Return everything about the fleet rollout, with a line for each chosen member.
 
-    `s.at`: when it last had something to do, maybe long ago. `could`: who could do what it needs.
+    `fleet.at`: when it last had something to do, maybe long ago. `could`: who could do what it needs.
     """
     able = [("could act", line(some_of(could, 5)))] if could else []
-    title = title_of(s, now or datetime.now(UTC))
-    parts: list[RenderableType] = [title, *([lost_line(s.lost)] if s.lost else []), FactSheet([*facts_of(s), *able])]
-    if s.stage.has_ended and s.waves:
-        parts += [Text(), line(f"These are the figures of its end, {moment(s.entered_at)}; {_GO_ON}")]
-    if s.waves:
-        parts += [Text(), _waves(s), *_followed(s.members)]
+    title = title_of(fleet, now or datetime.now(UTC))
+    parts: list[RenderableType] = [title, *([lost_line(fleet.lost)] if fleet.lost else []), FactSheet([*facts_of(fleet), *able])]
+    if fleet.stage.has_ended and fleet.waves:
+        parts += [Text(), line(f"These are the figures of its end, {moment(fleet.entered_at)}; {_GO_ON}")]
+    if fleet.waves:
+        parts += [Text(), _waves(fleet), *_followed(fleet.members)]
     if chosen is not None:
-        return [*parts, Text(), _members(chosen, shadow=s.shadow) if chosen else line("No cluster matches.")]
-    return [*parts, *_running(s), *_failed(s), *_held(s)]
+        return [*parts, Text(), _members(chosen, shadow=fleet.shadow) if chosen else line("No cluster matches.")]
+    return [*parts, *_running(fleet), *_failed(fleet), *_held(fleet)]
 
 
-def title_of(s: FleetStatus, now: datetime) -> Text:
+def title_of(fleet: FleetStatus, now: datetime) -> Text:
     return line(
         ("fleet rollout", "bold"),
         "  ",
-        (s.stage.value, _STYLES.get(s.stage, "dim")),
-        f" since {moment(s.entered_at)} ({span(max(s.at, now) - s.entered_at)})",
-        *([("  (shadow: nothing is written)", "magenta")] if s.shadow else []),
+        (fleet.stage.value, _STYLES.get(fleet.stage, "dim")),
+        f" since {moment(fleet.entered_at)} ({span(max(fleet.at, now) - fleet.entered_at)})",
+        *([("  (shadow: nothing is written)", "magenta")] if fleet.shadow else []),
     )
 
 
-def _waits(m: Member) -> bool:
-    return m.state is MemberState.WAITING
+def _waits(member: Member) -> bool:
+    return member.state is MemberState.WAITING
 
 
-def _has_failed(m: Member) -> bool:
+def _has_failed(member: Member) -> bool:
     """Return whether the member has ever failed; it may be on its way again."""
-    return m.failed_at is not None or m.state is MemberState.FAILED
+    return member.failed_at is not None or member.state is MemberState.FAILED
 
 
-def facts_of(s: FleetStatus) -> list[tuple[str, Text]]:
+def facts_of(fleet: FleetStatus) -> list[tuple[str, Text]]:
     """Return its facts by name, in reading order."""
-    facts = [("id", line(f"{s.fleet}, owner {s.owner}"))]
-    if s.plan_hash:
-        approved = f"approved by {s.approved_by}" if s.approved_by else "not approved"
-        facts.append(("plan", line(f"{s.plan_hash}, {approved}")))
-    if s.stage.has_ended:
-        return [*facts, ("ended", line(s.ended_because))]
-    if s.stage is FleetStage.RUNNING:
-        number = "the pilots" if s.wave is Wave.PILOT else s.wave.full_name.removeprefix("wave ")
+    facts = [("id", line(f"{fleet.fleet}, owner {fleet.owner}"))]
+    if fleet.plan_hash:
+        approved = f"approved by {fleet.approved_by}" if fleet.approved_by else "not approved"
+        facts.append(("plan", line(f"{fleet.plan_hash}, {approved}")))
+    if fleet.stage.has_ended:
+        return [*facts, ("ended", line(fleet.ended_because))]
+    if fleet.stage is FleetStage.RUNNING:
+        number = "the pilots" if fleet.wave is Wave.PILOT else fleet.wave.full_name.removeprefix("wave ")
         facts.append(("wave", line(number)))
-        facts += [("step", line(_progress(s.progress)))] if s.progress is not None else []
-    facts.append(("now", line(s.waits_for)))
-    facts += [(w.kind.value, line(_declared(w, s))) for w in s.windows]
+        facts += [("step", line(_progress(fleet.progress)))] if fleet.progress is not None else []
+    facts.append(("now", line(fleet.waits_for)))
+    facts += [(w.kind.value, line(_declared(w, fleet))) for w in fleet.windows]
     facts += [
         ("hold", line((f"{hold.id}: ", "yellow"), f"{hold.reason} ({hold.actor}, {moment(hold.at)})"))
-        for hold in s.holds
+        for hold in fleet.holds
     ]
-    if s.stage is FleetStage.RUNNING:
-        facts.append(("budget", line(_budget(s))))
-        facts.append(("breaker", line(_breaker(s))))
-        facts.append(("pace", line(pace_text(s.pace).removeprefix("pace: "))))
-    if s.needs:
-        facts.append(("needs", line((s.needs, "yellow"))))
+    if fleet.stage is FleetStage.RUNNING:
+        facts.append(("budget", line(_budget(fleet))))
+        facts.append(("breaker", line(_breaker(fleet))))
+        facts.append(("pace", line(pace_text(fleet.pace).removeprefix("pace: "))))
+    if fleet.needs:
+        facts.append(("needs", line((fleet.needs, "yellow"))))
     return facts
 
 
-def _progress(p: FleetProgress) -> str:
+def _progress(progress: FleetProgress) -> str:
     """Return step k of n, the recent rate, and the expected end."""
-    late = f"{p.of_late:,} in the last {'day' if p.span >= DAY else span(p.span)}"
-    far = f"{p.step} of {p.steps}; {p.monitored:,} of {count(p.clusters, 'cluster')} monitored, {late}"
-    if not p.left:
+    late = f"{progress.of_late:,} in the last {'day' if progress.span >= DAY else span(progress.span)}"
+    monitored = f"{progress.monitored:,} of {count(progress.clusters, 'cluster')} monitored"
+    far = f"{progress.step} of {progress.steps}; {monitored}, {late}"
+    if not progress.left:
         return f"{far}; none is left to start or on its way"
-    if p.expected_end is not None:
-        return f"{far}; at this rate the other {p.left:,} until {moment(p.expected_end)}"
-    return f"{far}; no end is expected yet, and soaks and bakes last until {moment(p.not_before)} at least"
+    if progress.expected_end is not None:
+        return f"{far}; at this rate the other {progress.left:,} until {moment(progress.expected_end)}"
+    return f"{far}; no end is expected yet, and soaks and bakes last until {moment(progress.not_before)} at least"
 
 
-def _declared(w: DeclaredOver, s: FleetStatus) -> str:
+def _declared(window: DeclaredOver, fleet: FleetStatus) -> str:
     """Say which clusters a window keeps from starting or going on, and until when."""
-    begins = f"from {moment(w.starts)} " if w.starts > s.at else ""
-    which = f"all {len(w.clusters):,} clusters" if len(w.clusters) == _open(s) > 1 else some_of(w.clusters, 3)
-    return f"{begins}until {moment(w.ends)}, {w.reason}: {which}"
+    begins = f"from {moment(window.starts)} " if window.starts > fleet.at else ""
+    which = (
+        f"all {len(window.clusters):,} clusters"
+        if len(window.clusters) == _open(fleet) > 1
+        else some_of(window.clusters, 3)
+    )
+    return f"{begins}until {moment(window.ends)}, {window.reason}: {which}"
 
 
-def _open(s: FleetStatus) -> int:
-    return sum(not m.state.is_settled or m.state is MemberState.FAILED for m in s.members)
+def _open(fleet: FleetStatus) -> int:
+    return sum(not m.state.is_settled or m.state is MemberState.FAILED for m in fleet.members)
 
 
-def _breaker(s: FleetStatus) -> str:
+def _breaker(fleet: FleetStatus) -> str:
     """Say how many started members rolled back.
 
     Where fewer started than the pace says, the breaker counts that many.
     """
     started = sum(
-        bool(m.rollout) and m.state is not MemberState.WAITING and not (m.forgiven or m.joined) for m in s.members
+        bool(m.rollout) and m.state is not MemberState.WAITING and not (m.forgiven or m.joined) for m in fleet.members
     )
-    least = f" (fewer than {s.failed_of:,} count as {s.failed_of:,})" if started < s.failed_of else ""
-    undone = "; those that people undid do not count" if any(_undone(m) for m in s.members) else ""
-    return f"{s.failed:,} of {started:,} rolled back{least}; it stops above {float(s.trips_above):.0%}{undone}"
+    least = f" (fewer than {fleet.failed_of:,} count as {fleet.failed_of:,})" if started < fleet.failed_of else ""
+    undone = "; those that people undid do not count" if any(_undone(m) for m in fleet.members) else ""
+    return f"{fleet.failed:,} of {started:,} rolled back{least}; it stops above {float(fleet.trips_above):.0%}{undone}"
 
 
-def _undone(m: Member) -> bool:
+def _undone(member: Member) -> bool:
     """Return whether a person undid it, rather than a breach or a failed effect."""
-    return m.state is MemberState.FAILED and m.failed_at is None
+    return member.state is MemberState.FAILED and member.failed_at is None
 
 
-def _budget(s: FleetStatus) -> str:
+def _budget(fleet: FleetStatus) -> str:
     """Say how many GPUs may still move, and when the ledger last counted them."""
-    left = f"{gpus(s.hour_gpus)} left for this hour, {s.day_gpus:,} for this day"
-    if s.budget_at is None:
+    left = f"{gpus(fleet.hour_gpus)} left for this hour, {fleet.day_gpus:,} for this day"
+    if fleet.budget_at is None:
         return f"at most {left}: by what it started, without what others moved"
-    return f"{left}, as of {moment(s.budget_at)}"
+    return f"{left}, as of {moment(fleet.budget_at)}"
 
 
 _CUT = {False: (">CUT",), True: (">CUT", ">WOULD CUT")}
 """What its plans cut; of a shadow what is cut, nothing, beside it."""
 
 
-def _waves(s: FleetStatus) -> Grid:
+def _waves(fleet: FleetStatus) -> Grid:
     rows = table(
         *("=WAVE", ">CLUSTERS", ">WAITING", ">ON THEIR WAY", ">MONITORED", ">ROLLED BACK", ">ENDED", ">SKIPPED"),
-        *_CUT[s.shadow],
-        least=("CUT", "ENDED", "SKIPPED") if s.shadow else ("ENDED", "SKIPPED", "CUT"),
+        *_CUT[fleet.shadow],
+        least=("CUT", "ENDED", "SKIPPED") if fleet.shadow else ("ENDED", "SKIPPED", "CUT"),
     )
-    for w in s.waves:
-        counts = (w.clusters, w.waiting, w.running, w.done, w.failed, w.ended, w.skipped)
-        style = "bold" if w.wave is s.wave and s.stage is FleetStage.RUNNING else ""
-        cut = ("0", w.cut_gpus) if s.shadow else (w.cut_gpus or None,)
-        row(rows, wave_name(w.wave), *(n or None for n in counts), *cut, style=style)
+    for wave in fleet.waves:
+        counts = (wave.clusters, wave.waiting, wave.running, wave.done, wave.failed, wave.ended, wave.skipped)
+        style = "bold" if wave.wave is fleet.wave and fleet.stage is FleetStage.RUNNING else ""
+        cut = ("0", wave.cut_gpus) if fleet.shadow else (wave.cut_gpus or None,)
+        row(rows, wave_name(wave.wave), *(n or None for n in counts), *cut, style=style)
     return rows
 
 
@@ -384,43 +389,52 @@ def _members(members: Sequence[Member], *, shadow: bool) -> Grid:
         *("CLUSTER", "=WAVE", "=STATE", "=STAGE", *_CUT[shadow], "=STARTED", "~WAITS FOR"),
         least=("STARTED", "CUT", "WAVE"),
     )
-    for m in members:
-        stage = f"{m.stage}{' (shadow)' * shadow}" if m.stage else None
-        cut = (0, m.cut_gpus) if shadow else (m.cut_gpus,)
-        row(rows, m.cluster, wave_name(m.wave), m.state, stage, *cut, moment(m.started_at), _why(m) or None)
+    for member in members:
+        stage = f"{member.stage}{' (shadow)' * shadow}" if member.stage else None
+        cut = (0, member.cut_gpus) if shadow else (member.cut_gpus,)
+        row(
+            rows,
+            member.cluster,
+            wave_name(member.wave),
+            member.state,
+            stage,
+            *cut,
+            moment(member.started_at),
+            _why(member) or None,
+        )
     return rows
 
 
-def _why(m: Member) -> str:
-    if m.state is MemberState.WAITING and m.held_until is not None:
-        return f"{m.held} (until {_day(m.held_until)})"
-    return m.needs or m.held or m.waits
+def _why(member: Member) -> str:
+    if member.state is MemberState.WAITING and member.held_until is not None:
+        return f"{member.held} (until {_day(member.held_until)})"
+    return member.needs or member.held or member.waits
 
 
 def _day(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%MZ}"
 
 
-def _some(s: FleetStatus, title: str, style: str, members: Sequence[Member], option: str) -> list[RenderableType]:
+def _some(fleet: FleetStatus, title: str, style: str, members: Sequence[Member], option: str) -> list[RenderableType]:
     if not members:
         return []
     more = (
         [line(f"and {len(members) - _SHOWN:,} more: backstop fleet status {option}")] if len(members) > _SHOWN else []
     )
-    return [Text(), line((f"{len(members):,} {title}", style)), _members(members[:_SHOWN], shadow=s.shadow), *more]
+    return [Text(), line((f"{len(members):,} {title}", style)), _members(members[:_SHOWN], shadow=fleet.shadow), *more]
 
 
-def _running(s: FleetStatus) -> list[RenderableType]:
+def _running(fleet: FleetStatus) -> list[RenderableType]:
     states = (MemberState.RUNNING, MemberState.STARTING)
-    members = [m for m in s.members if m.state in states]
-    return _some(s, f"on {'its' if len(members) == 1 else 'their'} way", "bold", members, "--all")
+    members = [m for m in fleet.members if m.state in states]
+    return _some(fleet, f"on {'its' if len(members) == 1 else 'their'} way", "bold", members, "--all")
 
 
-def _failed(s: FleetStatus) -> list[RenderableType]:
-    return _some(s, "rolled back", "red", [m for m in s.members if m.state is MemberState.FAILED], "--failed")
+def _failed(fleet: FleetStatus) -> list[RenderableType]:
+    return _some(fleet, "rolled back", "red", [m for m in fleet.members if m.state is MemberState.FAILED], "--failed")
 
 
-def _held(s: FleetStatus) -> list[RenderableType]:
-    running = s.stage is FleetStage.RUNNING
-    held = [m for m in s.members if running and m.state is MemberState.WAITING and m.held]
-    return _some(s, "cannot start now", "yellow", held, "--waiting")
+def _held(fleet: FleetStatus) -> list[RenderableType]:
+    running = fleet.stage is FleetStage.RUNNING
+    held = [m for m in fleet.members if running and m.state is MemberState.WAITING and m.held]
+    return _some(fleet, "cannot start now", "yellow", held, "--waiting")

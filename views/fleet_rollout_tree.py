@@ -49,10 +49,10 @@ def tree_parts(seen: FleetSeen, now: datetime, screen: tuple[int, int] | None = 
 
     On a screen that is too low each leaf is one line, and leaves without room are counted.
     """
-    s = seen.status
-    facts = [fact for fact in facts_of(s) if fact[0] in ("now", "step", "hold", "needs", "ended", *WindowKind)]
-    head: list[Fitted] = [title_of(s, now), FactSheet(facts), Text()]
-    whole = [wave.clusters for wave in s.waves]
+    fleet = seen.status
+    facts = [fact for fact in facts_of(fleet) if fact[0] in ("now", "step", "hold", "needs", "ended", *WindowKind)]
+    head: list[Fitted] = [title_of(fleet, now), FactSheet(facts), Text()]
+    whole = [wave.clusters for wave in fleet.waves]
     if screen is None:
         return [*head, *_branches(seen, whole, now)]
     columns, rows = screen
@@ -61,13 +61,13 @@ def tree_parts(seen: FleetSeen, now: datetime, screen: tuple[int, int] | None = 
         tree = _branches(seen, whole, now)
         if height(tree, columns) <= left:
             return [*head, *tree]
-    return [*head, *_branches(seen, _rooms(s, left - len(whole)), now, single=True)]
+    return [*head, *_branches(seen, _rooms(fleet, left - len(whole)), now, single=True)]
 
 
 def _branches(seen: FleetSeen, rooms: Sequence[int], now: datetime, *, single: bool = False) -> list[Fitted]:
     parts: list[Fitted] = []
-    for n, (wave, room) in enumerate(zip(seen.status.waves, rooms, strict=True)):
-        last = n == len(rooms) - 1
+    for number, (wave, room) in enumerate(zip(seen.status.waves, rooms, strict=True)):
+        last = number == len(rooms) - 1
         parts.append(
             line(
                 "└─ " if last else "├─ ",
@@ -86,11 +86,11 @@ def _rooms(status: FleetStatus, left: int) -> list[int]:
     least = next((few for few in _LEAST_LEAVES if sum(_lines(min(few, size), size) for size in sizes) <= left), 0)
     rooms = [min(least, size) for size in sizes]
     left -= sum(map(_lines, rooms, sizes))
-    for n in sorted(range(len(sizes)), key=lambda n: (status.waves[n].wave is not status.wave, n)):
-        before = _lines(rooms[n], sizes[n])
+    for number in sorted(range(len(sizes)), key=lambda number: (status.waves[number].wave is not status.wave, number)):
+        before = _lines(rooms[number], sizes[number])
         most = before + left
-        rooms[n] = sizes[n] if sizes[n] <= most else max(rooms[n], most - 1)
-        left -= _lines(rooms[n], sizes[n]) - before
+        rooms[number] = sizes[number] if sizes[number] <= most else max(rooms[number], most - 1)
+        left -= _lines(rooms[number], sizes[number]) - before
     return rooms
 
 
@@ -124,22 +124,22 @@ def _leaves(
         return []
     leaves: Grid = table("=", "CLUSTER", "=STAGE", "=SINCE", "~WAITS FOR", least=["SINCE"])
     leaves.header, leaves.hint, leaves.margin, leaves.single = False, False, f"{trunk}│    ", single
-    for n, m in enumerate(shown):
-        mark, style = _MARKS[m.state]
-        last = n == len(shown) - 1 and not hidden
-        since = _since(m, seen.rollouts.get(m.cluster))
+    for number, member in enumerate(shown):
+        mark, style = _MARKS[member.state]
+        last = number == len(shown) - 1 and not hidden
+        since = _since(member, seen.rollouts.get(member.cluster))
         row(
             leaves,
             f"{trunk}{'└─' if last else '├─'} {mark}",
-            m.cluster,
-            "never started" if seen.status.stage.has_ended and m.state is MemberState.WAITING else _stage(m),
+            member.cluster,
+            "never started" if seen.status.stage.has_ended and member.state is MemberState.WAITING else _stage(member),
             "" if since is None else span(now - since),
-            _waits(m),
-            style="yellow" if m.needs else style,
+            _waits(member),
+            style="yellow" if member.needs else style,
         )
     parts: list[Fitted] = [leaves]
     if hidden:
-        counts = Counter(_WORDS.get(m.state, m.state.value) for m in hidden)
+        counts = Counter(_WORDS.get(member.state, member.state.value) for member in hidden)
         text = ", ".join(f"{count} {what}" for what, count in counts.items())
         parts.append(line(f"{trunk}└─ ", (f"and {len(hidden)} more: {text}", "dim")))
     return parts
@@ -170,11 +170,16 @@ def fleet_changes(before: FleetSeen | None, now: FleetSeen, at: datetime) -> lis
 
 
 def _said(seen: FleetSeen) -> list[tuple[str, str]]:
-    s = seen.status
-    parts = [s.stage.value, s.waits_for, *([f"needs: {s.needs}"] if s.needs else [])]
+    fleet = seen.status
+    parts = [fleet.stage.value, fleet.waits_for, *([f"needs: {fleet.needs}"] if fleet.needs else [])]
     lines = [("", "fleet: " + "; ".join(dict.fromkeys(part for part in parts if part)))]
-    for m in s.members:
-        if m.state is not MemberState.WAITING or m.held:
-            waits = _waits(m)
-            lines.append((m.cluster, f"{m.cluster} ({wave_name(m.wave)}): {_stage(m)}{f'; {waits}' if waits else ''}"))
+    for member in fleet.members:
+        if member.state is not MemberState.WAITING or member.held:
+            waits = _waits(member)
+            lines.append(
+                (
+                    member.cluster,
+                    f"{member.cluster} ({wave_name(member.wave)}): {_stage(member)}{f'; {waits}' if waits else ''}",
+                )
+            )
     return [(who, clean(text)) for who, text in lines]

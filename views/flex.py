@@ -116,8 +116,8 @@ def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[Renderabl
         blocks += [Text(), rows, *at_most_note(map(one.free_block, one.islands))]
     if one.on_flex:
         rows = table("ON FLEX", ">HAS", ">SHARE", ">ABOVE", "=")
-        for n, team in enumerate(one.on_flex[:_NAMED]):
-            first = "gives back first" if n == 0 and team.above_gpus > 0 else ""
+        for place, team in enumerate(one.on_flex[:_NAMED]):
+            first = "gives back first" if place == 0 and team.above_gpus > 0 else ""
             row(rows, team.team, team.gpus, team.share_gpus, max(0, team.above_gpus), first)
         blocks += [Text(), rows]
         if len(one.on_flex) > _NAMED:

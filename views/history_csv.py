@@ -16,8 +16,8 @@ def as_csv(series: Series) -> str:
     rows: list[list[object]] = [
         ["cluster", "ts", f"total_{unit}", f"healthy_{unit}_min", f"healthy_{unit}_mean", f"planned_{unit}"]
     ]
-    for n in np.flatnonzero(~np.isnan(series.total)).tolist():
-        at = datetime.fromtimestamp((series.first + n) * 3600, UTC)
-        total, worst, planned = (int(column[n]) for column in (series.total, series.worst, series.planned))
-        rows.append([series.cluster, f"{at:%Y-%m-%dT%H:%M:%SZ}", total, worst, f"{series.mean[n]:.4f}", planned])
+    for hour in np.flatnonzero(~np.isnan(series.total)).tolist():
+        at = datetime.fromtimestamp((series.first + hour) * 3600, UTC)
+        total, worst, planned = (int(column[hour]) for column in (series.total, series.worst, series.planned))
+        rows.append([series.cluster, f"{at:%Y-%m-%dT%H:%M:%SZ}", total, worst, f"{series.mean[hour]:.4f}", planned])
     return csv_text(rows)

@@ -51,11 +51,11 @@ def lead(week: Week) -> str:
             f"{'was' if week.now.phantom_gpus == 1 else 'were'} phantom on {_moment(week.now.at)}{less}."
         )
     parts.append(cut_sentence(week))
-    t = week.totals
-    if t.lacking_before is not None and t.lacking_after is not None:
+    totals = week.totals
+    if totals.lacking_before is not None and totals.lacking_after is not None:
         parts.append(
-            f"In {count(t.asking, 'cluster')} with a before and an after, GPUs that waited in quota for healthy "
-            f"hardware went from {_mean(t.lacking_before)} to {_mean(t.lacking_after)}."
+            f"In {count(totals.asking, 'cluster')} with a before and an after, GPUs that waited in quota for healthy "
+            f"hardware went from {_mean(totals.lacking_before)} to {_mean(totals.lacking_after)}."
         )
     if week.live is not None:
         parts.append(_blocked({b.cluster for b in week.live.blocked}))
@@ -267,10 +267,10 @@ def _done(week: Week) -> Section:
     """Return what reached monitored, and what has left it since."""
     rows: list[tuple[str, ...]] = []
     stands = {one.cluster: one.stands for one in week.every}
-    for m in reversed(week.done):
-        since = stands.get(m.cluster, Stage.MONITORED)
+    for arrival in reversed(week.done):
+        since = stands.get(arrival.cluster, Stage.MONITORED)
         why = "" if since == Stage.MONITORED else f"{space_name(since)} since"
-        rows.append((clean(m.cluster), "monitored", f"{m.at:%a %d %b}", why))
+        rows.append((clean(arrival.cluster), "monitored", f"{arrival.at:%a %d %b}", why))
     return _cut("Done", ("Cluster", "Reached", "On", "Why"), rows, "Nothing reached monitored this week.")
 
 

@@ -170,18 +170,19 @@ def _published(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
 
 def _proposed(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
     """Yield what a plan on the long-run health would change, by team."""
-    p = status.proposal
-    if p is None:
+    proposal = status.proposal
+    if proposal is None:
         return
-    inside = "inside" if p.inside else "outside"
-    basis = f"{p.plan_hash}, on the usual health of {gpus(p.healthy_gpus)} ({p.planned_gpus:,} when planned)"
+    inside = "inside" if proposal.inside else "outside"
+    health = f"{gpus(proposal.healthy_gpus)} ({proposal.planned_gpus:,} when planned)"
+    basis = f"{proposal.plan_hash}, on the usual health of {health}"
     yield "proposed", line((basis, "yellow"), f"; {inside} what was approved")
-    if p.buffer is not None:
-        yield "", line(f"buffer {_buffer(p.buffer)}")
-    for value in p.values[:_ROWS]:
+    if proposal.buffer is not None:
+        yield "", line(f"buffer {_buffer(proposal.buffer)}")
+    for value in proposal.values[:_ROWS]:
         yield "", line(f"{value.team} {value.quota_gpus:,} -> {value.proposed_gpus:,}")
-    if len(p.values) > _ROWS:
-        yield "", line(f"and {count(len(p.values) - _ROWS, 'more quota')}: {_in_full(status)}")
+    if len(proposal.values) > _ROWS:
+        yield "", line(f"and {count(len(proposal.values) - _ROWS, 'more quota')}: {_in_full(status)}")
 
 
 def _buffer(derived: Derived) -> str:
