@@ -112,7 +112,7 @@ def _leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 def generate_page() -> str:
     """Return the index, the options that many commands take, and each command."""
     panels = commands_by_panel()
-    counts = Counter(_explained(p) for commands in panels.values() for c in commands.values() for p in c.params)
+    counts = Counter(_explain(p) for commands in panels.values() for c in commands.values() for p in c.params)
     shared = {line: None for line, count in counts.items() if count >= _MANY}
     parts = ["## Index", *(f"**{panel}**: {_index(commands)}." for panel, commands in panels.items())]
     parts += ["## What many commands take", _list(shared)]
@@ -143,10 +143,10 @@ def _section(name: str, command: Any, shared: Container[str]) -> Iterator[str]:
     yield f"### {name}"
     yield f"`{usage}`"
     yield command.help
-    if own := [line for line in map(_explained, command.params) if line not in shared]:
+    if own := [line for line in map(_explain, command.params) if line not in shared]:
         yield _list(own)
     schemas = ", ".join(f"`backstop.{schema}/1`" for schema, names in ANSWERED_BY.items() if name in names.split(", "))
-    also = [p.opts[0] for p in options if _explained(p) in shared and not p.required and p.opts[0] != "--actor"]
+    also = [p.opts[0] for p in options if _explain(p) in shared and not p.required and p.opts[0] != "--actor"]
     if also:
         named = [f"`--json` ({schemas})" if option == "--json" else f"`{option}`" for option in also]
         yield ", ".join(named)
@@ -154,7 +154,7 @@ def _section(name: str, command: Any, shared: Container[str]) -> Iterator[str]:
         yield "\n".join(f"    {line}" for line in lines)
 
 
-def _explained(parameter: Any) -> str:
+def _explain(parameter: Any) -> str:
     """Return an argument or option and its help, in one line."""
     default = parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
     shown = f" Default: {getattr(default, 'value', default)}." if default and default not in (True, "-") else ""

@@ -39,7 +39,7 @@ def is_shell_asking() -> bool:
 def answer() -> int:
     """Print the offers; return the exit code, which only fish reads: 0 if there is any offer."""
     shell = os.environ[ASKED_BY].removeprefix("complete_")
-    words, begun = _typed(shell)
+    words, begun = _read_typed(shell)
     offers = [(word, what) for word, what in offers_for(_tree(), names.kept_names(), words, begun) if _plain(word)]
     if os.environ.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
         return 0 if offers else 1
@@ -53,7 +53,7 @@ def answer() -> int:
     return 0
 
 
-def _typed(shell: str) -> tuple[list[str], str]:
+def _read_typed(shell: str) -> tuple[list[str], str]:
     """Return the words before the current one, and its part before the cursor."""
     if shell == "bash":
         words = os.environ.get("COMP_WORDS", "").split("\n")

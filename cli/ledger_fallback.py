@@ -70,7 +70,7 @@ async def _asked_or_read(actor: str, question: Callable[[Backstop], Awaitable[_T
         await (await asyncio.shield(opened)).heard.wait()
 
     answer = asyncio.ensure_future(ask_inside(actor, with_door))
-    hearing, deserted = asyncio.ensure_future(heard()), asyncio.ensure_future(_deserted(opened))
+    hearing, deserted = asyncio.ensure_future(heard()), asyncio.ensure_future(_wait_until_deserted(opened))
     reading = asyncio.ensure_future(_read())
     try:
         silence = await _silence(answer, hearing, deserted, opened)
@@ -118,7 +118,7 @@ async def _silence(
     return Silence("Temporal has not answered yet; it is unknown whether a worker guards the quotas.", sure=False)
 
 
-async def _deserted(opened: asyncio.Future[Backstop]) -> None:
+async def _wait_until_deserted(opened: asyncio.Future[Backstop]) -> None:
     """Return once no worker polls, as far as Temporal knows; otherwise never."""
     door = await asyncio.shield(opened)
     await asyncio.sleep(_LATE_SECONDS)

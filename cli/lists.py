@@ -205,7 +205,7 @@ def _condition(text: str, fields: dict[str, tuple[str, ...]]) -> Callable[[BaseM
     field, sign, wanted = match.groups()
     path = _path("--filter", field, fields)
     if sign in _COMPARED:
-        return _compared(text, path, sign, wanted)
+        return _comparison(text, path, sign, wanted)
     return lambda row: matches(wanted, _text(row, field, path[0])) == (sign == "=")
 
 
@@ -214,7 +214,7 @@ def matches(pattern: str, text: str) -> bool:
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.DOTALL) is not None
 
 
-def _compared(text: str, path: tuple[str, ...], sign: str, wanted: str) -> Callable[[BaseModel], bool]:
+def _comparison(text: str, path: tuple[str, ...], sign: str, wanted: str) -> Callable[[BaseModel], bool]:
     try:
         least = float(wanted)
     except ValueError:

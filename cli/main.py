@@ -29,12 +29,12 @@ FAILED, BAD_INPUT, NOT_ALLOWED, INTERRUPTED, PIPE_CLOSED = 1, 2, 3, 130, 141
 def run(arguments: Sequence[str]) -> int:
     """Run one command, print everything, and return its exit code."""
     try:
-        return _ran(arguments)
+        return _run_command(arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
-def _ran(arguments: Sequence[str]) -> int:
+def _run_command(arguments: Sequence[str]) -> int:
     if list(arguments) == ["--version"]:  # shells and probes ask for it all day: nothing else is imported
         from importlib import metadata
 
@@ -49,15 +49,15 @@ def _ran(arguments: Sequence[str]) -> int:
         ended = typer.main.get_command(app).main(args=list(arguments), prog_name="backstop", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
-        return _misused(error)
+        return _report_misuse(error)
     except typer.Abort:
         return INTERRUPTED
     except Exception as error:
-        return _failed(error)
+        return _report_failure(error)
     return ended if isinstance(ended, int) else 0
 
 
-def _failed(error: Exception) -> int:
+def _report_failure(error: Exception) -> int:
     """Print one sentence for an error, never a traceback."""
     from cli.output import PipeClosed, complain
 
@@ -86,7 +86,7 @@ def _code(error: BackstopError) -> int:
     return NOT_ALLOWED if isinstance(error, Refusal) else FAILED
 
 
-def _misused(error: typer.TyperException) -> int:
+def _report_misuse(error: typer.TyperException) -> int:
     """Report wrong options in one sentence that names the help; without any argument print the help itself."""
     from cli.output import complain
 

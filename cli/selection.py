@@ -112,7 +112,7 @@ def chosen_clusters(of: Selection, rollouts: Sequence[RolloutSummary]) -> tuple[
         meant.update(dict.fromkeys(_meant(name, opened, alone=not of.is_filtered)))
     if of.needs and any(opened[name].needs is None for name in meant):
         raise BadInput("--needs: no worker answers what rollouts need (see backstop doctor); name clusters instead")
-    left = [name for name in meant if not of.is_filtered or _left(of, opened[name])]
+    left = [name for name in meant if not of.is_filtered or _passes(of, opened[name])]
     if not left:
         raise BadInput(f"no open rollout matches {of.text} ({_are(len(opened))} open: backstop status --open)")
     return tuple(left)
@@ -128,7 +128,7 @@ def _meant(name: str, opened: dict[str, RolloutSummary], *, alone: bool) -> list
     return matches
 
 
-def _left(of: Selection, one: RolloutSummary) -> bool:
+def _passes(of: Selection, one: RolloutSummary) -> bool:
     return of.wave in ("", one.wave) and of.stage in ("", one.stage) and not (of.needs and not one.needs)
 
 

@@ -45,7 +45,10 @@ def give(order: TypedOrder) -> None:
     check_model(CommandRequest, actor=person, reason=order.reason, **order.fields)
     clusters = clusters_of(order.of, person)
     left = {} if order.yes else _consent(order, clusters, person)
-    outcomes = {**dict(_said(order, [c for c in clusters if c not in left], person, lambda _: order.fields)), **left}
+    outcomes = {
+        **dict(_send_each(order, [c for c in clusters if c not in left], person, lambda _: order.fields)),
+        **left,
+    }
     print_outcomes([(cluster, outcomes[cluster]) for cluster in clusters], order.of, as_json=order.as_json)
 
 
@@ -59,7 +62,7 @@ def _approve(order: TypedOrder) -> None:
     person = actor_of(order.actor)
     aheads, silent = aheads_of(clusters_of(order.of, person), person)
     hashes, left = agree_each(aheads, silent, yes=order.yes)
-    outcomes = _said(order, tuple(hashes), person, lambda name: {"plan_hash": hashes[name]})
+    outcomes = _send_each(order, tuple(hashes), person, lambda name: {"plan_hash": hashes[name]})
     print_outcomes([*outcomes, *left.items()], order.of, as_json=order.as_json)
 
 
@@ -72,7 +75,7 @@ def clusters_of(of: Selection, person: str) -> tuple[str, ...]:
     return chosen_clusters(of, ask(person, lambda door: door.overview() if of.needs else door.rollouts()))
 
 
-def _said(
+def _send_each(
     order: TypedOrder, clusters: Sequence[str], person: str, fields: Callable[[str], Mapping[str, str]]
 ) -> list[Outcome]:
     """Send the command to each; return the outcomes. Errors: those of the client, where there is one cluster."""
@@ -219,7 +222,7 @@ def print_outcomes(outcomes: Sequence[Outcome], of: Selection, *, as_json: bool)
     from views.words import line
 
     if not of.plain_cluster:
-        _answered_many(outcomes, as_json=as_json)
+        _print_many(outcomes, as_json=as_json)
         return
     ((_, answer),) = outcomes
     if isinstance(answer, BackstopError):
@@ -232,7 +235,7 @@ def print_outcomes(outcomes: Sequence[Outcome], of: Selection, *, as_json: bool)
     )
 
 
-def _answered_many(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
+def _print_many(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
     from cli.json_answers import CommandOutcome, CommandsTaken
     from cli.output import show, show_json
     from views.words import line, row, table

@@ -126,18 +126,18 @@ class _Reader:
 
     async def read(self, event: HistoryEvent) -> None:
         if event.HasField("workflow_execution_started_event_attributes"):
-            await self._started(event)
+            await self._read_start(event)
         elif event.HasField("workflow_execution_update_accepted_event_attributes"):
-            await self._accepted(event)
+            await self._read_accepted(event)
         elif event.HasField("workflow_execution_update_completed_event_attributes"):
-            await self._answered(event)
+            await self._read_refusal(event)
         elif event.HasField("activity_task_scheduled_event_attributes"):
             self._scheduled[event.event_id] = event
-            await self._recorded(event)
+            await self._read_record(event)
         elif event.HasField("activity_task_completed_event_attributes"):
-            await self._completed(event)
+            await self._read_completed(event)
         elif event.HasField("activity_task_failed_event_attributes"):
-            await self._failed(event)
+            await self._read_failure(event)
         elif event.HasField("workflow_execution_cancel_requested_event_attributes"):
             asked = event.workflow_execution_cancel_requested_event_attributes
             self._add(event, AuditKind.COMMAND, asked.identity, "cancel by Temporal", reason=asked.cause)
@@ -145,7 +145,7 @@ class _Reader:
             ended = event.workflow_execution_terminated_event_attributes
             self._add(event, AuditKind.COMMAND, ended.identity, "TERMINATED: nothing was undone", reason=ended.reason)
 
-    async def _started(self, event: HistoryEvent) -> None:
+    async def _read_start(self, event: HistoryEvent) -> None:
         started = event.workflow_execution_started_event_attributes
         self._run, self._scheduled = started.original_execution_run_id, {}
         self._given = {}
@@ -159,7 +159,7 @@ class _Reader:
         else:
             self._add(event, AuditKind.TRANSITION, BACKSTOP, f"continued as run {rollout_input.runs}")
 
-    async def _accepted(self, event: HistoryEvent) -> None:
+    async def _read_accepted(self, event: HistoryEvent) -> None:
         request = event.workflow_execution_update_accepted_event_attributes.accepted_request
         if self._of_request or request.input.name == LAUNCHED_UPDATE or not request.input.args.payloads:
             return
@@ -196,7 +196,7 @@ class _Reader:
             },
         )
 
-    async def _answered(self, event: HistoryEvent) -> None:
+    async def _read_refusal(self, event: HistoryEvent) -> None:
         """Record the refusal of a command that a worker took in first: history shows that command as one that was
         given."""
         completed = event.workflow_execution_update_completed_event_attributes
@@ -207,7 +207,7 @@ class _Reader:
         text = f"{command} refused: {getattr(error, 'message', '') or error}"
         self._records[number] = self._records[number].model_copy(update={"text": text, "refused": True})
 
-    async def _recorded(self, event: HistoryEvent) -> None:
+    async def _read_record(self, event: HistoryEvent) -> None:
         scheduled = event.activity_task_scheduled_event_attributes
         if scheduled.activity_type.name == "keep_request":
             for entry in (await self._one(scheduled.input, KeepRequest)).request.outbox:
@@ -217,16 +217,16 @@ class _Reader:
                 if entry.kind in _RECORDED or _is_launch(entry):
                     self._add_entry(event, entry)
 
-    async def _completed(self, event: HistoryEvent) -> None:
+    async def _read_completed(self, event: HistoryEvent) -> None:
         done = event.activity_task_completed_event_attributes
         scheduled = self._scheduled.get(done.scheduled_event_id)
         if scheduled is None:
             return
         asked = scheduled.activity_task_scheduled_event_attributes
         if asked.activity_type.name == "admit":
-            self._has_admitted(await self._one(done.result, AdmitAnswer))
+            self._note_admitted(await self._one(done.result, AdmitAnswer))
         elif asked.activity_type.name == "open_rollout":
-            self._has_admitted((await self._one(done.result, Opening)).admitted)
+            self._note_admitted((await self._one(done.result, Opening)).admitted)
         elif asked.activity_type.name == "apply_effect":
             change = (await self._one(asked.input, EffectRequest)).change
             receipt = await self._one(done.result, Receipt)
@@ -234,15 +234,15 @@ class _Reader:
             text = f"{change.kind} has landed, and is not archived yet"
             self._effects.append(self._of(event, AuditKind.EFFECT, BACKSTOP, text, data=data))
         elif asked.activity_type.name == "tell":
-            await self._mailed(
+            await self._read_notices(
                 event, await self._one(asked.input, TellRequest), await self._one(done.result, TellAnswer)
             )
 
-    def _has_admitted(self, answer: AdmitAnswer | None) -> None:
+    def _note_admitted(self, answer: AdmitAnswer | None) -> None:
         if answer is not None and answer.warrant:
             self._admitted[answer.warrant] = answer
 
-    async def _mailed(self, event: HistoryEvent, request: TellRequest, answer: TellAnswer) -> None:
+    async def _read_notices(self, event: HistoryEvent, request: TellRequest, answer: TellAnswer) -> None:
         for notice in request.notices:
             waits = notice.key not in answer.delivered
             if not waits:
@@ -262,7 +262,7 @@ class _Reader:
             data = {"key": notice.key, **({WAITS: True} if waits else {})}
             self._add(event, AuditKind.NOTICE, BACKSTOP, text, data=data)
 
-    async def _failed(self, event: HistoryEvent) -> None:
+    async def _read_failure(self, event: HistoryEvent) -> None:
         failed = event.activity_task_failed_event_attributes
         scheduled = self._scheduled.get(failed.scheduled_event_id)
         if scheduled is None:

@@ -40,7 +40,7 @@ class Bringups(Questions):
         try:
             answer = await self._start(
                 BRINGUP_WORKFLOW,
-                BringupInput(start=self._signed(start, "bringup.add", workflow_id)),
+                BringupInput(start=self._sign(start, "bringup.add", workflow_id)),
                 workflow_id,
                 f"bring-up of {cluster} by {start.recipe.name}, entered by {start.actor}",
                 BringupAnswer,
@@ -87,9 +87,9 @@ class Bringups(Questions):
         return await self.ask(GiveUpBringup(cluster=cluster, reason=reason))
 
     async def _explain_bringup(self, error: BaseException, cluster: str) -> BackstopError:
-        return await self._explain(error, bringup_workflow_id(cluster), partial(self._bringup_gone, cluster))
+        return await self._explain(error, bringup_workflow_id(cluster), partial(self._why_bringup_gone, cluster))
 
-    async def _bringup_gone(self, cluster: str, ran: bool) -> BackstopError:
+    async def _why_bringup_gone(self, cluster: str, ran: bool) -> BackstopError:
         with contextlib.suppress(BackstopError, TimeoutError):
             for row in await asyncio.wait_for(self.ask(BringupsOf()), _KEPT_SECONDS):
                 if row.cluster == cluster:

@@ -68,16 +68,16 @@ class PayloadConverter(PydanticPayloadConverter):
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
         _refuse_what_is_hidden(payloads, type_hints)
         if len(payloads) > 1:
-            raise _refused(f"exactly one argument is needed, and {len(payloads)} were given")
+            raise _refusal(f"exactly one argument is needed, and {len(payloads)} were given")
         expected = _from_outside(type_hints)
         if expected is None:
             return super().from_payloads(payloads, type_hints)
         encoding, size = payloads[0].metadata.get("encoding", b""), len(payloads[0].data)
         if encoding != b"json/plain":
-            raise _refused(f"not a {expected.__name__}: the encoding is {brief(encoding)}, and must be json/plain")
+            raise _refusal(f"not a {expected.__name__}: the encoding is {brief(encoding)}, and must be json/plain")
         continues = expected in _STARTS and b'"state":{' in payloads[0].data
         if size > SMALL_BYTES and expected not in _LARGE and not continues:
-            raise _refused(f"{size} bytes are too many for a {expected.__name__}: the most is {SMALL_BYTES}")
+            raise _refusal(f"{size} bytes are too many for a {expected.__name__}: the most is {SMALL_BYTES}")
         try:
             return super().from_payloads(payloads, type_hints)
         except ValidationError as error:
@@ -86,7 +86,7 @@ class PayloadConverter(PydanticPayloadConverter):
                 # A run that another build continued, with fields that this one does not know. Failing it would end
                 # a rollout whose effects stand; so it waits for a worker that understands it.
                 raise ValueError(sentence) from None
-            raise _refused(sentence) from None
+            raise _refusal(sentence) from None
 
 
 def _from_outside(type_hints: list[type] | None) -> type | None:
@@ -95,7 +95,7 @@ def _from_outside(type_hints: list[type] | None) -> type | None:
     return next((model for model in FROM_OUTSIDE if model is hint or model in get_args(hint)), None)
 
 
-def _refused(sentence: str) -> ApplicationError:
+def _refusal(sentence: str) -> ApplicationError:
     return ApplicationError(sentence, type=BadInput.__name__)
 
 
@@ -124,7 +124,7 @@ def _refuse_what_is_hidden(payloads: Sequence[Payload], type_hints: list[type] |
             raise Unavailable(f"what Temporal answered cannot be used: {sentence}")
         if expected is None or starts:
             raise ValueError(sentence)
-        raise _refused(sentence)
+        raise _refusal(sentence)
 
 
 data_converter = DataConverter(payload_converter_class=PayloadConverter, payload_codec=Zlib())

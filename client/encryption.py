@@ -75,11 +75,11 @@ class Encrypted(PayloadCodec, WithSerializationContext):
 
     def _read(self, payload: Payload) -> Payload:
         if payload.metadata.get("encoding") != ENCRYPTED:
-            return self._marked(unfold(payload))
-        plain = self._opened(payload)
+            return self._mark(unfold(payload))
+        plain = self._open(payload)
         return payload if plain is None else unfold(plain)
 
-    def _opened(self, payload: Payload) -> Payload | None:
+    def _open(self, payload: Payload) -> Payload | None:
         """Decrypt a payload; None: it belongs to another workflow or an unknown key, or was changed."""
         try:
             key_id, named = payload.metadata[KEY_ID].decode(), payload.metadata[WORKFLOW_ID].decode()
@@ -96,7 +96,7 @@ class Encrypted(PayloadCodec, WithSerializationContext):
         except (InvalidTag, ValueError, DecodeError):
             return None
 
-    def _marked(self, payload: Payload) -> Payload:
+    def _mark(self, payload: Payload) -> Payload:
         if self._workflow is None:
             return payload
         if self._of_activity:

@@ -40,8 +40,8 @@ class FleetRollouts(Questions):
     async def launch_fleet(self, request: FleetLaunch) -> FleetPlan:
         """Open a fleet rollout, which waits for approval of its plan. Errors: Refusal, Unavailable."""
         answer, _ = await self._past_rehearsal(
-            lambda: self._opened_fleet(request),
-            lambda: self._fleet_rehearsal_ended(request),
+            lambda: self._start_fleet(request),
+            lambda: self._end_fleet_rehearsal(request),
             lambda: self._fleet_already_open(request),
         )
         if not answer.launched or answer.plan is None:
@@ -49,11 +49,11 @@ class FleetRollouts(Questions):
             raise Refusal(f"no fleet rollout was launched: {answer.reason}")
         return answer.plan
 
-    async def _opened_fleet(self, request: FleetLaunch) -> FleetLaunchAnswer:
+    async def _start_fleet(self, request: FleetLaunch) -> FleetLaunchAnswer:
         """Start the workflow. Errors: WorkflowAlreadyStartedError, those of models.errors."""
         return await self._start(
             FLEET_WORKFLOW,
-            FleetInput(launch=self._signed(request, "fleet.launch", FLEET_ID)),
+            FleetInput(launch=self._sign(request, "fleet.launch", FLEET_ID)),
             FLEET_ID,
             f"fleet rollout of {request.owner}{' (shadow)' if request.shadow else ''}",
             FleetLaunchAnswer,
@@ -67,7 +67,7 @@ class FleetRollouts(Questions):
         await self._archive_refusal(FLEET, "launch", request.reason, why)
         return Refusal(why)
 
-    async def _fleet_rehearsal_ended(self, request: FleetLaunch) -> str:
+    async def _end_fleet_rehearsal(self, request: FleetLaunch) -> str:
         """Abort an open rehearsal for a real launch; return its id. Errors: Refusal where it is none."""
         status = await self.open_fleet()
         if request.shadow or status is None or not status.shadow or request.kept is not None:
@@ -137,9 +137,9 @@ class FleetRollouts(Questions):
             return None
 
     async def _explain_fleet(self, error: BaseException) -> BackstopError:
-        return await self._explain(error, FLEET_ID, self._fleet_gone)
+        return await self._explain(error, FLEET_ID, self._why_fleet_gone)
 
-    async def _fleet_gone(self, ran: bool) -> BackstopError:
+    async def _why_fleet_gone(self, ran: bool) -> BackstopError:
         if (lost := await self.lost_fleet()) is not None:
             return Refusal(lost_fleet_sentence(lost))
         if ran:

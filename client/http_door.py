@@ -72,7 +72,7 @@ class HttpDoor:
         from models.access.rights import READS_DESK
 
         changes = question.kind not in READS_DESK
-        body = await self._said("POST", f"/questions/{question.kind}", _json(fields), 345, changes=changes)
+        body = await self._request("POST", f"/questions/{question.kind}", _json(fields), 345, changes=changes)
         self.heard.set()
         answer: _AnswerT = _read(question.answers(), body)
         return answer
@@ -103,7 +103,7 @@ class HttpDoor:
         elif query := "&".join(f"{name}={quote(str(value), safe='')}" for name, value in fields.items() if value != ""):
             path = f"{path}?{query}"
         seconds = operation.seconds + _SLACK_SECONDS
-        answer = await self._said(operation.verb, path, body, seconds, changes=operation.changes)
+        answer = await self._request(operation.verb, path, body, seconds, changes=operation.changes)
         if operation.changes:
             self.heard.set()
         if answer == b"null" and operation.answer.endswith(" | None"):
@@ -114,12 +114,12 @@ class HttpDoor:
 
         return _read(TypeAdapter(type_of(operation.answer)), answer)
 
-    async def _said(self, verb: str, path: str, body: bytes, seconds: float, *, changes: bool) -> bytes:
+    async def _request(self, verb: str, path: str, body: bytes, seconds: float, *, changes: bool) -> bytes:
         """Return the answer's body; a request that may be repeated is, under one key.
 
         Errors: those of models.errors.
         """
-        headers = {"accept": "application/json", "content-type": "application/json", **_traced()}
+        headers = {"accept": "application/json", "content-type": "application/json", **_trace_headers()}
         if verb == "POST":
             headers["idempotency-key"] = uuid.uuid4().hex
             headers |= {ALONE: "1"} if acts_alone.get() else {}
@@ -128,7 +128,7 @@ class HttpDoor:
         for left in reversed(range(_TRIES)):
             try:
                 exchange = _aside(lambda: self._place.exchange(verb, API + path, headers, body, seconds))
-                reply = await self._noted(exchange, changes=changes)
+                reply = await self._await_and_note(exchange, changes=changes)
             except NotHeard as error:
                 if left < _TRIES - 1:
                     raise Unavailable(error.message) from None
@@ -143,7 +143,7 @@ class HttpDoor:
             return reply.body
         raise AssertionError("the last try neither answered nor failed")
 
-    async def _noted(self, exchange: Coroutine[Any, Any, Reply], *, changes: bool) -> Reply:
+    async def _await_and_note(self, exchange: Coroutine[Any, Any, Reply], *, changes: bool) -> Reply:
         """Await the exchange, and note what the front does meanwhile when it is slow or the caller interrupts."""
         asking = asyncio.ensure_future(exchange)
         try:
@@ -183,7 +183,7 @@ def _read(adapter: Any, body: bytes) -> Any:
         ) from None
 
 
-def _traced() -> dict[str, str]:
+def _trace_headers() -> dict[str, str]:
     """Return the span that this call belongs to, where traces are on."""
     if not is_traced():
         return {}

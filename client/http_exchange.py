@@ -50,14 +50,14 @@ class AtSocket:
     def answers(self) -> bool:
         """Return whether a front listens there and this user may connect."""
         try:
-            self._connected(1.0).close()
+            self._connect(1.0).close()
         except OSError:
             return False
         return True
 
     def exchange(self, verb: str, target: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Reply:
         try:
-            line = self._connected(seconds)
+            line = self._connect(seconds)
         except OSError as error:
             raise Unavailable(f"the front does not answer at {self.path} ({error.strerror}): is it running?") from None
         fields = {"host": "localhost", "connection": "close", "content-length": str(len(body)), **headers}
@@ -65,13 +65,13 @@ class AtSocket:
         try:
             with line:
                 line.sendall(f"{verb} {target} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body)
-                return _parsed(_all(line))
+                return _parse(_all(line))
         except TimeoutError:
             raise Unavailable(f"the front has not answered within {seconds:.0f} s") from None
         except OSError as error:
             raise NotHeard(f"the front at {self.path} closed the connection: {error.strerror or error}") from None
 
-    def _connected(self, seconds: float) -> socket.socket:
+    def _connect(self, seconds: float) -> socket.socket:
         line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             line.settimeout(seconds)
@@ -153,7 +153,7 @@ def _all(line: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def _parsed(data: bytes) -> Reply:
+def _parse(data: bytes) -> Reply:
     """Parse an HTTP answer. Errors: NotHeard for one that was cut short, or is not HTTP."""
     head, blank_line, body = data.partition(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")

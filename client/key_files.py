@@ -63,18 +63,18 @@ def new_key(now: datetime) -> PublicKey:
     if private.exists():
         raise Refusal(f"{private} already exists: `backstop keys rotate` replaces it with a new key")
     book = read_book(key_book_file()) if key_book_file().exists() else KeyBook()
-    return _written(book, now, None)
+    return _write(book, now, None)
 
 
 def rotate_key(now: datetime) -> PublicKey:
     """Replace the front's key; the old one still verifies what it signed until now (and for ten minutes more)."""
     load_signing_key()
-    return _written(read_book(key_book_file()), now, now + SIGNS_ON)
+    return _write(read_book(key_book_file()), now, now + SIGNS_ON)
 
 
 def replace_lost_key(now: datetime) -> PublicKey:
     """Make a new key where the private one is lost: its past signatures stay valid, later ones do not."""
-    return _written(read_book(key_book_file()), now, now)
+    return _write(read_book(key_book_file()), now, now)
 
 
 def revoke_key(key_id: str, since: datetime) -> KeyBook:
@@ -142,7 +142,7 @@ def _public(pem: str) -> str | None:
         return None
 
 
-def _written(book: KeyBook, now: datetime, rotated_at: datetime | None) -> PublicKey:
+def _write(book: KeyBook, now: datetime, rotated_at: datetime | None) -> PublicKey:
     """Write the book first, so that no front signs with a key that no worker knows."""
     key = OKPKey.generate_key("Ed25519")
     public = PublicKey(

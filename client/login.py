@@ -49,22 +49,22 @@ def log_in(place: AtUrl, tell: Callable[[str, str], None], pause: Callable[[floa
         raise BadInput(f"the front at {place.url} has no provider to log in with: ask its admin for a token")
     if not oidc.get("device_authorization_endpoint"):
         raise BadInput(f"the provider {oidc.get('issuer')} has no device flow: ask an admin for a token")
-    begun = _posted(
-        str(oidc["device_authorization_endpoint"]), {"client_id": oidc["client_id"], "scope": oidc["scope"]}
-    )
+    begun = _post(str(oidc["device_authorization_endpoint"]), {"client_id": oidc["client_id"], "scope": oidc["scope"]})
     if "device_code" not in begun:
-        raise Unavailable(f"the provider did not begin a login: {_said(begun)}")
+        raise Unavailable(f"the provider did not begin a login: {_reason_in(begun)}")
     tell(str(begun.get("verification_uri_complete") or begun["verification_uri"]), str(begun["user_code"]))
-    tokens = _awaited(oidc, begun, pause)
+    tokens = _await_tokens(oidc, begun, pause)
     _keep(_what_to_keep(place.url, oidc, tokens))
 
 
-def _awaited(oidc: Mapping[str, Any], begun: Mapping[str, Any], pause: Callable[[float], None]) -> Mapping[str, Any]:
+def _await_tokens(
+    oidc: Mapping[str, Any], begun: Mapping[str, Any], pause: Callable[[float], None]
+) -> Mapping[str, Any]:
     interval, ends = float(begun.get("interval", 5)), time.monotonic() + float(begun.get("expires_in", 600))
     form = {"grant_type": DEVICE, "device_code": begun["device_code"], "client_id": oidc["client_id"]}
     while time.monotonic() < ends:
         pause(interval)
-        answer = _posted(str(oidc["token_endpoint"]), form)
+        answer = _post(str(oidc["token_endpoint"]), form)
         match answer.get("error"):
             case None:
                 return answer
@@ -75,7 +75,7 @@ def _awaited(oidc: Mapping[str, Any], begun: Mapping[str, Any], pause: Callable[
             case "access_denied":
                 raise Refusal("the login was refused in the browser: `backstop login` again")
             case _:
-                raise Refusal(f"the login failed: {_said(answer)}")
+                raise Refusal(f"the login failed: {_reason_in(answer)}")
     raise Refusal("nobody confirmed the login in time: `backstop login` again")
 
 
@@ -85,18 +85,18 @@ def kept_token(place: FrontPlace) -> str:
     if not isinstance(place, AtUrl) or kept.get("url") != place.url:
         return ""
     if time.time() - float(kept.get("at", 0)) > _OLD_SECONDS and kept.get("refresh_token"):
-        kept = _refreshed(kept)
+        kept = _refresh(kept)
     return str(kept.get("token", ""))
 
 
-def _refreshed(kept: dict[str, Any]) -> dict[str, Any]:
+def _refresh(kept: dict[str, Any]) -> dict[str, Any]:
     """Refresh the login. Errors: Refusal where the provider refuses to."""
-    answer = _posted(
+    answer = _post(
         str(kept["token_endpoint"]),
         {"grant_type": "refresh_token", "refresh_token": kept["refresh_token"], "client_id": kept["client_id"]},
     )
     if "error" in answer:
-        raise Refusal(f"the login has ended ({_said(answer)}): `backstop login` again")
+        raise Refusal(f"the login has ended ({_reason_in(answer)}): `backstop login` again")
     again = _what_to_keep(str(kept["url"]), kept, {"refresh_token": kept["refresh_token"], **answer})
     _keep(again)
     return again
@@ -117,7 +117,7 @@ def log_out() -> str:
     if kept.get("revocation_endpoint") and kept.get("refresh_token"):
         # What is not kept here any more is of no use to anybody else either.
         with contextlib.suppress(Unavailable):
-            _posted(str(kept["revocation_endpoint"]), {"token": kept["refresh_token"], "client_id": kept["client_id"]})
+            _post(str(kept["revocation_endpoint"]), {"token": kept["refresh_token"], "client_id": kept["client_id"]})
     return str(kept.get("url", ""))
 
 
@@ -164,7 +164,7 @@ class _NoRedirect(HTTPRedirectHandler):
 _OPENER = build_opener(_NoRedirect)
 
 
-def _posted(url: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _post(url: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Post a form; return the answer's JSON, an error's too. Errors: Unavailable."""
     if not url.startswith(("https://", "http://127.0.0.1:", "http://localhost:", "http://[::1]:")):
         raise Unavailable("the provider's address is neither https:// nor on this machine")
@@ -186,5 +186,5 @@ def _posted(url: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         raise Unavailable(f"the server at {url} is not an OpenID Connect provider") from None
 
 
-def _said(answer: Mapping[str, Any]) -> str:
+def _reason_in(answer: Mapping[str, Any]) -> str:
     return str(answer.get("error_description") or answer.get("error") or "it gave no reason")[:200]

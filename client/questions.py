@@ -55,7 +55,7 @@ class Questions(Calls, Composed):
             try:
                 handle = await self._client.start_workflow(
                     DESK_WORKFLOW,
-                    self._signed(request, f"desk.{question.kind}", workflow_id),
+                    self._sign(request, f"desk.{question.kind}", workflow_id),
                     id=workflow_id,
                     task_queue=TASK_QUEUE,
                     result_type=DeskAnswer,
@@ -65,7 +65,7 @@ class Questions(Calls, Composed):
                 )
             except WorkflowAlreadyStartedError:  # the same was asked before, under the same key
                 handle = self._client.get_workflow_handle(workflow_id, result_type=DeskAnswer)
-            answer: DeskAnswer = await self._answered(handle, question)
+            answer: DeskAnswer = await self._await_answer(handle, question)
         except (WorkflowFailureError, RPCError) as error:
             if isinstance(error.__cause__, ApplicationError):
                 self.heard.set()  # a worker has answered, by a failure
@@ -77,7 +77,7 @@ class Questions(Calls, Composed):
                 f"the worker runs another version of Backstop: install the same version here ({in_one_sentence(error)})"
             ) from None
 
-    async def _answered(self, handle: WorkflowHandle[Any, DeskAnswer], question: Question[Any]) -> DeskAnswer:
+    async def _await_answer(self, handle: WorkflowHandle[Any, DeskAnswer], question: Question[Any]) -> DeskAnswer:
         """Return the desk's answer, however long it takes.
 
         Errors: Unavailable where no worker has taken the question up.
@@ -89,7 +89,7 @@ class Questions(Calls, Composed):
                 if not self.heard.is_set() and waited >= _SURE_SECONDS:
                     await self._look_for_a_worker(handle, waited, changes=changes)
         except asyncio.CancelledError:
-            stopped = not question.own_run and await _stopped(handle)
+            stopped = not question.own_run and await _stop_unserved(handle)
             if changes:
                 what = "was taken back, and nothing comes of it" if stopped else "is with a worker, and goes on"
                 self.note(f"Interrupted: {question.kind} {what}.")
@@ -103,7 +103,7 @@ class Questions(Calls, Composed):
         """Check that a worker has taken the question up, or still may. Errors: Unavailable, and it is withdrawn."""
         if (await handle.describe()).history_length > NEW_EVENTS:
             self.heard.set()
-        elif (waited >= sum(_WAITS) or await self.unserved()) and await _stopped(handle):
+        elif (waited >= sum(_WAITS) or await self.unserved()) and await _stop_unserved(handle):
             raise Unavailable(NO_WORKER)
         else:
             self.note(f"No worker has answered yet.{' Ctrl-C takes it back.' * changes}")
@@ -134,7 +134,7 @@ def desk_workflow_id(question: Question[Any]) -> str:
     return f"{DESK}{question.kind}/{question.own_run}" if question.own_run else ""
 
 
-async def _stopped(handle: WorkflowHandle[Any, DeskAnswer]) -> bool:
+async def _stop_unserved(handle: WorkflowHandle[Any, DeskAnswer]) -> bool:
     """End the question's run where no worker has taken it up, so that none will; return whether that was so."""
     try:
         return await stopped_again(handle)

@@ -31,7 +31,7 @@ class QuotaRequests(Questions):
         try:
             return await self._start(
                 REQUEST_WORKFLOW,
-                RequestInput(ask=self._signed(ask, "request.ask", workflow_id)),
+                RequestInput(ask=self._sign(ask, "request.ask", workflow_id)),
                 workflow_id,
                 f"{gpus_text(ask.gpus)} more for {ask.team} in {ask.cluster}, asked by {ask.actor}",
                 RequestState,

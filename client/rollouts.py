@@ -56,26 +56,28 @@ class Rollouts(Questions):
     async def launch(self, request: LaunchRequest) -> LaunchAnswer:
         """Open a rollout, which then has its plan. Errors: Refusal with the reason, Unavailable."""
         answer, rehearsal = await self._past_rehearsal(
-            lambda: self._opened(request), lambda: self._rehearsal_ended(request), lambda: self._already_open(request)
+            lambda: self._start_rollout(request),
+            lambda: self._end_rehearsal(request),
+            lambda: self._already_open(request),
         )
         if not answer.launched:
             await self._archive_refusal(request.cluster, "launch", request.reason, answer.reason)
             raise Refusal(f"{request.cluster} was not launched: {answer.reason}")
         return answer.model_copy(update={"gave_way": rehearsal}) if rehearsal else answer
 
-    async def _opened(self, request: LaunchRequest) -> LaunchAnswer:
+    async def _start_rollout(self, request: LaunchRequest) -> LaunchAnswer:
         """Start the workflow. Errors: WorkflowAlreadyStartedError, those of models.errors."""
         workflow_id = rollout_workflow_id(request.cluster)
         return await self._start(
             ROLLOUT_WORKFLOW,
-            RolloutInput(launch=self._signed(request, "rollout.launch", workflow_id)),
+            RolloutInput(launch=self._sign(request, "rollout.launch", workflow_id)),
             workflow_id,
             f"{request.cluster}, owner {request.owner}{' (shadow)' if request.shadow else ''}",
             LaunchAnswer,
             f"the launch of {request.cluster}",
         )
 
-    async def _rehearsal_ended(self, request: LaunchRequest) -> str:
+    async def _end_rehearsal(self, request: LaunchRequest) -> str:
         """Abort an open rehearsal for a real launch; return its id. Errors: Refusal where it is none."""
         try:
             status = await self.status(request.cluster)
@@ -114,7 +116,7 @@ class Rollouts(Questions):
 
     async def status(self, cluster: str) -> RolloutStatus:
         """Return the rollout's status. Errors: Refusal where the cluster never had a rollout, Unavailable."""
-        status, stopped = await self._asked(
+        status, stopped = await self._explained(
             cluster, self._query(rollout_workflow_id(cluster), STATUS_QUERY, RolloutStatus)
         )
         if not stopped or status.stage.has_ended:
@@ -143,12 +145,12 @@ class Rollouts(Questions):
 
         Errors: as `status`, and Refusal where it has ended.
         """
-        ahead = await self._asked(cluster, self._query_open(rollout_workflow_id(cluster), AHEAD_QUERY, Ahead))
+        ahead = await self._explained(cluster, self._query_open(rollout_workflow_id(cluster), AHEAD_QUERY, Ahead))
         if ahead.stage.has_ended:
             raise Refusal(f"the rollout of {cluster} has ended ({ahead.stage}); launch a new one")
         return ahead
 
-    async def _asked(self, cluster: str, answer: Awaitable[_T]) -> _T:
+    async def _explained(self, cluster: str, answer: Awaitable[_T]) -> _T:
         try:
             return await answer
         except QUERY_FAILED as error:
@@ -161,9 +163,9 @@ class Rollouts(Questions):
             raise await self._explain_rollout(error, cluster) from error
 
     async def _explain_rollout(self, error: BaseException, cluster: str) -> BackstopError:
-        return await self._explain(error, rollout_workflow_id(cluster), partial(self._gone, cluster))
+        return await self._explain(error, rollout_workflow_id(cluster), partial(self._why_gone, cluster))
 
-    async def _gone(self, cluster: str, ran: bool) -> BackstopError:
+    async def _why_gone(self, cluster: str, ran: bool) -> BackstopError:
         """Say why no rollout runs: BadInput for a cluster that the ledger does not have, where no launch would help."""
         for row in await self.lost(cluster):
             return Refusal(lost_sentence(row))
@@ -222,7 +224,7 @@ class Rollouts(Questions):
         except (BackstopError, TimeoutError):
             return summaries
         in_ledger = {(row.cluster, not row.ended): row for row in rows}
-        with_needs = [_noted(s, in_ledger.get((s.cluster, s.open))) for s in summaries]
+        with_needs = [_with_ledger(s, in_ledger.get((s.cluster, s.open))) for s in summaries]
         lost = await self._lost_among(with_needs, rows)
         listed = {s.cluster for s in (*lost, *with_needs) if s.open}
         unlisted = [summary_of(row) for row in rows if not row.ended and row.cluster not in listed]
@@ -241,7 +243,7 @@ class Rollouts(Questions):
             )
         ]
         answers = await self.ask_rollouts(doubted[:MOST_ASKED], OVERVIEW_SECONDS)
-        asked = [_asked(s, answers.get(s.cluster), now) if s.open else s for s in with_needs]
+        asked = [_with_status(s, answers.get(s.cluster), now) if s.open else s for s in with_needs]
         return sorted([*lost, *asked], key=lambda s: (not s.open, s.cluster))
 
     async def _lost_among(self, summaries: Sequence[RolloutSummary], rows: Sequence[Overview]) -> list[RolloutSummary]:
@@ -309,7 +311,7 @@ def _never(cluster: str) -> str:
     return f"there is no rollout of {cluster}: launch one with `{command_line('launch', cluster)}`"
 
 
-def _noted(summary: RolloutSummary, row: Overview | None) -> RolloutSummary:
+def _with_ledger(summary: RolloutSummary, row: Overview | None) -> RolloutSummary:
     """Return the summary with what the ledger knows of the rollout."""
     if row is None:
         return summary.model_copy(update={"needs": "", "health_at": None})
@@ -319,7 +321,7 @@ def _noted(summary: RolloutSummary, row: Overview | None) -> RolloutSummary:
     return summary.model_copy(update=update)
 
 
-def _asked(summary: RolloutSummary, status: RolloutStatus | None, now: datetime) -> RolloutSummary:
+def _with_status(summary: RolloutSummary, status: RolloutStatus | None, now: datetime) -> RolloutSummary:
     """Return the summary with what the rollout itself reports: the ledger is not updated as time alone passes."""
     needs = summary.needs if status is None else status.needs
     stale_after = STALE if status is None or status.stale_after is None else status.stale_after

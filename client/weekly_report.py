@@ -70,7 +70,7 @@ async def _live(door: Backstop, rollouts: Sequence[RolloutSummary], now: datetim
     fleet = None if fleet is None or fleet.shadow else fleet
     answers = await door.ask_rollouts(busy, _PATIENCE_SECONDS)
     statuses = [s for s in answers.values() if s is not None and not s.stage.has_ended and not s.shadow]
-    blocked = [b for status in statuses for b in _blocked(status, now)] + _fleet_blocked(fleet)
+    blocked = [b for status in statuses for b in _blocks_of(status, now)] + _fleet_blocks(fleet)
     return Live(
         next=(*_fleet_next(fleet), *_coming(statuses, {b.cluster for b in blocked})),
         at_risk=tuple(sorted(filter(None, map(_at_risk, statuses)), key=lambda r: (-r.lacking_gpus, r.cluster))),
@@ -97,7 +97,7 @@ def _fleet_next(fleet: FleetStatus | None) -> list[NextStep]:
     return [NextStep(cluster=FLEET, stage=fleet.stage.value, at=at, waits_for=text, owner=fleet.owner)]
 
 
-def _fleet_blocked(fleet: FleetStatus | None) -> list[Blocked]:
+def _fleet_blocks(fleet: FleetStatus | None) -> list[Blocked]:
     if fleet is None:
         return []
 
@@ -150,7 +150,7 @@ def _at_risk(status: RolloutStatus) -> AtRisk | None:
     )
 
 
-def _blocked(status: RolloutStatus, now: datetime) -> list[Blocked]:
+def _blocks_of(status: RolloutStatus, now: datetime) -> list[Blocked]:
     """Return one entry for each hold, and one for the owner where a decision is needed that lifts none of them."""
 
     def by(kind: str, who: str, since: datetime, reason: str) -> Blocked:

@@ -102,7 +102,7 @@ class Calls:
         except RPCError:
             return False
 
-    def _signed(self, message: _MessageT, command: str, workflow_id: str) -> _MessageT:
+    def _sign(self, message: _MessageT, command: str, workflow_id: str) -> _MessageT:
         """Return the message with the command's ticket, where a front signs."""
         return message if self._signer is None else self._signer(message, command, workflow_id)
 
@@ -142,7 +142,7 @@ class Calls:
                 )
             except WorkflowAlreadyStartedError:
                 await _read(start)
-                before = await self._answered_before(workflow_id, update_id, answer) if repeatable() else None
+                before = await self._earlier_answer(workflow_id, update_id, answer) if repeatable() else None
                 if before is None:
                     raise
                 return before
@@ -152,16 +152,16 @@ class Calls:
                 raise Unavailable(f"{why}: look at its status later") from None
             except UPDATE_FAILED as error:
                 await _read(start)
-                if not (isinstance(error, RPCError) and _not_taken(error)):
+                if not (isinstance(error, RPCError) and _was_not_taken(error)):
                     raise self._translate(error) from error
-                answered = await self._said_at_last(workflow_id, update_id, answer)
+                answered = await self._await_late_answer(workflow_id, update_id, answer)
             self.heard.set()
             return answered
 
         async def take_back(_: asyncio.Future[_AnswerT]) -> bool:
             return await stopped_again(handle)
 
-        return await self._taken_up(begin, what, take_back)
+        return await self._await_taken(begin, what, take_back)
 
     async def _past_rehearsal(
         self,
@@ -194,7 +194,7 @@ class Calls:
         except RPCError as error:
             raise self._translate(error) from error
 
-    async def _said_at_last(self, workflow_id: str, update_id: str, kind: type[_AnswerT]) -> _AnswerT:
+    async def _await_late_answer(self, workflow_id: str, update_id: str, kind: type[_AnswerT]) -> _AnswerT:
         """Return the answer of a run whose first step a busy worker did not end: that step is made anew."""
         handle = self._client.get_workflow_handle(workflow_id)
 
@@ -206,11 +206,11 @@ class Calls:
 
         await asyncio.sleep(_PAUSE_SECONDS)
         try:
-            return await _until_taken(ask)
+            return await _ask_until_taken(ask)
         except UPDATE_FAILED as error:
             raise self._translate(error) from error
 
-    async def _answered_before(self, workflow_id: str, update_id: str, kind: type[_AnswerT]) -> _AnswerT | None:
+    async def _earlier_answer(self, workflow_id: str, update_id: str, kind: type[_AnswerT]) -> _AnswerT | None:
         """Return what the running workflow answered to the same launch; None where another launch started it."""
         handle = self._client.get_workflow_handle(workflow_id).get_update_handle(update_id, result_type=kind)
         try:
@@ -233,7 +233,7 @@ class Calls:
         update_id = same_id(f"{workflow_id} {name}", request)
 
         async def ask() -> WorkflowUpdateHandle[_AnswerT]:
-            signed = self._signed(request, f"{of}.{name}", workflow_id)
+            signed = self._sign(request, f"{of}.{name}", workflow_id)
             return await handle.start_update(
                 name,
                 signed,
@@ -255,11 +255,11 @@ class Calls:
                 return False
             return False
 
-        answer: _AnswerT = await (await self._taken_up(lambda: _until_taken(ask), what, take_back)).result()
+        answer: _AnswerT = await (await self._await_taken(lambda: _ask_until_taken(ask), what, take_back)).result()
         self.heard.set()
         return answer
 
-    async def _taken_up(
+    async def _await_taken(
         self,
         begin: Callable[[], Coroutine[Any, Any, _T]],
         what: str,
@@ -269,17 +269,17 @@ class Calls:
 
         `take_back`: False where a worker has it already. Errors: Unavailable, and nothing was done; those of `begin`.
         """
-        await self._polled(what)
+        await self._check_polled(what)
         asking = asyncio.ensure_future(begin())
         try:
             if not await _is_done(asking, _SILENT_SECONDS):
                 self.note(f"No worker has answered yet: {what} waits for one. Ctrl-C takes it back.")
-                if not await _is_done(asking, TAKEN_SECONDS) and await self._taken_back(asking, take_back):
+                if not await _is_done(asking, TAKEN_SECONDS) and await self._try_take_back(asking, take_back):
                     why = f"no worker took up {what} within {_SILENT_SECONDS + TAKEN_SECONDS:.0f} s"
                     raise Unavailable(f"{why}: it was taken back, and nothing comes of it (see `backstop doctor`)")
             return await asking
         except asyncio.CancelledError:
-            if await self._taken_back(asking, take_back):
+            if await self._try_take_back(asking, take_back):
                 self.note(f"Interrupted: {what} was taken back, and nothing comes of it.")
             else:
                 self.note(f"Interrupted: a worker has taken up {what}, which goes on: see `backstop status`.")
@@ -287,7 +287,7 @@ class Calls:
         finally:
             _leave(asking)
 
-    async def _polled(self, what: str) -> None:
+    async def _check_polled(self, what: str) -> None:
         """Check that some worker polls, as far as Temporal knows. Errors: Unavailable, and nothing was sent."""
         try:
             for left in reversed(range(_LOOKS)):
@@ -300,7 +300,7 @@ class Calls:
             raise
         raise Unavailable(f"no worker is running, and {what} was not given: {_START_ONE}")
 
-    async def _taken_back(
+    async def _try_take_back(
         self, asking: asyncio.Future[_T], take_back: Callable[[asyncio.Future[_T]], Awaitable[bool]]
     ) -> bool:
         """Return whether the call was taken back. Errors: Unavailable where Temporal does not say so."""
@@ -414,19 +414,19 @@ async def stopped_again(handle: WorkflowHandle[Any, Any]) -> bool:
     return True
 
 
-async def _until_taken(ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+async def _ask_until_taken(ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
     """Return the answer, asking again while the server drops the call before the workflow takes it."""
     for tries_left in reversed(range(_TRIES)):
         try:
             return await ask()
         except RPCError as error:
-            if not (tries_left and _not_taken(error)):
+            if not (tries_left and _was_not_taken(error)):
                 raise
         await asyncio.sleep(_PAUSE_SECONDS)
     raise AssertionError("the last try neither answered nor failed")
 
 
-def _not_taken(error: RPCError) -> bool:
+def _was_not_taken(error: RPCError) -> bool:
     """Return whether to ask again: the workflow did not take the call, and this run or the next one will answer it."""
     return any(words in error.message for words in (_CLOSING, _FIRST_STEP)) or any(
         detail.Is(WorkflowNotReadyFailure.DESCRIPTOR) for detail in error.grpc_status.details

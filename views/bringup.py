@@ -96,11 +96,8 @@ def status_parts(status: BringupStatus, could: Sequence[str] = ()) -> list[Rende
 
 
 def _facts(status: BringupStatus, could: Sequence[str]) -> Iterator[tuple[str, str]]:
-    yield (
-        "entered",
-        f"by {status.entered_by} on {moment(status.entered_at)}; owner {status.owner}; "
-        f"recipe {status.recipe} ({status.recipe_hash})",
-    )
+    entered = f"by {status.entered_by} on {moment(status.entered_at)}"
+    yield "entered", f"{entered}; owner {status.owner}; recipe {status.recipe} ({status.recipe_hash})"
     yield "ordered", f"{count(status.nodes, 'node')}, {gpus(status.gpus)}"
     if status.islands:
         there, well = sum(i.total_gpus for i in status.islands), sum(i.healthy_gpus for i in status.islands)

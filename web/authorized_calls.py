@@ -66,23 +66,23 @@ class Giving:
         Where the caller may not lift a hold that is an objection, it is judged again as the objecting team's
         withdrawal.
         """
-        judged = await self._judged(asking)
+        judged = await self._judge_once(asking)
         request = asking.found.get("request")
         if isinstance(judged.decision, Denied) and isinstance(request, CommandRequest) and _names_objection(request):
-            request = request.but(team=await self._objects(asking, request.hold))
+            request = request.but(team=await self._team_of_objection(asking, request.hold))
             withdrawn = replace(asking, found={**asking.found, "request": request})
-            own = await self._judged(withdrawn)
+            own = await self._judge_once(withdrawn)
             if isinstance(own.decision, Permitted):
                 asking.found.update(withdrawn.found)
                 return own
         return judged
 
-    async def _judged(self, asking: Asking) -> Judged:
+    async def _judge_once(self, asking: Asking) -> Judged:
         return await self.rights.judge(
             asking.who, asking.operation, asking.command, asking.found, emergency=asking.emergency
         )
 
-    async def _objects(self, asking: Asking, hold: str) -> str:
+    async def _team_of_objection(self, asking: Asking, hold: str) -> str:
         """Return the team of an objection, from its id where the rollout has it no more."""
         try:
             door = await self.doors.door_of(asking.who)
@@ -100,7 +100,7 @@ class Giving:
         door = await self._door(asking.who, judged.decision)
         before = repeat_key.set(asking.key)
         try:
-            await self._by_two(asking, judged, judged.decision)
+            await self._require_second(asking, judged, judged.decision)
         finally:
             repeat_key.reset(before)
         return door
@@ -126,7 +126,7 @@ class Giving:
             who, two_person=self.rights.two_person, roles=permitted.roles, emergency=permitted.emergency
         )
 
-    async def _by_two(self, asking: Asking, judged: Judged, permitted: Permitted) -> None:
+    async def _require_second(self, asking: Asking, judged: Judged, permitted: Permitted) -> None:
         """Keep a command that needs a second person; tell all admins of an emergency. Errors: AwaitsSecond, Refusal."""
         if not permitted.complete and asking.command not in WAITS_BY_ITSELF:
             raise await self.second_persons.keep(asking.who, asking.command, judged.target, asking.found, permitted)

@@ -70,40 +70,42 @@ class CodecEndpoint:
     async def _answer(self, request: Request) -> Response:
         what = request.scope["path"].rstrip("/").rpartition("/")[2]
         if what not in ("encode", "decode"):
-            return _said(404, "this address answers only POST /decode")
+            return _error_response(404, "this address answers only POST /decode")
         if request.method == "OPTIONS":
             return Response(status_code=204)
         if request.method != "POST":
-            return _said(405, "this address answers only POST /decode")
+            return _error_response(405, "this address answers only POST /decode")
         origin = request.headers.get("origin")
         if origin is not None and origin not in self._origins:
-            return _said(403, "pages of this origin may not read what is encrypted")
+            return _error_response(403, "pages of this origin may not read what is encrypted")
         refused = await self._why_not(request)
         if refused is not None:
-            return _said(*refused)
+            return _error_response(*refused)
         if what == "encode":
-            return _said(403, "this address only decrypts: give commands with `backstop`")
-        return await self._decoded(request)
+            return _error_response(403, "this address only decrypts: give commands with `backstop`")
+        return await self._decode(request)
 
-    async def _decoded(self, request: Request) -> Response:
+    async def _decode(self, request: Request) -> Response:
         namespace = request.headers.get("x-namespace", "")
         if self._namespace and namespace and namespace != self._namespace:
-            return _said(400, "X-Namespace names another namespace than that of this front")
+            return _error_response(400, "X-Namespace names another namespace than that of this front")
         body = bytearray()
         async for piece in request.stream():
             body += piece
             if len(body) > MOST_BODY:
-                return _said(413, f"a body may have at most {MOST_BODY} bytes")
+                return _error_response(413, f"a body may have at most {MOST_BODY} bytes")
         try:
             if not body.lstrip().startswith(b"{"):
                 raise ValueError
             given = json_format.Parse(body.decode(), Payloads(), ignore_unknown_fields=True, max_recursion_depth=20)
         except (json_format.ParseError, ValueError, RecursionError):
-            return _said(400, "the body must be a JSON document with payloads, each with metadata and data in Base64")
+            return _error_response(
+                400, "the body must be a JSON document with payloads, each with metadata and data in Base64"
+            )
         decoded = await self._codec.decode(list(given.payloads))
         shown = [as_came if _IMPORT in one.data else one for as_came, one in zip(given.payloads, decoded, strict=True)]
         return Response(json_format.MessageToJson(Payloads(payloads=shown)), media_type="application/json")
 
 
-def _said(status: int, sentence: str) -> Response:
+def _error_response(status: int, sentence: str) -> Response:
     return Response(json.dumps({"detail": sentence}), status_code=status, media_type="application/json")

@@ -190,7 +190,7 @@ class Front:
         # The caller's trace goes on behind us; of what else the header could carry along nothing is taken.
         trace = traces.attach(_TRACE.extract(request.headers))
         try:
-            return await self._done(asking, door, request, request_id)
+            return await self._respond(asking, door, request, request_id)
         finally:
             traces.detach(trace)
 
@@ -237,7 +237,7 @@ class Front:
         self.rate.take(principal.name)
         return principal
 
-    async def _done(self, asking: Asking, door: Backstop, request: Request, request_id: str) -> Response:
+    async def _respond(self, asking: Asking, door: Backstop, request: Request, request_id: str) -> Response:
         operation = asking.operation
         answer = await self.giving.carry_out(asking, door)
         if operation.command == COUNTERSIGN:
@@ -247,7 +247,7 @@ class Front:
         )
         if WATCH in request.query_params:
             return StreamingResponse(
-                self._followed(asking, door, adapter, answer, request_id), media_type="text/event-stream"
+                self._stream(asking, door, adapter, answer, request_id), media_type="text/event-stream"
             )
         return answer_response(
             adapter,
@@ -259,7 +259,7 @@ class Front:
             tagged=operation.tagged,
         )
 
-    async def _followed(
+    async def _stream(
         self, asking: Asking, door: Backstop, adapter: TypeAdapter[Any], first: Any, request_id: str
     ) -> AsyncIterator[bytes]:
         with self.streams.one_more(asking.who.name):

@@ -83,7 +83,7 @@ class Provider:
     async def endpoints(self) -> Mapping[str, Any]:
         """Return the provider's own description. Errors: Unavailable."""
         if not self._known:
-            found = dict(await _fetched(f"{self.terms.issuer.rstrip('/')}/.well-known/openid-configuration"))
+            found = dict(await _fetch(f"{self.terms.issuer.rstrip('/')}/.well-known/openid-configuration"))
             if found.get("issuer") != self.terms.issuer:
                 raise Unavailable(
                     f"the provider at {self.terms.issuer} gives itself another name: set BACKSTOP_OIDC_ISSUER to "
@@ -99,7 +99,7 @@ class Provider:
             if self._keys is None or since > _KEPT_SECONDS or (not known and since > _REFETCH_SECONDS):
                 self._looked = time.monotonic()
                 try:
-                    self._keys = _usable(await _fetched(str((await self.endpoints()).get("jwks_uri", ""))))
+                    self._keys = _usable(await _fetch(str((await self.endpoints()).get("jwks_uri", ""))))
                 except Unavailable:
                     if not known:
                         raise
@@ -190,7 +190,7 @@ def _groups(claims: Mapping[str, Any], claim: str) -> tuple[str, ...]:
     return tuple(sorted(set(found)))
 
 
-async def _fetched(url: str) -> Mapping[str, Any]:
+async def _fetch(url: str) -> Mapping[str, Any]:
     """Fetch a JSON document. Errors: Unavailable."""
     if not safe_address(url):
         raise Unavailable("the provider names an address that is neither https:// nor on this machine")

@@ -52,7 +52,7 @@ async def listening(front: Front, settings: FrontSettings, temporal: Mapping[str
             servers.append((_server(front, settings, tls=False), line))
             where.append(str(settings.socket))
         if settings.listen is not None:
-            line = places.enter_context(_bound(settings.listen))
+            line = places.enter_context(_bind(settings.listen))
             servers.append((_server(front, settings, tls=True), line))
             scheme = "https" if settings.tls_cert else "http"
             host = f"[{settings.listen.host}]" if ":" in settings.listen.host else settings.listen.host
@@ -137,7 +137,7 @@ def _own_socket(path: Path, shared: bool, temporal: Mapping[str, str]) -> Iterat
 
 
 @contextlib.contextmanager
-def _bound(address: Address) -> Iterator[socket.socket]:
+def _bind(address: Address) -> Iterator[socket.socket]:
     """Yield a TCP socket. Errors: Unavailable."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     line = socket.socket(family, socket.SOCK_STREAM)

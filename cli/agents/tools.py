@@ -50,7 +50,7 @@ async def fleet_overview(door: ReadingDoor, needs_a_person: bool = False, rows: 
     rollouts: list[RolloutSummary] = await door.overview()
     chosen = [one for one in rollouts if one.needs or not needs_a_person]
     chosen.sort(key=lambda one: (not one.needs, one.cluster))
-    return _listed("rollouts", chosen, rows)
+    return _list_answer("rollouts", chosen, rows)
 
 
 async def cluster_status(door: ReadingDoor, cluster: NamedCluster) -> ToolAnswer:
@@ -68,15 +68,15 @@ async def why(
 
 
 async def flex(door: ReadingDoor, cluster: OrAll = "", rows: Rows = 50) -> ToolAnswer:
-    return _listed("clusters", await door.flex(cluster, FlexMode.EQUAL), rows)
+    return _list_answer("clusters", await door.flex(cluster, FlexMode.EQUAL), rows)
 
 
 async def calendar(door: ReadingDoor, cluster: OrAll = "", rows: Rows = 50) -> ToolAnswer:
-    return _listed("windows", await door.calendar(cluster), rows)
+    return _list_answer("windows", await door.calendar(cluster), rows)
 
 
 async def requests(door: ReadingDoor, cluster: OrAll = "", ended: bool = False, rows: Rows = 50) -> ToolAnswer:
-    return _listed("requests", (await door.ask(RequestsOf(cluster=cluster, ended=ended)))[::-1], rows)
+    return _list_answer("requests", (await door.ask(RequestsOf(cluster=cluster, ended=ended)))[::-1], rows)
 
 
 async def plan(door: ReadingDoor, cluster: NamedCluster) -> ToolAnswer:
@@ -140,6 +140,6 @@ def _json(answer: Model) -> ToolAnswer:
     return document
 
 
-def _listed(name: str, models: Iterable[Model], rows: int) -> ToolAnswer:
+def _list_answer(name: str, models: Iterable[Model], rows: int) -> ToolAnswer:
     every = list(models)
     return {"of": len(every), name: [_json(one) for one in every[:rows]]}

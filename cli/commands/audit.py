@@ -116,7 +116,7 @@ def audit(
         raise BadInput("--seals goes with --verify, and --seal-key with --seals")
     cluster = FLEET if fleet else cluster if seals else needed_cluster(cluster)
     person = actor_of(os.environ.get("BACKSTOP_ACTOR", ""))
-    wanted = _wanted(since, until, actor or (), kind or ())
+    wanted = _read_filter(since, until, actor or (), kind or ())
     if verify:
         how.of_one("--verify")
         if seals:
@@ -124,7 +124,7 @@ def audit(
             return
         _verify(cluster, person, how)
         return
-    lines = _archived(cluster, person) if archive or _of_no_cluster(cluster) else _history(cluster, person)
+    lines = _read_archive(cluster, person) if archive or _of_no_cluster(cluster) else _history(cluster, person)
     _answer(lines, wanted, how)
 
 
@@ -146,7 +146,7 @@ class _Wanted:
         )
 
 
-def _wanted(since: str, until: str, actors: Sequence[str], kinds: Sequence[str]) -> _Wanted:
+def _read_filter(since: str, until: str, actors: Sequence[str], kinds: Sequence[str]) -> _Wanted:
     """Read the filter's options. Errors: BadInput naming the option and the value."""
     from models.audit_chain import AuditKind
 
@@ -205,7 +205,7 @@ def _history(cluster: str, actor: str) -> list[AuditLine]:
     ]
 
 
-def _archived(cluster: str, actor: str) -> list[ArchiveLine]:
+def _read_archive(cluster: str, actor: str) -> list[ArchiveLine]:
     from cli.json_answers_audit import ArchiveLine
     from models.audit_chain import proof_of
 
@@ -246,7 +246,7 @@ def tell_bringups(cluster: str, person: str, *, as_json: bool) -> None:
     """Print the archive of the cluster's bring-ups."""
     from models.bringup.state import bringup_workflow_id
 
-    lines = [each for each in _archived(cluster, person) if each.rollout == bringup_workflow_id(cluster)]
+    lines = [each for each in _read_archive(cluster, person) if each.rollout == bringup_workflow_id(cluster)]
     if not lines:
         raise Refusal(f"the archive has no bring-up of {cluster}")
     _answer(lines, _Wanted(None, None, (), ()), read_listing(as_json=as_json))
@@ -273,7 +273,7 @@ def _verify(cluster: str, actor: str, how: Listing) -> None:
         _refuse_unknown(cluster, actor)
         raise Refusal(f"the archive has nothing about {cluster}: there is no chain to verify")
     answer = _chain_of(cluster, rows, head)
-    how.tell(lambda: answer, lambda: _told_of_chain(answer), None)
+    how.tell(lambda: answer, lambda: _chain_parts(answer), None)
     _fail_unless_whole(answer.whole)
 
 
@@ -297,7 +297,7 @@ def _chain_of(
     )
 
 
-def _told_of_chain(answer: ChainAnswer, seals: Sequence[Seal] | None = None) -> list[RenderableType]:
+def _chain_parts(answer: ChainAnswer, seals: Sequence[Seal] | None = None) -> list[RenderableType]:
     from views.words import count, line
 
     if answer.broken:
@@ -328,7 +328,7 @@ def _verify_seals(cluster: str, where: str, keys: Sequence[str], actor: str, how
     if cluster:
         rows, head = ask(actor, lambda door: door.archived(cluster))
         answer = _chain_of(cluster, rows, head, seals)
-        how.tell(lambda: answer, lambda: _told_of_chain(answer, seals), None)
+        how.tell(lambda: answer, lambda: _chain_parts(answer, seals), None)
         _fail_unless_whole(answer.whole)
         return
     chains = tuple(_chain_of(name, *pages, seals) for name, pages in ask(actor, partial(_chains, seals)))
@@ -339,7 +339,7 @@ def _verify_seals(cluster: str, where: str, keys: Sequence[str], actor: str, how
         whole=all(chain.whole for chain in chains),
         chains=chains,
     )
-    broken = [part for chain in chains if not chain.whole for part in _told_of_chain(chain, seals)]
+    broken = [part for chain in chains if not chain.whole for part in _chain_parts(chain, seals)]
     upto = "no seal" if last is None else f"SEAL {last.number} of {last.at:%Y-%m-%d %H:%M:%SZ}"
     archives, length = count(len(chains), "archive"), count(sum(c.rows for c in chains), "row")
     summary = [line(f"{archives} with {length} {verb_of(len(chains))} whole up to {upto}.")]

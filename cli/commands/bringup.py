@@ -170,13 +170,13 @@ def add(
     starts = [
         check_model(BringupStart, entry=e, recipe=by_name[e.recipe], actor=person, reason=reason) for e in entries
     ]
-    answers = ask(person, lambda door: _entered(door, starts))
+    answers = ask(person, lambda door: _enter_each(door, starts))
     _tell_entered(answers, as_json=as_json)
     if any(not answer.begun for answer in answers):
         raise typer.Exit(3)
 
 
-async def _entered(door: Backstop, starts: list[BringupStart]) -> list[BringupAnswer]:
+async def _enter_each(door: Backstop, starts: list[BringupStart]) -> list[BringupAnswer]:
     """Enter each bring-up, one after the other; a refused one does not stop the others."""
     from cli.output import progress
     from models.bringup.messages import BringupAnswer

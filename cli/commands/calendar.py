@@ -426,7 +426,7 @@ def _answer(
     from views.words import line
 
     now = now or datetime.now(UTC)
-    foretold = {c.name: _foretold(c, now) for c in clusters}
+    foretold = {c.name: _forecast(c, now) for c in clusters}
     foretold = {name: ahead for name, ahead in foretold.items() if ahead}
     how.tell(
         lambda: CalendarAnswer(
@@ -452,7 +452,7 @@ def _ending(entries: Sequence[Entry]) -> str:
     return f"Undo: backstop calendar end CLUSTER ID --reason '...', for each of {some_of(each, _NAMED)}"
 
 
-def _foretold(cluster: ClusterSpec, now: datetime) -> tuple[Foretold, ...]:
+def _forecast(cluster: ClusterSpec, now: datetime) -> tuple[Foretold, ...]:
     from models.planning.window_forecast import forecast_windows
 
     return forecast_windows(cluster.name, cluster.quotas, cluster.islands, cluster.windows, now)

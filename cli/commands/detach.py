@@ -55,7 +55,7 @@ def detach(
         raise BadInput("--reason must say why")
     person = actor_of(actor)
     consent(f"Detach {cluster}?", lambda: _ahead(cluster, restore, reason, person), yes=yes, as_json=as_json)
-    back = _detached(cluster, restore, reason, person)
+    back = _detach(cluster, restore, reason, person)
     if as_json:
         limits = tuple(LimitBack(name=n, before_gpus=b, after_gpus=a) for n, (b, a) in sorted(back.items()))
         show_json(DetachedAnswer(cluster=cluster, limits=limits, undo=_UNDO).as_json())
@@ -65,7 +65,7 @@ def detach(
     show(*_limits(back, ">WAS", ">IS"), line(_UNDO))
 
 
-def _detached(cluster: str, restore: bool, reason: str, person: str, *, look: bool = False) -> Limits:
+def _detach(cluster: str, restore: bool, reason: str, person: str, *, look: bool = False) -> Limits:
     async def question(door: Backstop) -> Limits:
         from models.questions import Detach
 
@@ -78,7 +78,7 @@ def _ahead(cluster: str, restore: bool, reason: str, person: str) -> list[Render
     """Show what would be taken back, as the worker reads it from the scheduler."""
     from views.words import count, line
 
-    back = _detached(cluster, restore, reason, person, look=True)
+    back = _detach(cluster, restore, reason, person, look=True)
     teams = "what teams may use goes back to what it was before Backstop" if restore else "what teams may use stays"
     classes = sum(name.startswith(OF_CLASS) for name in back)
     sentence = f"{count(len(back) - classes, 'limit')} of its quota system would be taken back; {teams}."

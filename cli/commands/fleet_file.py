@@ -166,7 +166,7 @@ def export(
     if removed and cluster:
         raise BadInput(f"--cluster {cluster[0]} is given together with --removed {removed}: give one of them")
     if removed:
-        document = ask(actor_of(actor), lambda door: _removed(door, removed))
+        document = ask(actor_of(actor), lambda door: _read_removed(door, removed))
     else:
         pages = ask(actor_of(actor), lambda door: door.fleet_pages())
         document = _document(pages, cluster or ())
@@ -203,7 +203,7 @@ def _document(pages: Sequence[FleetPage], only: Sequence[str]) -> dict[str, Any]
     return document
 
 
-async def _removed(door: Backstop, cluster: str) -> dict[str, Any]:
+async def _read_removed(door: Backstop, cluster: str) -> dict[str, Any]:
     from models.cluster.fleet_export import in_file_order
 
     rows, _ = await door.archived(cluster)
@@ -246,7 +246,7 @@ def remove(
         line("  remove it from the fleet file too, or the next import adds it again"),
         line(f"  to bring the cluster and its quotas back: {bring_back}"),
     )
-    answer = _done(asked, f"Remove {cluster} from the ledger?", *also, yes=yes, as_json=as_json, actor=actor)
+    answer = _ask_and_do(asked, f"Remove {cluster} from the ledger?", *also, yes=yes, as_json=as_json, actor=actor)
     _tell(answer, "removed", f"Undo: {bring_back}", as_json=as_json)
 
 
@@ -272,7 +272,9 @@ def rename(
         return RenameCluster(cluster=cluster, name=name, reason=reason, dry_run=dry_run)
 
     also = line("  rename it in the fleet file too, and in exporters that write the ledger's tables")
-    answer = _done(asked, f"Rename {cluster} to {name}?", also, yes=yes, as_json=as_json, actor=actor, renamed=True)
+    answer = _ask_and_do(
+        asked, f"Rename {cluster} to {name}?", also, yes=yes, as_json=as_json, actor=actor, renamed=True
+    )
     _tell(answer, f"renamed to {name}", f"Undo: backstop fleet rename {_word(name)} {_word(cluster)}", as_json=as_json)
 
 
@@ -282,7 +284,7 @@ def _word(name: str) -> str:
     return shlex.quote(name)
 
 
-def _done(
+def _ask_and_do(
     asked: Any, sentence: str, *also: Any, yes: bool, as_json: bool, actor: str, renamed: bool = False
 ) -> Departure:
     """Show what changes, ask, and do it. Errors: Refusal where a rollout or request is open; those of `consent`."""

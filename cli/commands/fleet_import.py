@@ -138,7 +138,7 @@ def import_(
 
     terms = ImportTerms(dry_run=dry_run, prune=prune, reset=reset, whole=whole)
     if document is not None and prune and not (dry_run or yes):
-        terms = _agreed(document, terms, actor_of(actor), as_json=as_json)
+        terms = _agree_to_removal(document, terms, actor_of(actor), as_json=as_json)
     asked = _Asked(health, jobs, slurm, document, samples, by_name, source, policy, terms)
     answer, outcome = ask(actor_of(actor), partial(_brought_in, asked))
     _tell(asked, answer, outcome, as_json=as_json)
@@ -259,7 +259,7 @@ def _refuse_without_file(has_file: bool, **options: bool) -> None:
             raise BadInput(f"--{name.replace('_', '-')} is given without a fleet file")
 
 
-def _agreed(document: FleetDocument, terms: ImportTerms, actor: str, *, as_json: bool) -> ImportTerms:
+def _agree_to_removal(document: FleetDocument, terms: ImportTerms, actor: str, *, as_json: bool) -> ImportTerms:
     """Show what would be removed, and ask. Errors: those of `consent`."""
     from views.fleet_diff import lost_parts
     from views.words import line

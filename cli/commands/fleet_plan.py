@@ -53,7 +53,7 @@ def plan(
         policy=overlay.settings,
     )  # fmt: skip
     chosen = [*(["--wave"] if waves else []), *(["--pilot"] if pilots else []), *overlay.settings]
-    kept = FleetPlanFile.of(*ask(person, lambda door: _planned(door, launch, chosen)))
+    kept = FleetPlanFile.of(*ask(person, lambda door: _plan_to_show(door, launch, chosen)))
     if out:
         write(out, "--out", f"{kept.model_dump_json(by_alias=True, indent=2)}\n")
     if as_json and out != "-":
@@ -70,7 +70,9 @@ _ASKED = 200
 """Clusters of one question."""
 
 
-async def _planned(door: Backstop, launch: FleetLaunch, chosen: Sequence[str]) -> tuple[FleetPlan, Sequence[str], Cuts]:
+async def _plan_to_show(
+    door: Backstop, launch: FleetLaunch, chosen: Sequence[str]
+) -> tuple[FleetPlan, Sequence[str], Cuts]:
     """Return the plan, its pilots and its cuts. Errors: BadInput for options beside a plan that awaits approval."""
     from models.fleet.state import FleetStage, Wave
 

@@ -218,10 +218,10 @@ def _plan_meant(order: TypedOrder, person: str) -> str:
             "--plan is missing: there is no terminal to show the plan and ask; `backstop fleet status` shows its hash, "
             "and --yes approves the current plan"
         )
-    return plan or _agreed(order, person)
+    return plan or _agree_to_plan(order, person)
 
 
-def _agreed(order: TypedOrder, person: str) -> str:
+def _agree_to_plan(order: TypedOrder, person: str) -> str:
     """Return the plan that was shown and agreed to; with --yes the awaiting one. Errors: typer.Exit(1) for a no."""
     from views.fleet_rollout import plan_parts
 

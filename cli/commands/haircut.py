@@ -74,7 +74,7 @@ def haircut(
     Phantom GPUs have no healthy GPU behind them now; the others move to flex and stay usable. Changes nothing.
     """
     wanted = shares("--buffers", buffers)
-    explained = _explained(at, wanted)
+    explained = _index_of(at, wanted)
     overlay = overlay_of(policy, max_tier=max_tier)
     if "buffer" in overlay.settings:
         raise BadInput("--policy buffer is given together with --buffers: the report compares these")
@@ -108,7 +108,7 @@ def shares(option: str, text: str) -> tuple[Fraction, ...]:
     return tuple(sorted(distinct))
 
 
-def _explained(at: str, buffers: tuple[Fraction, ...]) -> int:
+def _index_of(at: str, buffers: tuple[Fraction, ...]) -> int:
     """Return the index of the buffer that the page explains."""
     usual = Fraction(15, 100)
     if not at:

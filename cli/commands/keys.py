@@ -55,7 +55,7 @@ def new(
     from client.key_files import new_key, replace_lost_key
 
     now = datetime.now(UTC)
-    _made(replace_lost_key(now) if lost else new_key(now))
+    _show_new_key(replace_lost_key(now) if lost else new_key(now))
 
 
 def rotate() -> None:
@@ -68,7 +68,7 @@ def rotate() -> None:
     from client.key_files import rotate_key
     from views.words import line
 
-    _made(rotate_key(datetime.now(UTC)))
+    _show_new_key(rotate_key(datetime.now(UTC)))
     show(
         line("It cannot be undone: the earlier key only verifies from now on; to sign with another key, rotate again.")
     )
@@ -132,7 +132,7 @@ def _parts(keys: Sequence[KeyLine], of: int) -> list[RenderableType]:
     return [rows]
 
 
-def _made(key: PublicKey) -> None:
+def _show_new_key(key: PublicKey) -> None:
     from cli.output import show
     from client.key_files import front_key_file, key_book_file
     from views.words import line

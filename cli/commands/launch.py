@@ -198,7 +198,7 @@ def _launch_one(launching: Launching, *, adopt: bool) -> None:
         return answer, await lifted_by_others(door.ask, answer, launching.person)
 
     answer, resolves = ask(launching.person, question)
-    _launched(answer, resolves, launching)
+    _show_launched(answer, resolves, launching)
 
 
 def _overlay(buffer: str, max_tier: str, policy: list[str] | None) -> Overlay:
@@ -227,7 +227,7 @@ def _confirm(cluster: str, launching: Launching) -> None:
         raise typer.Exit(1)
 
 
-def _launched(answer: LaunchAnswer, resolves: str, launching: Launching) -> None:
+def _show_launched(answer: LaunchAnswer, resolves: str, launching: Launching) -> None:
     from cli.json_answers import LaunchedAnswer
     from cli.output import show, show_json
     from views.plan import plan_parts

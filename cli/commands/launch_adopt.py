@@ -106,10 +106,10 @@ def adopt_each(
     """Launch a takeover of each; return the answer or error of each."""
     if not lost:
         return []
-    return ask(launching.person, lambda door: act_on_each(lost, lambda one: _adopted(door, one, launching, policy)))
+    return ask(launching.person, lambda door: act_on_each(lost, lambda one: _adopt(door, one, launching, policy)))
 
 
-async def _adopted(door: Backstop, lost: Overview, launching: Launching, policy: dict[str, Any]) -> LaunchAnswer:
+async def _adopt(door: Backstop, lost: Overview, launching: Launching, policy: dict[str, Any]) -> LaunchAnswer:
     from client.rollout_ids import rollout_id
     from models.rollout.messages import LaunchRequest
 

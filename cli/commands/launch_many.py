@@ -70,10 +70,10 @@ def launch_many(of: Launching) -> None:
     clusters = _matching(of)
     if not of.yes:
         needs_somebody("Open several rollouts?", as_json=of.as_json)
-    left = {} if of.yes else _agreed(of, clusters)
-    answers, resolves = _launched(of, [c for c in clusters if c not in left])
+    left = {} if of.yes else _agree_to_plans(of, clusters)
+    answers, resolves = _launch_each(of, [c for c in clusters if c not in left])
     outcomes = {**dict(answers), **left}
-    _answered([(c, outcomes[c]) for c in clusters], resolves, shadow=of.shadow, as_json=of.as_json)
+    _print_outcomes([(c, outcomes[c]) for c in clusters], resolves, shadow=of.shadow, as_json=of.as_json)
 
 
 def _matching(of: Launching) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ async def plan_one(door: Backstop, cluster: str, overlay: Overlay) -> Plan:
     return make_plan(snapshot, overlay.apply_to(default))
 
 
-def _agreed(of: Launching, clusters: Sequence[str]) -> dict[str, BackstopError]:
+def _agree_to_plans(of: Launching, clusters: Sequence[str]) -> dict[str, BackstopError]:
     """Show the plans and ask; return the clusters that cannot be planned and are left out."""
     from views.plan import plans_parts
     from views.words import line
@@ -128,7 +128,7 @@ def _agreed(of: Launching, clusters: Sequence[str]) -> dict[str, BackstopError]:
     return left
 
 
-def _launched(
+def _launch_each(
     of: Launching, clusters: Sequence[str]
 ) -> tuple[list[tuple[str, LaunchAnswer | BackstopError]], dict[str, str]]:
     """Launch each; return the answers, and by cluster who resolves its holds where the launcher may not."""
@@ -146,7 +146,7 @@ def _launched(
     return ask(of.person, question)
 
 
-def _answered(
+def _print_outcomes(
     outcomes: Sequence[tuple[str, LaunchAnswer | BackstopError]],
     resolves: Mapping[str, str],
     *,
@@ -163,12 +163,12 @@ def _answered(
         why = tuple(RefusedLaunch(cluster=cluster, reason=message) for cluster, message in refused)
         show_json(LaunchedMany(launched=documents, refused=why).as_json())
     else:
-        _shown(launched, refused, resolves, shadow=shadow)
+        _show_outcomes(launched, refused, resolves, shadow=shadow)
     if refused:
         raise typer.Exit(1)
 
 
-def _shown(
+def _show_outcomes(
     launched: Sequence[LaunchAnswer], refused: Sequence[tuple[str, str]], resolves: Mapping[str, str], *, shadow: bool
 ) -> None:
     from cli.output import show

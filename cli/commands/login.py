@@ -34,13 +34,13 @@ def login() -> None:
     from client.login import log_in
     from views.words import line
 
-    place = _named()
+    place = _configured_front()
 
     def tell(address: str, code: str) -> None:
         show(line("Open ", (address, "bold"), " in a browser, on any machine."), line("The code is ", (code, "bold")))
 
     log_in(place, tell)
-    identity = _asked(place)
+    identity = _ask_who(place)
     show(line(f"Logged in as {identity['name']}."))
 
 
@@ -94,7 +94,7 @@ def whoami(as_json: AsJson = False) -> None:
         identity = {"name": actor_of(""), "proof": "asserted", "how": "not checked, because no front answers here"}
         where = "Temporal"
     else:
-        identity, where = _asked(place), str(place.path if isinstance(place, AtSocket) else getattr(place, "url", ""))
+        identity, where = _ask_who(place), str(place.path if isinstance(place, AtSocket) else getattr(place, "url", ""))
     answer = Whoami(
         name=identity["name"],
         proof=identity["proof"],
@@ -109,7 +109,7 @@ def whoami(as_json: AsJson = False) -> None:
     )
 
 
-def _named() -> AtUrl:
+def _configured_front() -> AtUrl:
     from client.http_exchange import AtUrl
 
     url = os.environ.get("BACKSTOP_URL", "")
@@ -120,7 +120,7 @@ def _named() -> AtUrl:
     return AtUrl(url)
 
 
-def _asked(place: Any) -> dict[str, Any]:
+def _ask_who(place: Any) -> dict[str, Any]:
     """Ask the front who the caller is."""
     from cli.session import bearer
 
@@ -134,10 +134,10 @@ def _answer(place: Any, method: str, path: str, headers: Mapping[str, str]) -> d
     import json
 
     from client.operations import API
-    from client.problems import error_from as told_of
+    from client.problems import error_from
 
     reply = place.exchange(method, f"{API}/{path}", headers, b"", 30.0)
     if reply.status != 200:
-        raise told_of(reply.status, reply.body)
+        raise error_from(reply.status, reply.body)
     document: dict[str, Any] = json.loads(reply.body)
     return document

@@ -85,7 +85,7 @@ def plan(
     if health and not any(overlay.apply_to(own).terms for _, own in snapshots):
         raise BadInput("--health is given, but the buffer does not use it: give --buffer health too")
     history = _histories(health)
-    plans = [_made(snapshot, overlay.apply_to(own), history) for snapshot, own in snapshots]
+    plans = [_plan_of(snapshot, overlay.apply_to(own), history) for snapshot, own in snapshots]
     _answer(plans, unplannable, bool(wanted), how)
 
 
@@ -140,7 +140,7 @@ def _histories(file: str) -> dict[str, Series]:
     return {series.cluster: series for series in read_series(file)}
 
 
-def _made(snapshot: Snapshot, policy: Policy, history: Mapping[str, Series]) -> Plan:
+def _plan_of(snapshot: Snapshot, policy: Policy, history: Mapping[str, Series]) -> Plan:
     from models.planning.plan import make_plan
 
     series = history.get(snapshot.cluster)
@@ -157,23 +157,23 @@ def _answer(plans: list[Plan], unplannable: dict[str, str], single: bool, how: L
 
     if single:
         (only,) = plans
-        how.tell(lambda: _answered(only), lambda: plan_parts(only), [only.cluster])
+        how.tell(lambda: _json_answer(only), lambda: plan_parts(only), [only.cluster])
         return
     chosen = in_order(plans)
     if how.options:
         from cli.json_answers_plan import PlanAnswer
 
-        chosen = [*how.rows(map(_answered, chosen), PlanAnswer)]
+        chosen = [*how.rows(map(_json_answer, chosen), PlanAnswer)]
 
     def answer() -> PlansAnswer:
         from cli.json_answers_plan import PlansAnswer
 
-        return PlansAnswer(plans=tuple(map(_answered, chosen)), left_out=unplannable)
+        return PlansAnswer(plans=tuple(map(_json_answer, chosen)), left_out=unplannable)
 
     how.tell(answer, lambda: plans_parts(chosen, of=len(plans)), [p.cluster for p in chosen])
 
 
-def _answered(plan: Plan) -> PlanAnswer:
+def _json_answer(plan: Plan) -> PlanAnswer:
     """Return the plan as its JSON answer. It imports every answer's models, which text does without."""
     from cli.json_answers_plan import PlanAnswer
 

@@ -62,7 +62,7 @@ def report(
     now = datetime.now(UTC)
     until = _end(at, now)
     week = _week(until, live=until == now, actor=actor_of(actor))
-    written = _written(week, out) if out else ""
+    written = _write_files(week, out) if out else ""
     if as_json:
         show_json(WeekAnswer.grown_from(week).as_json())
     elif out:
@@ -71,7 +71,7 @@ def report(
         write("-", "", markdown(week))
 
 
-def _written(week: Week, out: str) -> str:
+def _write_files(week: Week, out: str) -> str:
     """Write both files; return their path without its ending. Errors: BadInput."""
     from cli.output import write
     from cli.pages.report import page

@@ -112,7 +112,7 @@ def fleet_schema() -> dict[str, Any]:
     from cli.field_tables import DESCRIBED, default_of
     from models.cluster.fleet_file import Fleet
 
-    document = _tidied(Fleet.model_json_schema(), _input)
+    document = _tidy(Fleet.model_json_schema(), _input)
     for model in DESCRIBED:
         properties = (document if model is Fleet else document["$defs"][model.__name__])["properties"]
         for name, field in model.model_fields.items():
@@ -131,7 +131,7 @@ def fleet_schema() -> dict[str, Any]:
 
 
 def _answer_schema(model: type[BaseModel]) -> dict[str, Any]:
-    fields = _tidied(model.model_json_schema(by_alias=True, mode="serialization"), _output)
+    fields = _tidy(model.model_json_schema(by_alias=True, mode="serialization"), _output)
     version = fields["properties"]["schema"]["const"]
     fields["required"] = list(dict.fromkeys(("schema", *fields.get("required", ()))))
     return {"$schema": _DIALECT, **fields, "title": version}
@@ -139,13 +139,13 @@ def _answer_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 def _list_schema(name: str, model: type[BaseModel]) -> dict[str, Any]:
     """Return the schema of an answer that is a list, and so has no room for its version beside it."""
-    fields = _tidied(model.model_json_schema(mode="serialization"), _output)
+    fields = _tidy(model.model_json_schema(mode="serialization"), _output)
     return {"$schema": _DIALECT, "title": f"backstop.{name}/1", "type": "array", "items": fields}
 
 
 def _plain_schema(model: type[BaseModel], name: str, mode: Literal["validation", "serialization"]) -> dict[str, Any]:
     """Return the schema of a document that does not name its version."""
-    fields = _tidied(model.model_json_schema(mode=mode), _input if mode == "validation" else _output)
+    fields = _tidy(model.model_json_schema(mode=mode), _input if mode == "validation" else _output)
     return {"$schema": _DIALECT, **fields, "title": f"backstop.{name}/1"}
 
 
@@ -168,23 +168,23 @@ def _output(node: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _tidied(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]], named: bool = False) -> Any:
+def _tidy(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]], named: bool = False) -> Any:
     """Return the node with every schema in it changed, without pydantic's titles and all but a docstring's first line.
 
     `named`: the keys of this mapping are people's names for things, not keywords.
     """
     if isinstance(node, list):
-        return [_tidied(each, change) for each in node]
+        return [_tidy(each, change) for each in node]
     if not isinstance(node, dict):
         return node
     if named:
-        return {name: _tidied(each, change) for name, each in node.items()}
+        return {name: _tidy(each, change) for name, each in node.items()}
     changed = change({key: value for key, value in node.items() if key != "title"})
     if "description" in changed:
         changed["description"] = changed["description"].split("\n\n")[0].replace("\n", " ")
     return {
         key: value
         if key in ("default", "examples", "enum", "const")
-        else _tidied(value, change, named=key in ("properties", "$defs"))
+        else _tidy(value, change, named=key in ("properties", "$defs"))
         for key, value in changed.items()
     }

@@ -97,7 +97,7 @@ def _draw(plot: Axes, one: Series, promised: Promised, whose: str) -> str:
         plot.step(at, ends, where="post", color=color, ls=dash, lw=1.6, label=f"{shown} ceiling")
         broken.append(f"{shown} {len(_crosses(plot, one, steps, horizon, color)):,}")
         if policy == "health":
-            refused = _refused(plot, steps)
+            refused = _shade_refused(plot, steps)
     plot.margins(x=0.01, y=0.08)
     plot.set(xlabel="week", ylabel="nodes" if one.unit == "nodes" else "GPUs")
     plot.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -122,14 +122,14 @@ def _daily(hours: Hours) -> Hours:
 def _crosses(plot: Axes, one: Series, steps: Hours, horizon: int, color: str) -> list[int]:
     """Draw a cross on each day that broke a promise, and return those days. Declared absence breaks nothing."""
     kept = _daily(one.worst + one.planned)
-    worst, daily = _daily(one.worst), np.repeat(_held(steps, horizon), 7)[: len(kept)]
+    worst, daily = _daily(one.worst), np.repeat(_largest_promises(steps, horizon), 7)[: len(kept)]
     broken = np.flatnonzero(kept[: len(daily)] < daily)
     plot.plot(broken / 7, worst[broken], "x", color=color, ms=6)
     days: list[int] = broken.tolist()
     return days
 
 
-def _refused(plot: Axes, steps: Hours) -> list[str]:
+def _shade_refused(plot: Axes, steps: Hours) -> list[str]:
     """Shade the weeks without a promise, and return how many they are."""
     weeks = np.flatnonzero(np.isnan(steps))
     for n, week in enumerate(weeks.tolist()):
@@ -137,7 +137,7 @@ def _refused(plot: Axes, steps: Hours) -> list[str]:
     return [f"In {count(len(weeks), 'week')} (shaded) health could promise nothing honestly."] if len(weeks) else []
 
 
-def _held(promises: Hours, weeks: int) -> Hours:
+def _largest_promises(promises: Hours, weeks: int) -> Hours:
     """Return the largest of the promises that hold in each week: each week makes one, for so many weeks."""
     return np.array([np.fmax.reduce(promises[max(0, n + 1 - weeks) : n + 1]) for n in range(len(promises))])
 

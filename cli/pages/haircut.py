@@ -35,7 +35,7 @@ def page(haircut: Haircut, at: int) -> str:
             },
             {"value": share(fleet.phantom_gpus, fleet.cut_gpus), "text": "of them with no healthy GPU behind now"},
             {"value": big_number(fleet.to_flex_gpus), "text": _to_flex(fleet.to_flex_gpus)},
-            {"value": big_number(fleet.unbacked_gpus), "text": _unbacked(fleet.unbacked_gpus)},
+            {"value": big_number(fleet.unbacked_gpus), "text": _unbacked_text(fleet.unbacked_gpus)},
         ],
         figures=figures,
         works=[clean(cut.text) for cut in works[:_MOST]],
@@ -52,7 +52,7 @@ def _to_flex(number: int) -> str:
     return "GPU moves to flex and stays usable" if number == 1 else "GPUs move to flex and stay usable"
 
 
-def _unbacked(number: int) -> str:
+def _unbacked_text(number: int) -> str:
     return f"{_gpus(number)} promised today with nothing behind {'it' if number == 1 else 'them'}"
 
 

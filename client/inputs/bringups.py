@@ -65,7 +65,7 @@ def read_entries(paths: Sequence[str], recipes: RecipeFile) -> tuple[BringupEntr
     Errors: BadFile with all that is wrong with them; BadInput.
     """
     tabled = are_tables(paths, "files of entries", "bringups and quotas")
-    handed = _tabled(paths) if tabled else handed_in(paths[0], "the field bringups")
+    handed = _join_tables(paths) if tabled else handed_in(paths[0], "the field bringups")
     entries = handed.check(BringupFile).bringups
     problems = [problem for number, entry in enumerate(entries) for problem in _against(entry, number, recipes)]
     if problems:
@@ -103,7 +103,7 @@ def _against(entry: BringupEntry, number: int, recipes: RecipeFile) -> list[Prob
     return problems
 
 
-def _tabled(paths: Sequence[str]) -> Handed:
+def _join_tables(paths: Sequence[str]) -> Handed:
     """Return the document that the tables make up."""
     tables = [read_table(path, _KINDS) for path in paths]
     document = _Entries("bringups")

@@ -54,7 +54,7 @@ def read_calendar(
     file, the event and its fault, where no event is left, and where the file is no calendar.
     """
     name = Path(path).name
-    calendar = _parsed(path, name)
+    calendar = _parse(path, name)
     events: dict[str, list[Any]] = {}
     left_out: list[BadInput] = []
     try:
@@ -70,7 +70,7 @@ def read_calendar(
     times = 0
     for source, its in events.items():
         try:
-            declared.append(_declared(source, its, name, now, clusters, kind))
+            declared.append(_declare(source, its, name, now, clusters, kind))
             times += len({window.starts for _, window in declared[-1].windows})
         except BadInput as error:
             left_out.append(error)
@@ -83,7 +83,7 @@ def read_calendar(
     return CalendarRead(tuple(declared), tuple(error.message for error in left_out))
 
 
-def _declared(
+def _declare(
     source: str, events: Sequence[Any], name: str, now: datetime, clusters: Sequence[str], kind: WindowKind
 ) -> Declared:
     """Return the windows of one UID's events: a series, and its exceptions."""
@@ -115,7 +115,7 @@ def _coming(events: Sequence[Any], name: str, now: datetime) -> list[Any]:
     return coming
 
 
-def _parsed(path: str, name: str) -> Any:
+def _parse(path: str, name: str) -> Any:
     try:
         with open(path, "rb") as file:
             data = file.read(_MOST_BYTES + 1)

@@ -72,7 +72,7 @@ def handed_in(path: str | FilePath, fields: str, what: str = "") -> Handed:
     JSON when the name ends in .json, or when the content is; else YAML. "-": standard input. Errors: BadInput.
     """
     name, text = _text(path)
-    data = _parsed(name, text)
+    data = _parse(name, text)
     if data is None and what:
         raise BadInput(f"{name} is empty: {what} needs at least {fields}")
     if not isinstance(data, dict):
@@ -255,7 +255,7 @@ def decode_text(name: str, raw: bytes) -> str:
         raise BadInput(f"{name}, line {line}: not UTF-8 text (byte 0x{raw[error.start]:02x})") from None
 
 
-def _parsed(name: str, text: str) -> Any:
+def _parse(name: str, text: str) -> Any:
     called_json = name.lower().endswith(".json")
     if not called_json and text.lstrip()[:1] != "{":
         return plain_yaml.load(text, name)

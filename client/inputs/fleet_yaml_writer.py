@@ -38,20 +38,20 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
 
 
 def _mapping(dumper: yaml.SafeDumper, value: dict[str, Any]) -> yaml.Node:
-    return dumper.represent_mapping("tag:yaml.org,2002:map", value.items(), flow_style=_flat(value.values()))
+    return dumper.represent_mapping("tag:yaml.org,2002:map", value.items(), flow_style=_is_flat(value.values()))
 
 
-def _flat(values: Collection[Any]) -> bool:
+def _is_flat(values: Collection[Any]) -> bool:
     """Return whether these go into one line: values, and lists of values."""
-    return not any(isinstance(v, dict) or (isinstance(v, list) and any(map(_nested, v))) for v in values)
+    return not any(isinstance(v, dict) or (isinstance(v, list) and any(map(_is_nested, v))) for v in values)
 
 
-def _nested(value: Any) -> bool:
+def _is_nested(value: Any) -> bool:
     return isinstance(value, dict | list)
 
 
 def _list(dumper: yaml.SafeDumper, value: list[Any]) -> yaml.Node:
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=not any(map(_nested, value)))
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=not any(map(_is_nested, value)))
 
 
 _Dumper.add_representer(str, _text)

@@ -67,7 +67,7 @@ class _Histories:
                 rows = clusters[cluster] = _Rows()
             rows.lines.append(self._table.line)
             rows.cells.append(row)
-        make = self._hourly if "healthy_min" in self._at else self._sampled
+        make = self._hourly if "healthy_min" in self._at else self._from_samples
         return tuple(make(cluster, clusters[cluster]) for cluster in sorted(clusters))
 
     def _columns(self, header: list[str]) -> None:
@@ -110,9 +110,9 @@ class _Histories:
         self._refuse(
             rows, (mean < worst - 1e-6) | (mean > total + 1e-6), "healthy_mean", "lies outside minimum and total"
         )
-        return self._placed(cluster, hours, total, worst, mean, planned, rows)
+        return self._place(cluster, hours, total, worst, mean, planned, rows)
 
-    def _sampled(self, cluster: str, rows: _Rows) -> Series:
+    def _from_samples(self, cluster: str, rows: _Rows) -> Series:
         times = self._times(rows)
         total, healthy = self._counts("total", rows), self._counts("healthy", rows)
         planned = self._counts("planned", rows) if "planned" in self._at else np.zeros(len(times))
@@ -187,7 +187,7 @@ class _Histories:
                     f"this time of cluster {shown(cluster)} is given twice, first in line {earlier}", line
                 )
 
-    def _placed(
+    def _place(
         self,
         cluster: str,
         hours: npt.NDArray[np.int64],

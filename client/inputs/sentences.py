@@ -96,7 +96,7 @@ def all_problems(error: ValidationError, data: Any, under: Path = ()) -> list[Pr
 
 
 def _problem(fault: ErrorDetails, data: Any, under: Path = ()) -> Problem:
-    path, text = _told(fault, data)
+    path, text = _describe(fault, data)
     text = join_path((*under, *path), text)
     return Problem((*under, *path), text if len(text) <= _LONG else f"{text[:_LONG]} ...", 0)
 
@@ -134,7 +134,7 @@ def _place(fault: ErrorDetails, data: Any) -> Path:
     return tuple(place)
 
 
-def _told(fault: ErrorDetails, data: Any) -> tuple[Path, str]:
+def _describe(fault: ErrorDetails, data: Any) -> tuple[Path, str]:
     place, value = _place(fault, data), fault["input"]
     context: dict[str, Any] = fault.get("ctx", {})
     kind = fault["type"]

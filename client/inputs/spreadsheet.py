@@ -94,7 +94,7 @@ def read_table(path: str, kinds: Sequence[TableKind]) -> Table:
     else:
         header = first.strip("\r")
         delimiter = max(_SEPARATORS, key=lambda sign: (header.count(sign), -_SEPARATORS.index(sign)))
-    rows = _tidied(name, csv_rows(name, text, delimiter, skipped))
+    rows = _tidy(name, csv_rows(name, text, delimiter, skipped))
     header_cells = [cell.strip() for cell in rows[0][1]] if rows else []
     kind = next((k for k in kinds if k.mark in header_cells), None)
     if kind is None:
@@ -106,7 +106,7 @@ def read_table(path: str, kinds: Sequence[TableKind]) -> Table:
     return Table(name, kind, [(table.line, row) for row in table.records()])
 
 
-def _tidied(name: str, rows: Iterable[CsvRow]) -> list[CsvRow]:
+def _tidy(name: str, rows: Iterable[CsvRow]) -> list[CsvRow]:
     """Return the rows that hold anything, cut to the header's width; line breaks in a cell become blanks."""
     tidy = [(line, _without_end(row)) for line, row in rows if any(cell.strip() for cell in row)]
     width = len(tidy[0][1]) if tidy else 0

@@ -62,17 +62,21 @@ class Console:
             of_this_machine(request, self.public_url)
             return compress(request, await asyncio.wait_for(self._answer(request), _SECONDS))
         except Problem as failure:
-            return self._failed(request, failure.status, failure.title, failure.detail)
+            return self._render_failure(request, failure.status, failure.title, failure.detail)
         except Unavailable as error:
-            return self._failed(request, 503, "Nobody answers.", error.message)
+            return self._render_failure(request, 503, "Nobody answers.", error.message)
         except BackstopError as error:
-            return self._failed(request, 409 if isinstance(error, Refusal) else 400, "Not possible.", error.message)
+            return self._render_failure(
+                request, 409 if isinstance(error, Refusal) else 400, "Not possible.", error.message
+            )
         except TimeoutError:
-            return self._failed(request, 504, "It took too long.", f"there was no answer within {_SECONDS:.0f} s")
+            return self._render_failure(
+                request, 504, "It took too long.", f"there was no answer within {_SECONDS:.0f} s"
+            )
         except Exception as error:
             logger.exception("page %s", request_id)
             text = f"this should not have happened, and is a bug in Backstop: {type(error).__name__}"
-            return self._failed(request, 500, "The page failed.", f"{text} ({request_id})")
+            return self._render_failure(request, 500, "The page failed.", f"{text} ({request_id})")
 
     def begin_session(self, request: Request, principal: Principal, to: str = "/") -> Response:
         """Begin a session in this browser. Errors: Refusal."""
@@ -114,7 +118,7 @@ class Console:
             return RedirectResponse(made.path, 303, headers=HEADERS)
         if isinstance(made, Download):
             return download(made)
-        return self._shown(request, made, session, principal, bool(visit.missed), mark)
+        return self._render(request, made, session, principal, bool(visit.missed), mark)
 
     def _who(self, request: Request, session: Session | None) -> Principal | None:
         if session is not None:
@@ -122,7 +126,7 @@ class Console:
         peer = getattr(request.state, PEER, None)
         return at_the_socket(peer) if isinstance(peer, Peer) and request.method in ("GET", "HEAD") else None
 
-    def _shown(
+    def _render(
         self,
         request: Request,
         made: Page,
@@ -141,7 +145,7 @@ class Console:
             "how": "" if principal is None else principal.how,
             "form_token": "" if session is None else session.form_token,
             "once": secrets.token_urlsafe(16),
-            "said": [] if session is None or _made_anew(request) else session.take_sentences(),
+            "said": [] if session is None or _is_reload(request) else session.take_sentences(),
             "missed": missed,
             "mark": mark,
             "navigation": [] if principal is None else NAVIGATION,
@@ -150,10 +154,10 @@ class Console:
         }
         return page(made.template, values, made.status)
 
-    def _failed(self, request: Request, status: int, title: str, detail: str) -> Response:
+    def _render_failure(self, request: Request, status: int, title: str, detail: str) -> Response:
         session = self.sessions.session_of(self._secret(request))
         made = Page("failure.html", title, {"detail": detail}, status)
-        return self._shown(request, made, session, None if session is None else session.principal)
+        return self._render(request, made, session, None if session is None else session.principal)
 
     def _secure(self, request: Request) -> bool:
         return request.url.scheme == "https" or bool(self.public_url)
@@ -175,14 +179,14 @@ class Console:
         if self.log_in is not None:
             return await self.log_in(request)
         detail = "on this machine `backstop open` makes a link that knows who you are, and opens it"
-        return self._failed(request, 401, "You are not logged in.", detail)
+        return self._render_failure(request, 401, "You are not logged in.", detail)
 
     def _logout(self, request: Request, session: Session | None, principal: Principal, *, everywhere: bool) -> Response:
         if everywhere:
             self.sessions.end_all_of(principal)
         self.sessions.end(self._secret(request))
         detail = "You are logged out" + (" in every browser." if everywhere else ".")
-        response = self._shown(request, Page("failure.html", "Logged out", {"detail": detail}), None, None)
+        response = self._render(request, Page("failure.html", "Logged out", {"detail": detail}), None, None)
         response.headers["set-cookie"] = cookie("", 0, secure=self._secure(request))
         return response
 
@@ -209,7 +213,7 @@ class Console:
         return {"given": "1", **found}
 
 
-def _made_anew(request: Request) -> bool:
+def _is_reload(request: Request) -> bool:
     """Return whether an open page reloads itself. A command's result is for the page that follows the command."""
     return request.headers.get("sec-fetch-dest", "") == "empty"
 

@@ -75,7 +75,7 @@ class Live:
 
     async def _changes(self, stopping: asyncio.Event) -> bool:
         """Return whether something changed within the time for which a connection may be silent."""
-        changed = asyncio.ensure_future(self._heard((self.mark, self.away)))
+        changed = asyncio.ensure_future(self._wait_for_change((self.mark, self.away)))
         stopped = asyncio.ensure_future(stopping.wait())
         try:
             await asyncio.wait((changed, stopped), timeout=_QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -86,7 +86,7 @@ class Live:
                     await task
         return changed.done() and not changed.cancelled()
 
-    async def _heard(self, before: tuple[str, str]) -> None:
+    async def _wait_for_change(self, before: tuple[str, str]) -> None:
         async with self._changed:
             await self._changed.wait_for(lambda: (self.mark, self.away) != before)
 

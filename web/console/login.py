@@ -124,7 +124,7 @@ class Login:
                 "the answer came from another provider than the one that was asked: begin again at /login"
             )
         if "error" in said or "code" not in said:
-            raise forbidden_problem(_told(said.get("error", "")))
+            raise forbidden_problem(_denial_text(said.get("error", "")))
         token = await self._token(said["code"], begun.verifier)
         try:
             principal = await self._provider.principal(token, nonce=begun.nonce)
@@ -160,7 +160,7 @@ class Login:
         token = found.get("id_token") if isinstance(found, dict) else None
         if answer.status_code != 200 or not isinstance(token, str):
             why = str(found.get("error", "")) if isinstance(found, dict) else ""
-            raise forbidden_problem(_told(why))
+            raise forbidden_problem(_denial_text(why))
         return token
 
     @property
@@ -195,7 +195,7 @@ def _page(request: Request) -> str:
     return f"{path}?{request.url.query}" if request.url.query else path
 
 
-def _told(error: str) -> str:
+def _denial_text(error: str) -> str:
     if error == "access_denied":
         return _DENIED
     named = error if _ERROR.fullmatch(error) else "no reason"

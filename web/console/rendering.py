@@ -107,9 +107,9 @@ def static(name: str, *, compressed: bool = False) -> Response | None:
     headers = {"cache-control": _FOR_GOOD, "x-content-type-options": "nosniff", "vary": "accept-encoding"}
     if compressed:
         headers["content-encoding"] = "gzip"
-    return Response(_packed(name) if compressed else file.read_bytes(), headers=headers, media_type=_TYPES[file.suffix])
+    return Response(_gzip(name) if compressed else file.read_bytes(), headers=headers, media_type=_TYPES[file.suffix])
 
 
 @cache
-def _packed(name: str) -> bytes:
+def _gzip(name: str) -> bytes:
     return gzip.compress((STATIC / name).read_bytes(), mtime=0)

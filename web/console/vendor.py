@@ -87,7 +87,7 @@ def _is(file: Path, right: str) -> bool:
         return False
 
 
-def _fetched(url: str) -> bytes:
+def _fetch(url: str) -> bytes:
     """Fetch the archive. Errors: OSError."""
     if not url.startswith("https://"):
         raise OSError(f"{url} is not https://")
@@ -100,7 +100,7 @@ def main() -> None:
     """Fetch the library; report a failure, but exit with 0: pages work without it."""
     pin = json.loads(PIN.read_text())
     try:
-        if vendor(pin, _fetched):
+        if vendor(pin, _fetch):
             print(f"vendor: {pin['name']} {pin['version']}", file=sys.stderr)
     except NotVendored as error:
         print(f"vendor: {error}", file=sys.stderr)

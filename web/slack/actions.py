@@ -103,7 +103,9 @@ class Acts:
     async def _ack(self, who: Caller, given: Pressed, press: Press) -> list[Reply]:
         answer = await who.command(press.cluster, Command.ACK, team=press.team)
         return [
-            self._told(given.reply_at, messages.answered_notice(given.message), press, _by(press.cluster, answer, who))
+            self._channel_reply(
+                given.reply_at, messages.answered_notice(given.message), press, _by(press.cluster, answer, who)
+            )
         ]
 
     async def _approve(self, who: Caller, given: Pressed, press: Press) -> list[Reply]:
@@ -117,12 +119,12 @@ class Acts:
             already = f"plan {press.plan} is already approved, by {status.approved_by}"
             raise Refusal(already if done else f"nothing awaits an approval in {press.cluster}")
         if ahead.plan.hash != press.plan:
-            raise Refusal(f"{other_plan(ahead.plan.hash, press.plan)} (/backstop status {_quoted(press.cluster)})")
+            raise Refusal(f"{other_plan(ahead.plan.hash, press.plan)} (/backstop status {_quote(press.cluster)})")
         if why := await who.why_not(press.cluster, Command.APPROVE, plan_hash=press.plan):
             raise Refusal(why)
         ask = f"Approve plan {press.plan} of {press.cluster}? {_consequence(Command.APPROVE)}"
         shown = messages.print_blocks([*plan_parts(ahead.plan), approved_line([ahead])])
-        button = messages.sure_button(f"Approve plan {press.plan}", self._signed(who, given, press))
+        button = messages.sure_button(f"Approve plan {press.plan}", self._sign_button(who, given, press))
         return [Reply(given.reply_at, messages.to_one(*shown, messages.plain_block(ask), button, text=ask))]
 
     async def _object(self, who: Caller, given: Pressed, press: Press) -> list[Reply]:
@@ -130,11 +132,11 @@ class Acts:
         if why := await who.why_not(press.cluster, Command.OBJECT, team=press.team, reason="asked ahead"):
             raise Refusal(why)
         ask = f"Why does {press.team} object to the rollout in {press.cluster}?"
-        line_ = f"/backstop object {_quoted(press.cluster)} {_quoted(press.team)} REASON"
+        line_ = f"/backstop object {_quote(press.cluster)} {_quote(press.team)} REASON"
         typed = f"Where there is no field to type into: {line_}"
         blocks = (
             messages.asks_reason(ask),
-            messages.sure_button("Object", self._signed(who, given, press), danger=True),
+            messages.sure_button("Object", self._sign_button(who, given, press), danger=True),
             messages.plain_block(f"{_consequence(Command.OBJECT)} {typed}"),
         )
         return [Reply(given.reply_at, messages.to_one(*blocks, text=ask))]
@@ -155,10 +157,10 @@ class Acts:
         replies = [Reply(given.reply_at, messages.in_place(_undoable(press.cluster, answer)))]
         if asked.back:
             notice = self.notices.pop(asked.back, None)
-            replies.append(self._told(asked.back, notice, press, _by(press.cluster, answer, who) + more))
+            replies.append(self._channel_reply(asked.back, notice, press, _by(press.cluster, answer, who) + more))
         return replies
 
-    def _signed(self, who: Caller, given: Pressed, press: Press) -> str:
+    def _sign_button(self, who: Caller, given: Pressed, press: Press) -> str:
         """Return the value of the second button. Errors: Refusal."""
         notice = messages.answered_notice(given.message)
         if notice is not None:
@@ -170,7 +172,7 @@ class Acts:
         sure = Sure(press=press, workspace=who.slack.workspace, user=who.slack.user, until=until, back=back)
         return sure.sign(self.secret())
 
-    def _told(self, at: str, notice: Answered | None, press: Press, said: str) -> Reply:
+    def _channel_reply(self, at: str, notice: Answered | None, press: Press, said: str) -> Reply:
         """Return the channel's message: under the notice where that is known, else beside it."""
         return Reply(at, messages.to_all(said) if notice is None else notice.with_done(said, press).message)
 
@@ -269,7 +271,7 @@ def _split(text: str, most: int) -> tuple[list[str], str]:
     return words, rest
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return f'"{name}"' if re.search(r"\s", name) else name
 
 

@@ -75,12 +75,12 @@ class SlackDesk:
                 "not-allowed", 405, "The method is not allowed.", "this address answers only POST", {"allow": "POST"}
             )
         try:
-            return await self._taken(request)
+            return await self._receive(request)
         except Exception as error:
             slack_ended(path == INTERACTIVE, error)
             raise
 
-    async def _taken(self, request: Request) -> Response:
+    async def _receive(self, request: Request) -> Response:
         body = await body_of(request, MOST_BYTES)
         try:
             mark = self.signatures.check(request.headers, body)
@@ -94,9 +94,9 @@ class SlackDesk:
         read = read_press if request.scope["path"] == INTERACTIVE else read_typed
         given = read(form, self.terms.replies)
         self.rate.take(f"{given.who.user} of Slack workspace {given.who.workspace}")
-        return await self._answered(given, mark)
+        return await self._begin_work(given, mark)
 
-    async def _answered(self, given: Pressed | Typed, mark: str) -> Response:
+    async def _begin_work(self, given: Pressed | Typed, mark: str) -> Response:
         if len(self._working) >= _MOST_AT_ONCE:
             raise Problem(
                 "too-many",
@@ -104,17 +104,17 @@ class SlackDesk:
                 "Too many requests.",
                 "too many requests are under way: press the button again in a moment",
             )
-        work = self._begun(self._work(given, mark))
+        work = self._start_task(self._work(given, mark))
         if isinstance(given, Pressed):
-            await asyncio.wait({self._begun(_sent(work))}, timeout=_PATIENCE_SECONDS)
+            await asyncio.wait({self._start_task(_send_replies(work))}, timeout=_PATIENCE_SECONDS)
             return Response(status_code=200)
         await asyncio.wait({work}, timeout=_PATIENCE_SECONDS)
         if work.done():
             return JSONResponse(work.result()[0].message)
-        self._begun(_sent(work))
+        self._start_task(_send_replies(work))
         return JSONResponse(messages.to_one(text="Looking…"))
 
-    def _begun(self, work: Coroutine[Any, Any, list[Reply]]) -> asyncio.Task[list[Reply]]:
+    def _start_task(self, work: Coroutine[Any, Any, list[Reply]]) -> asyncio.Task[list[Reply]]:
         """Start the work, which goes on if its caller stops waiting."""
         task = asyncio.create_task(work)
         self._working.add(task)
@@ -129,14 +129,14 @@ class SlackDesk:
     async def _work(self, given: Pressed | Typed, mark: str) -> list[Reply]:
         """Return the answers, whether the work succeeds or fails."""
         try:
-            replies = await self._done(given, mark)
+            replies = await self._carry_out(given, mark)
         except Exception as error:
             slack_ended(isinstance(given, Pressed), error)
             return [Reply(given.reply_at, messages.to_one(text=_said_of(error, given)))]
         slack_ended(isinstance(given, Pressed), None)
         return replies
 
-    async def _done(self, given: Pressed | Typed, mark: str) -> list[Reply]:
+    async def _carry_out(self, given: Pressed | Typed, mark: str) -> list[Reply]:
         who = await self._caller(given.who, mark)
         if isinstance(given, Typed):
             return [Reply(given.reply_at, await self.acts.type_command(who, given))]
@@ -178,7 +178,7 @@ def _does(given: Pressed | Typed) -> bool:
     return isinstance(given, Pressed) or given.text.split(maxsplit=1)[:1] in (["ack"], ["object"])
 
 
-async def _sent(work: Awaitable[list[Reply]]) -> list[Reply]:
+async def _send_replies(work: Awaitable[list[Reply]]) -> list[Reply]:
     replies = await work
     for reply in replies:
         await send(reply.at, reply.message)

@@ -9,7 +9,7 @@ from typing import Any
 from models.access.access_file import AccessFile
 from models.access.decision import Target
 from models.access.rights import RIGHTS
-from models.access.second_persons import Countersigned, Emergency, Waiting
+from models.access.second_persons import Emergency
 from models.access_questions import AccessNow, ImportAccess
 from models.countersign_questions import SeenEmergency, WaitingNow, WaitingOne, WithdrawWaiting
 from models.errors import BadInput
@@ -82,7 +82,7 @@ def _who_can(file: AccessFile, target: Target, command: str) -> list[RightLine]:
 
 async def _act(visit: Visit) -> Elsewhere | Page:
     """Review an emergency, or confirm an access file; return the page after it."""
-    done, failed = await try_work(visit, _acted(visit))
+    done, failed = await try_work(visit, _carry_out(visit))
     if failed:
         return await _standing(visit.without_form, failed)
     if done:
@@ -90,7 +90,7 @@ async def _act(visit: Visit) -> Elsewhere | Page:
     return Elsewhere(place("access"))
 
 
-async def _acted(visit: Visit) -> str:
+async def _carry_out(visit: Visit) -> str:
     """Carry the form out. Errors: BadInput, those of the questions."""
     reason = visit.form.get("reason", "").strip()
     if confirm := visit.form.get("confirm", "").strip():
@@ -128,22 +128,13 @@ async def _waiting(visit: Visit, digest: str, failed: str = "", reason: str = ""
 async def _countersign(visit: Visit, digest: str) -> Elsewhere | Page:
     reason = visit.form.get("reason", "").strip()
     if visit.form.get("do") == "withdraw":
-        gone, failed = await try_work(visit, _withdrawn(visit, digest, reason))
+        gone, failed = await try_work(visit, visit.ask(WithdrawWaiting(hash=digest, reason=reason)))
         news = "" if gone is None else f"Withdrawn: nobody needs to countersign to {gone.what} any more."
     else:
-        done, failed = await try_work(visit, _given(visit, digest))
+        done, failed = await try_work(visit, visit.call("countersign", digest=digest))
         news = "" if done is None else " ".join(given_words(done))
     if failed:
         return await _waiting(visit.without_form, digest, failed, reason)
     if news:
         visit.add_sentence(news)
     return Elsewhere(place("access"))
-
-
-async def _withdrawn(visit: Visit, digest: str, reason: str) -> Waiting:
-    return await visit.ask(WithdrawWaiting(hash=digest, reason=reason))
-
-
-async def _given(visit: Visit, digest: str) -> Countersigned:
-    done: Countersigned = await visit.call("countersign", digest=digest)
-    return done

@@ -57,7 +57,7 @@ async def audit(visit: Visit) -> Page | Download:
     cluster, actor, kind, since, refused = (visit.query.get(name, "").strip()[:200] for name in _FIELDS)
     wanted, failed = Wanted(cluster or FLEET, actor, kind, since, refused), ""
     try:
-        wanted = _checked(wanted, visit.now)
+        wanted = _read_filters(wanted, visit.now)
     except BackstopError as error:
         failed = error.message
     if visit.query.get("format") == "csv" and not failed:
@@ -83,7 +83,7 @@ async def audit(visit: Visit) -> Page | Download:
     return Page("audit.html", f"Audit of {values['chain']}", values, 400 if failed else 200)
 
 
-def _checked(wanted: Wanted, now: datetime) -> Wanted:
+def _read_filters(wanted: Wanted, now: datetime) -> Wanted:
     """Read the filters. Errors: BadInput naming the field and the value."""
     if wanted.kind and wanted.kind not in set(AuditKind):
         raise BadInput(f"Kind must be one of {', '.join(AuditKind)}, not {wanted.kind!r}")

@@ -24,18 +24,18 @@ async def calendar(visit: Visit) -> Page | Elsewhere:
     if len(visit.path) > 1:
         raise not_found("there is no such page of the calendar")
     if not visit.form:
-        return await _shown(visit)
+        return await _page(visit)
     reason, which = visit.form.get("reason", "").strip(), visit.form.get("window", "")
-    done, failed = await try_work(visit, _ended(visit, which, reason))
+    done, failed = await try_work(visit, _end(visit, which, reason))
     if failed:
-        return await _shown(visit.without_form, failed, which, reason)
+        return await _page(visit.without_form, failed, which, reason)
     if done:
         visit.add_sentence(done)
     cluster = visit.query.get("cluster", "")
     return Elsewhere(place("calendar") + (f"?cluster={quote(cluster, safe='')}" if cluster else ""))
 
 
-async def _ended(visit: Visit, which: str, reason: str) -> str:
+async def _end(visit: Visit, which: str, reason: str) -> str:
     """End a window or a hold. `which`: a window's number, a blank, and its cluster; or a hold's source.
 
     Errors: BadInput, those of the question.
@@ -56,7 +56,7 @@ async def _ended(visit: Visit, which: str, reason: str) -> str:
     return f"Window {int(count)} of {cluster} is over."
 
 
-async def _shown(visit: Visit, failed: str = "", which: str = "", reason: str = "") -> Page:
+async def _page(visit: Visit, failed: str = "", which: str = "", reason: str = "") -> Page:
     cluster = visit.query.get("cluster", "")[:200]
     entries = await visit.ask(Calendar(cluster=cluster, since=visit.now))
     ahead, no_forecast = dict[str, tuple[Foretold, ...]](), ""

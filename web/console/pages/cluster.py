@@ -100,13 +100,15 @@ def _track(status: RolloutStatus, could: Sequence[str]) -> list[dict[str, Any]]:
     for number, stage in enumerate(_TRACK):
         state = "ahead" if number > at else "here" if number == at else "behind"
         waits = (
-            [_awaited(status, c, could) for c in status.waiting_for] if number == at + 1 and here is not None else []
+            [_waiting_for(status, c, could) for c in status.waiting_for]
+            if number == at + 1 and here is not None
+            else []
         )
         found.append({"stage": stage.value, "state": state, "waits": waits})
     return found
 
 
-def _awaited(status: RolloutStatus, condition: Condition, could: Sequence[str]) -> str:
+def _waiting_for(status: RolloutStatus, condition: Condition, could: Sequence[str]) -> str:
     until = "" if condition.until is None else f", until {moment(condition.until)}"
     if condition.name != "approval":
         return f"{awaited_alone(condition, status.needs)}{until}"
@@ -208,7 +210,7 @@ def _consequence(command: Command, ahead: Ahead, now: datetime) -> Sequence[Any]
 
 async def _give(visit: Visit, name: str, command: Command) -> Page | Elsewhere:
     said = given_fields(visit.form, "reason", "plan_hash", "team", "hold", "how")
-    done, failed = await try_work(visit, _given(visit, name, command, said))
+    done, failed = await try_work(visit, _send_command(visit, name, command, said))
     if failed:
         return await _before(visit.without_form, name, command, failed, said["reason"], said["hold"])
     if done is not None:
@@ -216,7 +218,7 @@ async def _give(visit: Visit, name: str, command: Command) -> Page | Elsewhere:
     return Elsewhere(place("clusters", name))
 
 
-async def _given(visit: Visit, name: str, command: Command, said: Mapping[str, str]) -> CommandAnswer:
+async def _send_command(visit: Visit, name: str, command: Command, said: Mapping[str, str]) -> CommandAnswer:
     """Give the command. Errors: BadInput for a malformed request, those of the command."""
     request = fill_model(CommandRequest, actor=await visit.name(), **said)
     answer: CommandAnswer = await visit.call("command", cluster=name, command=command, request=request)

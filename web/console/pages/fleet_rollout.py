@@ -154,7 +154,7 @@ def _text(value: Any) -> str:
 
 async def _give(visit: Visit, command: FleetCommand) -> Page | Elsewhere:
     said = given_fields(visit.form, *_FIELDS, *Pace.model_fields)
-    done, failed = await try_work(visit, _given(visit, command, said))
+    done, failed = await try_work(visit, _send_command(visit, command, said))
     if failed:
         return await _before(visit.without_form, command, failed, said)
     if done is not None:
@@ -162,7 +162,7 @@ async def _give(visit: Visit, command: FleetCommand) -> Page | Elsewhere:
     return Elsewhere(place("rollout"))
 
 
-async def _given(visit: Visit, command: FleetCommand, said: Mapping[str, str]) -> Any:
+async def _send_command(visit: Visit, command: FleetCommand, said: Mapping[str, str]) -> Any:
     """Give the command. Errors: BadInput for a malformed request, those of the command."""
     fields: dict[str, Any] = {"actor": await visit.name(), "reason": said["reason"], "undo": bool(said["undo"])}
     if command == "approve":
@@ -172,12 +172,12 @@ async def _given(visit: Visit, command: FleetCommand, said: Mapping[str, str]) -
         fields["wave"] = said["wave"] or None
     if command == "pace":
         status: FleetStatus = await visit.without_form.call("fleet_status")
-        fields["pace"] = _changed(visit.form, _pace_texts(status.pace))
+        fields["pace"] = _changes(visit.form, _pace_texts(status.pace))
     request = fill_model(FleetCommandRequest, **fields)
     return await visit.call("fleet_command", command=command, request=request)
 
 
-def _changed(form: Mapping[str, str], stands: Mapping[str, str]) -> dict[str, str | int]:
+def _changes(form: Mapping[str, str], stands: Mapping[str, str]) -> dict[str, str | int]:
     """Return the settings that the form changes. Errors: BadInput where it changes none."""
     found = {name: text for name, now in stands.items() if (text := form.get(name, "").strip()) and text != now}
     if not found:

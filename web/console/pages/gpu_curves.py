@@ -54,7 +54,7 @@ def burn_down_of(points: Sequence[Point]) -> dict[str, Any] | None:
     return curve_of(points, (("phantom", "phantom_gpus"),))
 
 
-def _drawn(points: Sequence[Point], fields: Sequence[str]) -> list[list[int | None]]:
+def _series_of(points: Sequence[Point], fields: Sequence[str]) -> list[list[int | None]]:
     """Return seconds since 1970, then a row for each field; a gap where the sums begin to cover other clusters."""
     times: list[int | None] = []
     rows: list[list[int | None]] = [[] for _ in fields]
@@ -74,6 +74,6 @@ def curve_of(points: Sequence[Point], series: Sequence[tuple[str, str]] = _SERIE
     return {
         "over": over_text(points),
         "names": [name for name, _ in series],
-        "data": _drawn(points, [field for _, field in series]),
+        "data": _series_of(points, [field for _, field in series]),
         "rows": [(p.at, *(getattr(p, field) for _, field in series)) for p in reversed(points[-_ROWS:])],
     }

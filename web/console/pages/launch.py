@@ -24,7 +24,7 @@ async def launch(visit: Visit) -> Page | Elsewhere:
     if len(visit.path) == 1:
         return await _which(visit)
     if len(visit.path) == 2:
-        return await _launched(visit, visit.path[1]) if visit.form else await _form(visit, visit.path[1])
+        return await _launch_and_show(visit, visit.path[1]) if visit.form else await _form(visit, visit.path[1])
     raise Refusal("there is no such page of a launch")
 
 
@@ -54,8 +54,8 @@ async def _form(visit: Visit, name: str, failed: str = "") -> Page:
     return Page("launch_one.html", f"Launch a rollout: {name}", values, 409 if failed else 200)
 
 
-async def _launched(visit: Visit, name: str) -> Page | Elsewhere:
-    answer, failed = await try_work(visit, _begun(visit, name))
+async def _launch_and_show(visit: Visit, name: str) -> Page | Elsewhere:
+    answer, failed = await try_work(visit, _launch(visit, name))
     if failed:
         return await _form(visit, name, failed)
     if answer is not None:
@@ -65,7 +65,7 @@ async def _launched(visit: Visit, name: str) -> Page | Elsewhere:
     return Elsewhere(place("clusters", name))
 
 
-async def _begun(visit: Visit, name: str) -> LaunchAnswer:
+async def _launch(visit: Visit, name: str) -> LaunchAnswer:
     """Launch the rollout. Errors: BadInput for a malformed request, those of the launch."""
     answer: LaunchAnswer = await visit.call("launch", request=_request(name, visit.principal.name, visit.form))
     return answer

@@ -38,7 +38,7 @@ async def leader(visit: Visit) -> Page:
     cost, no_cost = await visit.try_read(_haircut(visit, percent), _PLAN_SECONDS) if plans else (None, "")
     values: dict[str, Any] = {
         "no_week": no_week,
-        "week": None if week is None else _shown(week),
+        "week": None if week is None else _report_values(week),
         "curve": None if week is None else curve_of([p for p in week.points if p.known]),
         "percent": percent,
         "least": _LEAST,
@@ -57,7 +57,7 @@ async def _week(visit: Visit) -> Week:
     return await weekly(door_of(visit), visit.now - WEEK, visit.now, times, step, live=True)
 
 
-def _shown(week: Week) -> dict[str, Any]:
+def _report_values(week: Week) -> dict[str, Any]:
     return {
         "title": title(week),
         "lead": lead(week),

@@ -80,7 +80,7 @@ async def _why_not(visit: Visit, state: RequestState, command: RequestCommand) -
 async def _decide(visit: Visit, name: str) -> Page | Elsewhere:
     reason = visit.form.get("reason", "").strip()
     command = visit.form.get("command", "")
-    done, failed = await try_work(visit, _decided(visit, name, command, reason))
+    done, failed = await try_work(visit, _send_command(visit, name, command, reason))
     if failed:
         return await _one(visit.without_form, name, failed, reason)
     if done is not None:
@@ -89,7 +89,7 @@ async def _decide(visit: Visit, name: str) -> Page | Elsewhere:
     return Elsewhere(place("requests", name))
 
 
-async def _decided(visit: Visit, name: str, command: str, reason: str) -> RequestState:
+async def _send_command(visit: Visit, name: str, command: str, reason: str) -> RequestState:
     """Decide on the request. Errors: Refusal, BadInput; those of the operation."""
     if command not in set(RequestCommand):
         raise BadInput(f"the command to a request must be one of {', '.join(RequestCommand)}, not {command[:80]!r}")

@@ -34,7 +34,7 @@ async def speak(visit: Visit, team: str, command: Command, cluster: str) -> Page
     if not visit.form:
         return await _before(visit, team, command, cluster)
     reason = visit.form.get("reason", "").strip()
-    done, failed = await try_work(visit, _spoken(visit, team, command, cluster, reason))
+    done, failed = await try_work(visit, _send_command(visit, team, command, cluster, reason))
     if failed:
         return await _before(visit.without_form, team, command, cluster, failed, reason)
     if done is not None:
@@ -42,7 +42,7 @@ async def speak(visit: Visit, team: str, command: Command, cluster: str) -> Page
     return Elsewhere(place("teams", team))
 
 
-async def _spoken(visit: Visit, team: str, command: Command, cluster: str, reason: str) -> CommandAnswer:
+async def _send_command(visit: Visit, team: str, command: Command, cluster: str, reason: str) -> CommandAnswer:
     request = fill_model(CommandRequest, actor=await visit.name(), team=team, reason=reason)
     answer: CommandAnswer = await visit.call("command", cluster=cluster, command=command, request=request)
     return answer
@@ -79,7 +79,7 @@ async def ask(visit: Visit, team: str) -> Page | Elsewhere:
     if not visit.form:
         return await _asking(visit, team)
     said = given_fields(visit.form, *_ASKED)
-    state, failed = await try_work(visit, _asked(visit, team, said))
+    state, failed = await try_work(visit, _request_quota(visit, team, said))
     if failed or (state is not None and state.stage is RequestStage.REFUSED):
         return await _asking(visit.without_form, team, said, failed, state)
     if state is None:
@@ -89,7 +89,7 @@ async def ask(visit: Visit, team: str) -> Page | Elsewhere:
     return Elsewhere(place("requests", state.ask.request))
 
 
-async def _asked(visit: Visit, team: str, said: dict[str, str]) -> RequestState:
+async def _request_quota(visit: Visit, team: str, said: dict[str, str]) -> RequestState:
     asked = fill_model(
         QuotaAsk,
         request=_id(visit),

@@ -98,7 +98,7 @@ async def _home(visit: Visit, team: str) -> Page:
         visit.try_ask(RequestsOf(ended=False)),
     )
     answers, flexes = answers or WhyAnswers(teams=()), flexes or ()
-    moving, settled = _opened(answers, rollouts or [])
+    moving, settled = _open_rollouts(answers, rollouts or [])
     statuses = await _statuses(visit, [*moving, *settled][:_ASKED])
     own: list[RequestState] = [one for one in requests or () if one.ask.team == team]
     values: dict[str, Any] = {
@@ -133,7 +133,7 @@ def _in_full(answers: WhyAnswers, statuses: Mapping[str, RolloutStatus], flexes:
     return in_full(answers, statuses, flexes if lacking else [])
 
 
-def _opened(answers: WhyAnswers, rollouts: Sequence[RolloutSummary]) -> tuple[list[str], list[str]]:
+def _open_rollouts(answers: WhyAnswers, rollouts: Sequence[RolloutSummary]) -> tuple[list[str], list[str]]:
     """Return the team's clusters with an open rollout: those where something changes, and those that are monitored.
 
     A monitored rollout changes the quota no more, and its needs are for its owner.
