@@ -6,10 +6,13 @@ The HTTP API, the console and Slack are the ways in; all of them use this file.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
+
+from temporalio.service import RPCError
 
 from client.backstop import Backstop
 from client.operations import Operation
@@ -18,7 +21,7 @@ from models.access.aiming import OBJECTION_ID
 from models.access.decision import Denied, Permitted
 from models.access.principals import Principal
 from models.access.second_persons import COUNTERSIGN, WAITS_BY_ITSELF
-from models.errors import BackstopError
+from models.errors import BackstopError, Unavailable
 from models.questions import Question
 from models.rollout.commands import CommandRequest
 from web.arguments import PAYLOAD
@@ -58,7 +61,8 @@ class Giving:
         """Return the caller as the access file names them."""
         if operation is not None and operation.method == "unserved":
             return principal  # whether anybody answers is asked while nobody does
-        return await self.rights.principal_for(principal, operation)
+        with temporal_as_ours():
+            return await self.rights.principal_for(principal, operation)
 
     async def judge(self, asking: Asking) -> Judged:
         """Judge the call by the rights. Errors: those of the rights.
@@ -78,9 +82,10 @@ class Giving:
         return judged
 
     async def _judge_once(self, asking: Asking) -> Judged:
-        return await self.rights.judge(
-            asking.who, asking.operation, asking.command, asking.found, emergency=asking.emergency
-        )
+        with temporal_as_ours():
+            return await self.rights.judge(
+                asking.who, asking.operation, asking.command, asking.found, emergency=asking.emergency
+            )
 
     async def _team_of_objection(self, asking: Asking, hold: str) -> str:
         """Return the team of an objection, from its id where the rollout has it no more."""
@@ -138,6 +143,15 @@ def _names_objection(request: CommandRequest) -> bool:
     return request.hold.startswith(OBJECTION_ID) and not request.team
 
 
+@contextlib.contextmanager
+def temporal_as_ours() -> Iterator[None]:
+    """Errors: Unavailable for one of Temporal's that the door let through."""
+    try:
+        yield
+    except RPCError as error:
+        raise Unavailable(f"Temporal does not answer: {error.message}") from error
+
+
 async def call_operation(operation: Operation, door: Backstop, found: dict[str, Any]) -> Any:
     if operation.question:
         return await door.ask(found["question"], found[PAYLOAD])
@@ -146,7 +160,8 @@ async def call_operation(operation: Operation, door: Backstop, found: dict[str, 
 
 async def run_within(seconds: float, work: Any) -> Any:
     try:
-        return await asyncio.wait_for(work, seconds)
+        with temporal_as_ours():
+            return await asyncio.wait_for(work, seconds)
     except TimeoutError:
         raise too_slow(
             504,

@@ -8,14 +8,17 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from temporalio.service import RPCError, RPCStatusCode
 
 from client.backstop import Backstop
 from models.access.principals import Principal
 from models.errors import AwaitsSecond, Refusal, Unavailable
 from models.rollout.command_previews import ahead_of
+from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchAnswer
-from models.rollout.stages import Stage
+from models.rollout.stages import Command, Stage
 from models.rollout.status import status_of
+from tests.loop.turned_loop import TurnedLoop
 from tests.unit.pure_world import World
 from web.authorized_calls import Giving
 from web.console.pages.cluster import cluster
@@ -23,6 +26,7 @@ from web.console.pages.launch import launch
 from web.console.visit import Elsewhere, Page, Visit
 from web.doors import Doors
 from web.failures import forbidden_problem
+from web.permission import Everybody
 
 FAILURES = {
     "refused": (Refusal("not now"), "not now"),
@@ -108,3 +112,40 @@ def test_a_launch_is_done_where_nobody_says_who_may_lift_its_holds() -> None:
     made, said = given(launch, ("launch", "c"), None)
     assert made == Elsewhere("/clusters/c")
     assert said == ["A rollout of c is open, and its plan waits for an approval."]
+
+
+class Failing(Everybody):
+    """Rights that nobody can read."""
+
+    def __init__(self, failure: Exception | None) -> None:
+        self.failure = failure
+
+    async def judge(self, *_: Any, **__: Any) -> Any:
+        if self.failure is not None:
+            raise self.failure
+        await asyncio.Event().wait()
+
+
+UNREADABLE = {
+    "nobody answers": (Unavailable("no worker answers"), "no worker answers"),
+    "not allowed": (forbidden_problem("ana has no role here"), "ana has no role here"),
+    "temporal fails": (
+        RPCError("connection refused", RPCStatusCode.UNAVAILABLE, b""),
+        "Temporal does not answer: connection refused",
+    ),
+    "too slow": (TimeoutError(), "there was no answer within 15 s"),
+    "never": (None, "there was no answer within 15 s"),
+}
+
+
+@pytest.mark.parametrize(("failure", "sentence"), UNREADABLE.values(), ids=UNREADABLE)
+def test_whether_a_button_may_be_pressed_is_a_sentence_where_nobody_can_say(
+    failure: Exception | None, sentence: str
+) -> None:
+    visit = Visit(Giving(Doors(cast("Any", None)), Failing(failure)), Principal(name="ana"), ("clusters", "a"), {})
+    loop = TurnedLoop()
+    try:
+        asked = visit.why_not("command", cluster="a", command=Command.PAUSE, request=CommandRequest(actor="ana"))
+        assert loop.run_until_complete(asked) == sentence
+    finally:
+        loop.close()

@@ -16,6 +16,7 @@ from models.questions import Question
 from web.authorized_calls import Asking, Giving, question_asking
 from web.console.sessions import Session
 from web.failures import Problem
+from web.permission import Judged
 
 _AnswerT = TypeVar("_AnswerT")
 _PATIENCE_SECONDS = 15.0
@@ -113,12 +114,14 @@ class Visit:
         return None, why
 
     async def why_not(self, method: str, **found: Any) -> str:
-        """Return why the visitor may not, or for whom the command would wait, by their rights; empty: they may."""
-        try:
-            judged = await self.giving.judge(await self._asking(by_method()[method], found))
-        except BackstopError as error:
-            return error.message
+        """Why they may not, by the table of rights, or why nobody can say; empty: they may."""
+        judged, unknown = await self.try_read(self._judged(by_method()[method], found))
+        if judged is None:
+            return unknown
         return judged.decision.reason if isinstance(judged.decision, Denied) else ""
+
+    async def _judged(self, operation: Operation, found: dict[str, Any]) -> Judged:
+        return await self.giving.judge(await self._asking(operation, found))
 
     async def _asking(self, operation: Operation, found: dict[str, Any]) -> Asking:
         who = await self.giving.principal_for(self.principal, operation)
