@@ -64,7 +64,7 @@ def stopped_sentence(what: str) -> str:
 def summary_of(row: Overview) -> RolloutSummary:
     """Return an open rollout's summary from the ledger alone."""
     summary = as_summary(row, None)
-    return summary.but(needs=row.needs, lost=False)
+    return summary.but(needs=row.needs, could=row.could, lost=False)
 
 
 def as_summary(row: Overview, other: RolloutSummary | None) -> RolloutSummary:

@@ -21,8 +21,9 @@ from client.lost_rollouts import is_running, lost_of
 from client.lost_words import adopt_line, as_summary, lost_sentence, stopped_sentence, summary_of
 from client.questions import Questions
 from client.visibility_query import quote
-from client.who_could_act import could_act_now, key_awaited, who_could_now
+from client.who_could_act import could_act_now, who_could_now
 from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
+from models.access.aiming import command_awaited
 from models.access.decision import Target
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.questions import FactsOf, OpenRollouts, Overview
@@ -138,7 +139,8 @@ class Rollouts(Questions):
         Without a file it names nobody. `cluster` empty: the command is the fleet's. `subject`: the request that it
         decides.
         """
-        return list(await who_could_now(self.ask, key_awaited(needs), Target(cluster=cluster), subject) or ())
+        key, cases = command_awaited(needs)
+        return list(await who_could_now(self.ask, key, Target(cluster=cluster, cases=cases), subject) or ())
 
     async def ahead(self, cluster: str) -> Ahead:
         """Return what commands to the cluster's rollout would lead to.
@@ -220,7 +222,7 @@ class Rollouts(Questions):
         """
         summaries = await self.rollouts()
         try:
-            rows = await asyncio.wait_for(self.ask(OpenRollouts()), OVERVIEW_SECONDS)
+            rows = await asyncio.wait_for(self.ask(OpenRollouts(could=True)), OVERVIEW_SECONDS)
         except (BackstopError, TimeoutError):
             return summaries
         in_ledger = {(row.cluster, not row.ended): row for row in rows}
@@ -315,7 +317,7 @@ def _with_ledger(summary: RolloutSummary, row: Overview | None) -> RolloutSummar
     """Return the summary with what the ledger knows of the rollout."""
     if row is None:
         return summary.model_copy(update={"needs": "", "health_at": None})
-    update: dict[str, Any] = {"needs": row.needs, "health_at": row.health_at, "shadow": row.shadow}
+    update: dict[str, Any] = {"needs": row.needs, "health_at": row.health_at, "shadow": row.shadow, "could": row.could}
     if row.shadow:
         update |= {"unbacked_gpus": None, "would_unbacked_gpus": summary.unbacked_gpus}
     return summary.model_copy(update=update)
@@ -331,7 +333,8 @@ def _with_status(summary: RolloutSummary, status: RolloutStatus | None, now: dat
         needs = f"no health since {summary.health_at:%Y-%m-%d %H:%MZ}: mend the health source"
     if status is None:
         return summary.model_copy(update={"needs": needs})
-    update: dict[str, Any] = {"needs": needs, "asked_at": now, "stage": status.stage.value}
+    could = summary.could if needs == summary.needs else ()  # who could give what the ledger noted, and it alone
+    update: dict[str, Any] = {"needs": needs, "could": could, "asked_at": now, "stage": status.stage.value}
     if summary.unbacked_gpus is None:
         update |= {"unbacked_gpus": status.phantom_gpus, "wave": summary.wave or status.wave}
     if status.shadow:

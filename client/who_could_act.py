@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from models.access.aiming import command_awaited
 from models.access.decision import Target, who_could
 from models.access.principals import is_one_of
 from models.access.rights import RIGHTS, Case
@@ -17,19 +17,10 @@ from models.rollout.messages import LaunchAnswer
 from models.rollout.stages import Stage
 from models.rollout.status_models import RolloutStatus
 
-_TYPED = re.compile(r"backstop (?:(fleet|request|bringup) )?([a-z-]+) ")
-_DOOR = {"confirm": "desk.confirm_source"}
 _NAMED = 5
 _SECONDS = 5
 """What is only shown beside something else is not waited for longer."""
 AskDesk = Callable[[Question[Any]], Awaitable[Any]]
-
-
-def key_awaited(*lines: str) -> str:
-    """Return the rights key of the first command that the lines name; empty: they name none."""
-    typed = (match for text in lines for match in _TYPED.finditer(f"{text} "))
-    keys = (_DOOR.get(match[2], f"{match[1] or 'rollout'}.{match[2]}") for match in typed)
-    return next((key for key in keys if key in RIGHTS), "")
 
 
 async def who_could_now(ask: AskDesk, key: str, target: Target, subject: str = "") -> tuple[str, ...] | None:
@@ -55,9 +46,9 @@ async def could_act_now(ask: AskDesk, status: RolloutStatus) -> tuple[str, ...]:
     if not status.needs:
         return ()
     choices = status.undoing.choices if status.undoing is not None else ()
-    key = key_awaited(*([choice.line for choice in choices] or [status.needs]))
+    key, cases = command_awaited(*([choice.line for choice in choices] or [status.needs]))
     risky = status.stage is Stage.STUCK or status.at_risk or status.breach_of
-    cases = frozenset({Case.AT_RISK}) if risky else frozenset[Case]()
+    cases |= frozenset({Case.AT_RISK} if risky else ())
     could = await who_could_now(ask, key, Target(cluster=status.cluster, cases=cases))
     return status.lifters if could is None else could
 

@@ -162,6 +162,8 @@ class Overview(Model):
     stage: str
     needs: str
     """What a person has to do, as of the last event; empty: nothing."""
+    could: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
+    """Who could do it, by the access file in force, where that was asked for."""
     health_at: Time | None
     """The oldest of its islands' latest health samples; None without any."""
     shadow: bool = False
@@ -430,6 +432,9 @@ class FleetKept(Question[KeptFleet | None], kind="fleet_kept"):
 
 class OpenRollouts(Question[tuple[Overview, ...]], kind="overview"):
     """Every open rollout as last noted, by cluster; then ended shadows that were the last rollout of their cluster."""
+
+    could: bool = False
+    """With who could do what they need, of the first hundred that need a person."""
 
 
 class Tallies(Question[Curve], kind="tallies"):

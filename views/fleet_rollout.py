@@ -239,7 +239,11 @@ def status_parts(
     """
     able = [("could act", line(some_of(could, 5)))] if could else []
     title = title_of(fleet, now or datetime.now(UTC))
-    parts: list[RenderableType] = [title, *([lost_line(fleet.lost)] if fleet.lost else []), FactSheet([*facts_of(fleet), *able])]
+    parts: list[RenderableType] = [
+        title,
+        *([lost_line(fleet.lost)] if fleet.lost else []),
+        FactSheet([*facts_of(fleet), *able]),
+    ]
     if fleet.stage.has_ended and fleet.waves:
         parts += [Text(), line(f"These are the figures of its end, {moment(fleet.entered_at)}; {_GO_ON}")]
     if fleet.waves:

@@ -113,9 +113,10 @@ def _asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType
     needy = [r for r in rollouts if r.needs]
     if not needy:
         return []
-    rows = table("CLUSTER", "=STAGE", "~NEEDS", least=["STAGE"])
+    able = any(r.could for r in needy[:most])
+    rows = table("CLUSTER", "=STAGE", "~NEEDS", *(["~WHO COULD"] if able else []), least=["STAGE"])
     for r in needy[:most]:
-        row(rows, r.cluster, _stage(r), r.needs)
+        row(rows, r.cluster, _stage(r), r.needs, *([some_of(r.could, 5)] if able else []))
     more = [line(f"and {len(needy) - most} more: backstop status --needs")] if len(needy) > most else []
     unasked = sum(r.asked_at is None and not r.lost for r in needy)
     if unasked:

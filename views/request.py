@@ -95,8 +95,9 @@ def list_parts(requests: Sequence[RequestState], cluster: str, *, ended: bool, o
         where = f" of {cluster}" if cluster else ""
         more = "" if ended else "; those that are over: backstop request list --all"
         return [line(f"No request{where} is open{more}." if not ended else f"There is no request{where}.")]
+    able = ["~WHO COULD"] if any(one.could for one in requests) else []
     rows = table(
-        *("=ID", "CLUSTER", "TEAM", ">GPUS", "=UNTIL", "=STAGE", "BY", "~WHERE IT STANDS"), least=("UNTIL", "BY")
+        *("=ID", "CLUSTER", "TEAM", ">GPUS", "=UNTIL", "=STAGE", "BY", "~WHERE IT STANDS", *able), least=("UNTIL", "BY")
     )
     for one in requests:
         until = "for good" if one.ask.until is None else moment(one.ask.until)
@@ -110,6 +111,7 @@ def list_parts(requests: Sequence[RequestState], cluster: str, *, ended: bool, o
             one.stage.value,
             one.ask.actor,
             one.said,
+            *([some_of(one.could, 5) or None] if able else []),
         )
     waiting = sum(one.stage is RequestStage.ASKED for one in requests)
     return [rows, line(f"{count(len(requests), 'request')}; {waiting} for an owner to decide.")]

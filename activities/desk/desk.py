@@ -36,12 +36,15 @@ from activities.ports.ports import (
     TallyPort,
 )
 from activities.rollout.clusters import HISTORY_FRESH, ClusterActivities
+from activities.tickets.admission import AwaitedCommand
 from activities.tickets.warrants import Warrants
 from models import countersign_questions as two
 from models import import_questions as coming
 from models import questions as ask
+from models.access.aiming import command_awaited
 from models.access.decision import Target
 from models.access.principals import Principal
+from models.access.rights import Case
 from models.audit_chain import ATTEMPT, BESIDE, DESK, AuditEntry, AuditKind, ChainedEntry, Deed, Signature
 from models.base import brief, count_text, hash_of
 from models.bringup.messages import BringupRow
@@ -59,7 +62,7 @@ from models.notice_digests import Untold
 from models.questions import QUESTIONS, DeskAnswer, DeskRequest, Question
 from models.reports.milestones import CHAIN, ROLLED_OUT_WAVES, MilestoneNote, PlanNow
 from models.reports.why import WhyAnswers
-from models.requests.state import RequestState
+from models.requests.state import RequestStage, RequestState
 from models.seals import SealedTo, Sealing
 
 _T = TypeVar("_T")
@@ -68,6 +71,9 @@ _BYTES_A_PAGE = 8_000_000
 """Bytes of JSON, which crosses Temporal at a tenth of its size (client/compression.py); 2 MiB is the limit there."""
 _REQUESTS_SHOWN = 500
 _CLUSTERS_NAMED = 5
+_COULD = 100
+"""Rows of a list that say who could act: each takes a few statements."""
+_RowT = TypeVar("_RowT", ask.Overview, BringupRow, RequestState)
 
 
 class DeskActivities:
@@ -148,15 +154,15 @@ class DeskActivities:
             ask.Declare: self._declare,
             ask.EndWindow: self._end_window,
             ask.EndHold: self._end_hold,
-            ask.OpenRollouts: lambda _, __: registry.overview(),
+            ask.OpenRollouts: self._overview,
             FleetEnvelopes: lambda q, _: registry.fleet_envelopes(q.fleet, q.clusters),
             ask.FleetKept: lambda _, __: registry.kept_fleet(),
             ask.Tallies: lambda q, _: self._reports.curve(q),
             ask.PastWeek: lambda q, _: self._reports.week(q),
-            ask.BringupsOf: lambda q, _: self._brought_up(q.ended),
+            ask.BringupsOf: lambda q, _: self._with_could(self._brought_up(q.ended), _awaited),
             ask.GiveUpBringup: self._give_up,
             ask.OneRequest: self._request,
-            ask.RequestsOf: lambda q, _: registry.requests(q.cluster, ended=q.ended)[-_REQUESTS_SHOWN:],
+            ask.RequestsOf: self._requests,
             ask.MilestonesNow: lambda _, __: self._reports.plan_now(),
             ask.PlanMilestones: self._plan_milestones,
             ask.NoteMilestone: self._note_milestone,
@@ -382,6 +388,25 @@ class DeskActivities:
         self._registry.archive([_of_plan(request, text, question.reason)])
         return self._reports.plan_now()
 
+    def _overview(self, question: ask.OpenRollouts, _: DeskRequest) -> tuple[ask.Overview, ...]:
+        rows = self._registry.overview()
+        return self._with_could(rows, _awaited) if question.could else rows
+
+    def _requests(self, question: ask.RequestsOf, _: DeskRequest) -> tuple[RequestState, ...]:
+        requests = self._registry.requests(question.cluster, ended=question.ended)[-_REQUESTS_SHOWN:]
+        return self._with_could(requests, _decided)
+
+    def _with_could(
+        self, rows: tuple[_RowT, ...], awaited: Callable[[_RowT], AwaitedCommand | None]
+    ) -> tuple[_RowT, ...]:
+        """With who could do what they need, of the first that need a person."""
+        asked = [(number, one) for number, row in enumerate(rows) if (one := awaited(row)) is not None][:_COULD]
+        if self._warrants is None or not asked:
+            return rows
+        names = self._warrants.who_could([one for _, one in asked])
+        could = {number: able for (number, _), able in zip(asked, names, strict=True) if able}
+        return tuple(row.but(could=could[number]) if number in could else row for number, row in enumerate(rows))
+
     def _check(self, _: ask.CheckLedger, __: DeskRequest) -> ask.LedgerCheck:
         ahead = (self._now() - activity.info().started_time).total_seconds()  # first: the rest takes time
         opened, senseless = self._registry.open_clusters(), self._fleet.senseless()
@@ -402,6 +427,18 @@ class DeskActivities:
             proven=self._warrants is not None and self._warrants.can_verify,
             unknown_keys=() if self._warrants is None else self._warrants.unknown_keys(),
         )
+
+
+def _awaited(row: ask.Overview | BringupRow) -> AwaitedCommand | None:
+    """The command that it needs first; None: it needs none."""
+    command, cases = command_awaited(row.needs) if row.needs else ("", frozenset[Case]())
+    return AwaitedCommand(command, Target(cluster=row.cluster, cases=cases)) if command else None
+
+
+def _decided(request: RequestState) -> AwaitedCommand | None:
+    if request.stage is not RequestStage.ASKED:
+        return None
+    return AwaitedCommand("request.approve", Target(cluster=request.ask.cluster), request.ask.request)
 
 
 def _of_access(

@@ -9,18 +9,19 @@ Source: docs/access.md, "The table of rights"; docs/adr/0060.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from activities.bad_rows import one_of
 from activities.ports.access import AccessPort, AttributionPort, OpenOne
 from activities.ports.ports import HealthPort, QuotaPort, RegistryPort
 from activities.ports.warrants import LoneDeed
 from activities.rollout.observing import as_it_stands
+from models.access.access_file import AccessFile
 from models.access.aiming import asks_ledger, target_of
 from models.access.countersigning import countersigned_by
-from models.access.decision import Permitted, Target, decide, require_permitted
+from models.access.decision import Permitted, Target, decide, require_permitted, who_could
 from models.access.principals import Principal, Proof
 from models.access.rights import RIGHTS, Case, Second
 from models.access.second_persons import WAITS_BY_ITSELF, deed_of
@@ -30,7 +31,7 @@ from models.access.tokens import TokenScope
 from models.access.warrants import Warrant, still_signed
 from models.base import Model
 from models.countersign_questions import chain_of
-from models.errors import Refusal, Unavailable
+from models.errors import BackstopError, Refusal, Unavailable
 from models.planning.backing import back
 from models.requests.state import QuotaAsk
 from models.rollout.stages import Stage
@@ -40,6 +41,14 @@ _OF_ALL = frozenset({"desk.archive", "desk.keep_waiting"})
 is.
 """
 _ROLLOUT, _BRINGUP, _REQUEST = "rollout/", "bringup/", "request/"
+
+
+class AwaitedCommand(NamedTuple):
+    """A command, where it is aimed, and what it is about."""
+
+    command: str
+    target: Target
+    subject: str = ""
 
 
 class SignedBook(Protocol):
@@ -106,6 +115,20 @@ class Admission:
         if not answer.complete and command not in WAITS_BY_ITSELF:
             raise Refusal(answer.sentence)
         return answer
+
+    def who_could(self, asked: Iterable[AwaitedCommand], signed: SignedBook) -> list[tuple[str, ...]]:
+        """Whom the access file in force lets give each command, as it names them; nobody where there is no file."""
+        try:
+            in_force = self._access.access()
+        except BackstopError:
+            in_force = None
+        return [() if in_force is None else self._could(in_force.file, one, signed) for one in asked]
+
+    def _could(self, file: AccessFile, asked: AwaitedCommand, signed: SignedBook) -> tuple[str, ...]:
+        try:
+            return who_could(file, asked.command, self.fill_target(asked.command, asked.target, asked.subject, signed))
+        except Refusal:
+            return ()
 
     def lone_deed(self, ticket: Ticket, command: str, message: Model, subject: str, signed: SignedBook) -> LoneDeed:
         """Describe a deed without a second person, as people are notified of it."""

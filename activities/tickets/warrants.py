@@ -20,7 +20,7 @@ from activities.failures import translate_errors
 from activities.fleet.member_warrants import ends_member, inherited_nonce, member_launched
 from activities.ports.ports import OpenRollout, RegistryPort
 from activities.ports.warrants import Drawn, LoneDeed, WarrantPort
-from activities.tickets.admission import Admission, note_of
+from activities.tickets.admission import Admission, AwaitedCommand, note_of
 from models.access.decision import Permitted, Target
 from models.access.principals import Principal
 from models.access.rights import READS_DESK
@@ -307,6 +307,10 @@ class Warrants:
         if self._admission is None:
             raise Refusal("this worker has no part that checks access: start workers with `backstop worker`")
         return self._admission.fill_target(command, target, subject, self)
+
+    def who_could(self, asked: Sequence[AwaitedCommand]) -> list[tuple[str, ...]]:
+        """For each, whom the access file in force lets give it; nobody where there is none."""
+        return [()] * len(asked) if self._admission is None else self._admission.who_could(asked, self)
 
     def _young(self, ticket: Ticket) -> None:
         age = self.now().timestamp() - ticket.iat

@@ -6,6 +6,7 @@ one function.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from models.access.decision import Target
@@ -20,6 +21,8 @@ _OF_SOMEBODY = (
 )
 OBJECTION_ID = "objection-"
 """The beginning of the id of a hold that is an objection: the team follows, and a number from its second one on."""
+_TYPED = re.compile(r"backstop (?:(fleet|request|bringup) )?([a-z-]+) ((?:(?!backstop )[^`\n])*)")
+_DOOR = {"confirm": "desk.confirm_source"}
 _BY_STATE = frozenset({"rollout.close"})
 """Commands whose meaning depends on the state of the rollout."""
 
@@ -36,6 +39,16 @@ def target_of(command: str, message: Any, cluster: str = "") -> Target:
         where, *declared = declared
     team = str(getattr(message, "team", "") or "")
     return Target(cluster=where, team=team, more=tuple(declared), cases=_cases(command, message))
+
+
+def command_awaited(*lines: str) -> tuple[str, frozenset[Case]]:
+    """Return the rights key of the first command that the lines name, and its special cases; empty: they name none."""
+    for match in _TYPED.finditer(" \n".join((*lines, ""))):
+        lifecycle = "fleet" if "--fleet" in match[3] else match[1] or "rollout"
+        key = _DOOR.get(match[2], f"{lifecycle}.{match[2]}")
+        if key in RIGHTS:
+            return key, frozenset({Case.ADOPT} if "--adopt" in match[3] else ())
+    return "", frozenset()
 
 
 def asks_ledger(command: str, target: Target) -> bool:

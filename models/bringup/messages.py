@@ -226,6 +226,8 @@ class BringupRow(Model):
     blocked_from: BringupStage | None = None
     waits_for: Text = ""
     needs: Text = ""
+    could: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
+    """Who could do what it needs, by the access file in force."""
     nodes: PositiveCount
     gpus: PositiveCount
     touches: Count = 0

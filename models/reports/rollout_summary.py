@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from models.base import Model, Time
 
 
@@ -19,6 +21,8 @@ class RolloutSummary(Model):
     open: bool
     needs: str | None = None
     """What a person has to do; empty: nothing; null where no worker answered."""
+    could: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
+    """Who could do it, by the access file in force; empty: nobody, no file, or nobody looked."""
     health_at: Time | None = None
     """The time of the latest health sample; null where there is none, or no worker answered."""
     asked_at: Time | None = None

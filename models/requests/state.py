@@ -125,6 +125,8 @@ class RequestState(Lifecycle):
     granted_at: Time | None = None
     said: str = ""
     """The present state, or the end, in words."""
+    could: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
+    """Who could decide on it, by the access file in force: a list of requests says it, and no workflow."""
     fence: Count = 0
     """The count of its own writes, without an open rollout."""
     unsent: dict[str, Time] = Field(default_factory=dict, exclude_if=lambda since: not since)

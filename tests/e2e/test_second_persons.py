@@ -247,6 +247,12 @@ async def test_what_waits_for_a_person_names_who_could_act_and_not_who_began_it(
         assert (await http.get(f"/rollouts/{name}/could-act")).json() == ["user:hw-lead"]
         needs = {"needs": "backstop fleet approve --plan feed"}
         assert (await http.post("/who-could", json=needs)).json() == ["user:hw-lead"]
+        overview = {row["cluster"]: row for row in (await http.get("/overview")).json()}
+        assert overview[name]["could"] == ["user:hw-lead"], "lists say it too"
+        waiting = (await http.post("/questions/requests", json={})).json()
+        assert [one["could"] for one in waiting if one["ask"]["request"] == asked.request] == [["user:hw-lead"]]
+    assert any(line.endswith("user:hw-lead") for line in await shown("hw-lead", "request", "list"))
+    assert any(line.endswith("user:hw-lead") for line in await shown("hw-lead", "status"))
 
 
 async def test_where_roles_decide_a_request_needs_no_owner_in_the_policy(

@@ -13,8 +13,9 @@ from unittest.mock import patch
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, DescribeTaskQueueResponse
 
 from client.answer_models import AuditRecord, Build, Check
-from client.who_could_act import could_act_now, key_awaited, who_could_now
+from client.who_could_act import could_act_now, who_could_now
 from models.access.access_versions import AccessStands
+from models.access.aiming import command_awaited
 from models.access.decision import Target
 from models.audit_chain import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
 from models.buffers.hourly_health import HealthHours
@@ -295,7 +296,8 @@ class FakeBackstop:
 
     async def who_could(self, needs: str, cluster: str = "", subject: str = "") -> list[str]:
         self._ask("who_could", needs, cluster, subject)
-        return list(await who_could_now(self.ask, key_awaited(needs), Target(cluster=cluster), subject) or ())
+        key, cases = command_awaited(needs)
+        return list(await who_could_now(self.ask, key, Target(cluster=cluster, cases=cases), subject) or ())
 
     async def ahead(self, cluster: str) -> Ahead:
         self._ask("ahead", cluster)

@@ -14,7 +14,7 @@ from cli.commands.access import _TYPED
 from cli.main import run
 from client.doctor import access_checks
 from client.inputs.access_files import read_access
-from client.who_could_act import could_act_now, key_awaited
+from client.who_could_act import could_act_now
 from models.access.access_file import AccessFile
 from models.access.access_versions import (
     NOT_CONFIGURED,
@@ -24,7 +24,8 @@ from models.access.access_versions import (
     AccessVersion,
     HowImported,
 )
-from models.access.rights import RIGHTS
+from models.access.aiming import command_awaited
+from models.access.rights import RIGHTS, Case
 from models.access.tokens import TokenLine, token_hash
 from models.questions import AccessNow, AimOf, ImportAccess, MakeToken, RevokeToken, Tokens
 from models.rollout.stages import Stage
@@ -204,11 +205,14 @@ _ORDERED = "plug it in, then: backstop bringup check-in h100-a --step cabling"
         (_ORDERED, "bringup.check-in"),
         ("backstop request approve q-1", "request.approve"),
         ("a is in doubt: backstop confirm --source x", "desk.confirm_source"),
+        ("it is lost: backstop launch a --adopt", "rollout.launch"),
+        ("it is lost: backstop launch --fleet --adopt", "fleet.launch"),
         ("mend the health source", ""),
     ],
 )
 def test_the_command_that_something_needs_is_read_off_its_line(needs: str, key: str) -> None:
-    assert key_awaited(needs) == key
+    cases = frozenset({Case.ADOPT} if "--adopt" in needs else ())
+    assert command_awaited(needs) == (key, cases)
     assert not key or key in RIGHTS
 
 

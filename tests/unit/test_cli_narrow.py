@@ -294,7 +294,8 @@ def clusters(name: Naming) -> list[ClusterAnswer]:
 def requests(name: Naming) -> list[Any]:
     def own(state: Any, n: int) -> Any:
         names = {"cluster": name("cluster", n), "team": name("team", n), "actor": name("owner", n)}
-        return state.model_copy(update={"ask": state.ask.model_copy(update=names)})
+        could = (f"user:{name('user', n)}",) if n == 1 else ()
+        return state.model_copy(update={"ask": state.ask.model_copy(update=names), "could": could})
 
     return [own(asked(), 1), own(asked(fits=False), 2), own(granted(), 3)]
 
@@ -315,6 +316,7 @@ def summaries(name: Naming, many: int) -> list[Any]:
             needs=f"paused by oncall: {command_line('resume', name('cluster', n))}" if n % 2 else "",
             unbacked_gpus=n,
             lost=n == 3,
+            could=(f"user:{name('user', n)}", "group:hw-leads") if n % 4 == 1 else (),
         )
         for n in range(many)
     ]
@@ -408,7 +410,12 @@ def on_the_board(n: Naming, many: int) -> list[BringupRow]:
     stages = list(BringupStage)
     return [
         row_.model_copy(
-            update={"cluster": n("cluster", i), "owner": n("owner", i % 3), "stage": stages[i % len(stages)]}
+            update={
+                "cluster": n("cluster", i),
+                "owner": n("owner", i % 3),
+                "stage": stages[i % len(stages)],
+                "could": (f"user:{n('user', i)}",) if i % 5 == 0 else (),
+            }
         )
         for i in range(many)
     ]

@@ -158,6 +158,7 @@ LIMITS: dict[str, Any] = {
     "RequestState.mail": 50,
     "RequestState.unsent": 50,
     "RequestState.untold": 2 * MOST_NAMES,
+    "RequestState.could": 0,
     "Assessment.owners": MOST_NAMES,
     "Assessment.elsewhere": MEMBERS,
 }

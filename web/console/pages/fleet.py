@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from client.answer_models import STALE
+from models.base import some_of
 from models.cluster.policy import Tier
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.stages import Command, Stage
@@ -64,6 +65,7 @@ class Row(NamedTuple):
     unbacked: int | None
     would: int | None
     needs: str
+    could: str
     silent: str
     lost: bool
 
@@ -154,6 +156,7 @@ def _row(summary: RolloutSummary, visit: Visit) -> Row:
         summary.owner,
         *figures,
         needs,
+        some_of(summary.could, 5),
         silent,
         summary.lost,
     )

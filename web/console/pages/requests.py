@@ -37,6 +37,7 @@ async def _all(visit: Visit) -> Page:
         "requests": found[-_SHOWN:],
         "more": max(0, len(found) - _SHOWN),
         "waiting": len(waiting),
+        "able": any(one.could for one in waiting),
     }
     return Page("requests.html", "Requests", values)
 
