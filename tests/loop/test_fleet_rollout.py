@@ -350,9 +350,9 @@ async def test_one_that_was_terminated_awaits_no_approval(world: World) -> None:
         f"fleet rollout {fleet} of 1 cluster is open in the ledger (planned) and Temporal does not run it: "
         "no cluster is started; take it over with `backstop launch --fleet --adopt`"
     )
-    for asked in (world.tpm.fleet_plan(), world.say_fleet("approve", world.approver, plan_hash=plan.hash)):
+    for question in (world.tpm.fleet_plan(), world.say_fleet("approve", world.approver, plan_hash=plan.hash)):
         with pytest.raises(Refusal) as refused:
-            await asked
+            await question
         assert refused.value.message == lost
     with pytest.raises(Refusal) as refused:
         await follow_fleet(world.tpm, every=1, once=True, as_json=True)
