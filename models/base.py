@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -109,6 +109,15 @@ def some_of(texts: Sequence[str], most: int = _NAMED, *, by: Literal[", ", "; "]
     """Join the first texts and say how many more there are: a sentence cannot name thousands of teams."""
     more = len(texts) - most
     return by.join(texts) if more <= 0 else f"{by.join(texts[:most])}{by.removeprefix(',')}and {more} more"
+
+
+def repeated(names: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Yield each name that stands earlier in the list too, with its place."""
+    seen = set[str]()
+    for place, name in enumerate(names):
+        if name in seen:
+            yield place, name
+        seen.add(name)
 
 
 def fault_at(path: tuple[str | int, ...], text: str) -> PydanticCustomError:

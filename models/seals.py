@@ -195,28 +195,19 @@ class SealedState(Model):
 
 def against_seals(cluster: str, rows: Sequence[ChainedEntry], seals: Sequence[Seal]) -> SealedState:
     """Return whether the chain, whose links were checked, is still the one that was sealed."""
-    good = 0
-    last: Seal | None = None
-    for seal in seals:
-        for head in seal.heads:
-            if head.cluster != cluster:
-                continue
-            last = seal
-            if head.length == 0:
-                continue
-            sealed_part = f"SEAL {seal.number} of {seal.at:%Y-%m-%d %H:%M:%SZ}"
-            if len(rows) < head.length:
-                text = f"ends at row {len(rows)}, and {sealed_part} covers rows up to {head.length}"
-                return SealedState(cluster=cluster, number=seal.number, at=seal.at, differs=text)
-            if rows[head.length - 1].hash != head.hash:
-                one = f"row {head.length}" if head.length == good + 1 else f"a row from {good + 1} to {head.length}"
-                return SealedState(
-                    cluster=cluster, number=seal.number, at=seal.at, differs=f"{one} differs from {sealed_part}"
-                )
-            good = head.length
-    if last is None:
-        return SealedState(cluster=cluster)
-    return SealedState(cluster=cluster, number=last.number, at=last.at)
+    good, state = 0, SealedState(cluster=cluster)
+    own_heads = ((seal, head) for seal in seals for head in seal.heads if head.cluster == cluster)
+    for seal, head in own_heads:
+        state = SealedState(cluster=cluster, number=seal.number, at=seal.at)
+        sealed_part = f"SEAL {seal.number} of {seal.at:%Y-%m-%d %H:%M:%SZ}"
+        if len(rows) < head.length:
+            text = f"ends at row {len(rows)}, and {sealed_part} covers rows up to {head.length}"
+            return state.but(differs=text)
+        if head.length and rows[head.length - 1].hash != head.hash:
+            one = f"row {head.length}" if head.length == good + 1 else f"a row from {good + 1} to {head.length}"
+            return state.but(differs=f"{one} differs from {sealed_part}")
+        good = head.length or good
+    return state
 
 
 def forgeries(state: Mapping[str, str]) -> str:

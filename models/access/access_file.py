@@ -17,7 +17,7 @@ from pydantic import AfterValidator, ConfigDict, Field, StrictBool, model_valida
 from models.access.patterns import ANYTHING, any_matches
 from models.access.principals import Principal, Proof
 from models.access.roles import Role
-from models.base import ActorGiven, Documented, Name, Words, brief, content_hash, fault_at, hash_of
+from models.base import ActorGiven, Documented, Name, Words, brief, content_hash, fault_at, hash_of, repeated
 
 USER, GROUP, SERVICE, MACHINE, PROVIDER = "user:", "group:", "service:", "machine:", "oidc:"
 SLACK = "slack:"
@@ -367,14 +367,10 @@ def _name_of(claim: WayIn) -> str:
 
 
 def _once(path: tuple[str | int, ...], names: tuple[str, ...]) -> None:
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise fault_at((*path, place), f"{brief(str(name))} is given twice")
+    for place, name in repeated(names):
+        raise fault_at((*path, place), f"{brief(str(name))} is given twice")
 
 
 def _doubles(field: str, names: list[str], what: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    seen = set[str]()
-    for number, name in enumerate(names):
-        if name in seen:
-            yield (field, number, "name"), f"{what} {name!r} is given twice"
-        seen.add(name)
+    for number, name in repeated(names):
+        yield (field, number, "name"), f"{what} {name!r} is given twice"

@@ -8,7 +8,17 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from models.base import Documented, NameGiven, PositiveCount, Words, brief, count_text, fault_at, of_ordinary_bytes
+from models.base import (
+    Documented,
+    NameGiven,
+    PositiveCount,
+    Words,
+    brief,
+    count_text,
+    fault_at,
+    of_ordinary_bytes,
+    repeated,
+)
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands
@@ -128,11 +138,8 @@ class Fleet(Documented):
             ("cluster", [c.name for c in self.clusters]),
             ("team", [team.name for team in self.teams]),
         ):
-            seen: set[str] = set()
-            for number, name in enumerate(names):
-                if name in seen:
-                    raise fault_at((f"{what}s", number, "name"), f"{what} {name!r} is given twice")
-                seen.add(name)
+            for number, name in repeated(names):
+                raise fault_at((f"{what}s", number, "name"), f"{what} {name!r} is given twice")
         for number, cluster in enumerate(self.clusters):
             check_floors(cluster.quotas, ("clusters", number))
             if cluster.slurm is not None and cluster.slurm.yields:

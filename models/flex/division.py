@@ -23,7 +23,7 @@ from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from models.base import GpuCount, Model, Name, exact_fraction, fraction_text
+from models.base import GpuCount, Model, Name, exact_fraction, fraction_text, repeated
 from models.cluster.classes import Classes
 from models.cluster.quota import cycle_in
 from models.planning.divide import divide
@@ -98,8 +98,7 @@ class FlexDemand(Model):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         by_name = {t.team: t for t in self.teams}
-        if len(by_name) < len(self.teams):
-            twice = next(t.team for n, t in enumerate(self.teams) if t.team in {o.team for o in self.teams[:n]})
+        for _, twice in repeated(team.team for team in self.teams):
             raise ValueError(f"team {twice!r} is given twice")
         parents = {t.parent for t in self.teams if t.parent is not None}
         circle = cycle_in({t.team: t.parent for t in self.teams})

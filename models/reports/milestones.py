@@ -18,7 +18,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from models.base import GpuCount, Model, Name, Text, Time, Words, brief
+from models.base import GpuCount, Model, Name, Text, Time, Words, brief, repeated
 
 CHAIN = "(milestones)"
 """The chain of the archive that records changes to milestones; each cluster has a chain of its own."""
@@ -79,11 +79,8 @@ class MilestoneFile(Model):
 
     @model_validator(mode="after")
     def _once(self) -> Self:
-        seen: set[str] = set()
-        for milestone in self.milestones:
-            if milestone.name in seen:
-                raise ValueError(f"milestone {milestone.name!r} is given twice")
-            seen.add(milestone.name)
+        for _, name in repeated(milestone.name for milestone in self.milestones):
+            raise ValueError(f"milestone {name!r} is given twice")
         return self
 
 
