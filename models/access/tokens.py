@@ -52,25 +52,18 @@ class TokenScope(Model):
         return "; ".join(parts)
 
 
-class TokenLine(Model):
-    """A token as people see it listed: its hash is of no use to them."""
+class Token(Model):
+    """A token as the ledger has it."""
 
-    name: Name
-    owner: ActorGiven
+    name: Bare
+    hash: TokenHash
+    owner: TokenOwner
     scope: TokenScope
     made_by: ActorGiven
     made_at: Time
     expires_at: Time
     revoked_at: Time | None = None
     revoked_by: ActorGiven = ""
-
-
-class Token(TokenLine):
-    """A token as the ledger has it."""
-
-    name: Bare
-    hash: TokenHash
-    owner: TokenOwner
 
     def principal(self, access: AccessFile) -> Principal:
         """Return the principal that it lets in, its owner. `why_not` says whether it is still valid."""
@@ -84,6 +77,19 @@ class Token(TokenLine):
         if now >= self.expires_at:
             return f"token {self.name} expired at {self.expires_at:%Y-%m-%d %H:%MZ}: ask an admin for another one"
         return ""
+
+
+class TokenLine(Model):
+    """A token as people see it listed: its hash is of no use to them."""
+
+    name: Name
+    owner: ActorGiven
+    scope: TokenScope
+    made_by: ActorGiven
+    made_at: Time
+    expires_at: Time
+    revoked_at: Time | None = None
+    revoked_by: ActorGiven = ""
 
 
 def line_of(token: Token) -> TokenLine:
