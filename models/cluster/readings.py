@@ -242,12 +242,7 @@ class Observation(Model):
     @property
     def now(self) -> PresentBacking:
         """The backing of the present values, which people are shown, whatever was tested."""
-        return self.present or PresentBacking(
-            assigned_gpus=self.assigned_gpus,
-            backed_gpus=self.backed_gpus,
-            flex_gpus=self.flex_gpus,
-            backing=self.backing,
-        )
+        return self.present or PresentBacking.model_validate(self, from_attributes=True)
 
     @property
     def is_backed(self) -> bool:

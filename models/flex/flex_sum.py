@@ -31,17 +31,4 @@ class FlexSum(Model):
 
 def sum_of(one: FlexNow) -> FlexSum:
     block, sure = one.largest_free_block
-    return FlexSum(
-        cluster=one.cluster,
-        gpu_model=one.gpu_model,
-        health_at=one.health_at,
-        total_gpus=one.total_gpus,
-        healthy_gpus=one.healthy_gpus,
-        promised_gpus=one.promised_gpus,
-        in_quota_gpus=one.in_quota_gpus,
-        flex_gpus=one.flex_gpus,
-        used_gpus=one.used_gpus,
-        available_gpus=one.available_gpus,
-        block_gpus=block,
-        block_sure=sure,
-    )
+    return FlexSum.model_validate(one, from_attributes=True).but(block_gpus=block, block_sure=sure)
