@@ -51,8 +51,7 @@ class Alert(_Foreign):
 
 
 class AlertmanagerPush(_Foreign):
-    """The body that Alertmanager sends to a webhook receiver, version 4. `label`: the label that names an alert's
-    cluster.
+    """The body of Alertmanager's webhook, version 4. `label`: the label that names an alert's cluster.
 
     Source: Alertmanager's documentation, "webhook_config".
     """

@@ -311,8 +311,7 @@ class AccessFile(Documented):
         return member.but(name=name, human=name)
 
     def human_of(self, name: str) -> str:
-        """Return the human who counts where two persons are needed: the owner of a service, else the holder of the
-        name.
+        """Return the human who counts where two persons are needed: a service's owner, else the name's holder.
 
         A user of the machine whom no person claims is distinct from a person of the file.
         """

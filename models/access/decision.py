@@ -114,8 +114,7 @@ def decide(
     second: Principal | None = None,
     scope: TokenScope | None = None,
 ) -> Decision:
-    """Decide whether the principal may give the command. `second`: the countersigner. `scope`: that of the token it
-    came in with.
+    """Decide whether the principal may give the command. `second`: the countersigner. `scope`: its token's.
 
     Nobody may give a command that the table does not have.
     """

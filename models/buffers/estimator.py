@@ -72,8 +72,7 @@ SHAPE = Shape()
 
 
 def derive_buffer(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, shape: Shape = SHAPE) -> Derived:
-    """Derive how much of a cluster may be promised for the coming `terms.horizon` from the nodes (or GPUs) that were
-    down.
+    """Derive how much may be promised for the coming `terms.horizon` from the nodes (or GPUs) that were down.
 
     Shapes: down (hours,), ending now: the worst instant of each hour, planned absence left out, NaN where unknown.
     Units: `total` and down count nodes or GPUs, `node` is the size of one node in that unit.
@@ -136,8 +135,8 @@ def derive_buffer(down: Hours, total: int, terms: HealthTerms = TERMS, node: int
 
 
 def _level(recent: Hours, share: float) -> int | None:
-    """Return what was down in this quantile of the two weeks, or of the last day if more; None where most of the two
-    weeks is unknown.
+    """Return this quantile of what was down, over two weeks or the last day if more; None: the two weeks are
+    unknown.
 
     What has been down for most of a day is not over yet, however good the two weeks were.
     """
@@ -149,8 +148,7 @@ def _level(recent: Hours, share: float) -> int | None:
 
 
 def _surprises(down: Hours, standing: int, horizon: timedelta, shape: Shape) -> Hours:
-    """Return by how much each hour exceeded both today's level and the level of each weekly decision whose horizon
-    covers it.
+    """Return by how much each hour exceeded today's level and that of each weekly decision whose horizon covers it.
 
     Decisions whose horizon has not ended count with the part that has passed. A decision without history takes the
     level of the two weeks after it, also one before the first hour, so that the first hours weigh as much as others.

@@ -102,8 +102,7 @@ PROMISE_STEPS = Steps()
 def follow_promise(
     standing: int | None, asked: Derived, steps: Steps = PROMISE_STEPS, of: int | None = None
 ) -> int | None:
-    """Return the promise to propose where `standing` is promised: less at once, more by steps, small changes not at
-    all.
+    """Return the promise to propose beside the `standing` one: less at once, more by steps, small changes never.
 
     Units: as `asked`. `of`: the total when `standing` was promised, where it may differ from today's. None: nothing can
     be promised, or (as `standing`) nothing is.

@@ -24,8 +24,7 @@ class FlexSight(Model):
 
 
 def follow_surplus(published_gpus: int | None, sight: FlexSight, band_gpus: int) -> int:
-    """Return the surplus to publish where `published_gpus` is: less at once, more only beyond the band, and once it
-    lasts.
+    """Return the surplus to publish after `published_gpus`: less at once, more only past the band, once it lasts.
 
     A pool that is too large is room for jobs that no healthy GPU will run, so no band delays a shrink.
     """

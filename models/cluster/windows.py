@@ -99,8 +99,7 @@ MOST_WINDOWS, WINDOWS_BYTES = 200, 65_536
 
 
 def nearest(windows: Sequence[Window], now: datetime) -> tuple[Window, ...]:
-    """Return as many windows as a rollout carries, in their order: those under way first, the longest; then the next to
-    begin.
+    """Return as many windows as a rollout carries, in their order: the longest under way, then the next to begin.
 
     At the end of each it looks again, and sees what was left out.
     """

@@ -163,8 +163,7 @@ def _islands(sample: HealthSample, running: Sequence[Job], held_gpus: int) -> tu
 
 
 def _free_block(island: Island, islands: Sequence[Island], running: Sequence[Job], held_gpus: int) -> int | None:
-    """Return the island's block less what runs in it; None unless the jobs account for all held GPUs, each with its
-    island.
+    """Return the island's block less what runs in it; None unless jobs with islands account for all held GPUs.
 
     Samples of use may omit what runs on flex. Then the jobs in quota alone must add up to them.
     """

@@ -211,8 +211,7 @@ class _Play(Floor):
         return not job.quota_only and self.has(team) + job.size <= self.share(team)
 
     def _waiting_jobs(self, before: Mapping[str, StoryJob]) -> list[StoryJob]:
-        """Return the waiting jobs in order: what its team had a moment ago first, then the team furthest below its
-        share.
+        """Return the waiting jobs: what its team had a moment ago first, then the team furthest below its share.
 
         Then the earlier job comes first, as if each team's jobs ran in the order they came: neither classes nor
         priorities count between teams.

@@ -129,8 +129,7 @@ class Floor:
         return sum(o.size for o in self.inside(scope))
 
     def hand_down_ages(self) -> None:
-        """Give a job that replaces another of its own team that one's age: classes and priorities move nothing between
-        teams.
+        """Give a job the age of the job of its own team that it replaces: classes move nothing between teams.
 
         A team gives up the youngest age, and a new job gets the present moment; the job that would yield last has the
         oldest.

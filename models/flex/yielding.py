@@ -79,8 +79,7 @@ def most_kept(sizes: Iterable[int], room: int, more: Iterable[int] = (), least: 
 def by_class(
     chosen: Sequence[Running], pool: Sequence[Running], enough: Callable[[Sequence[Running]], bool] | None = None
 ) -> list[Running]:
-    """Replace chosen jobs by jobs of weaker classes of the same team that give back as much or more. Units: parts of a
-    GPU.
+    """Replace chosen jobs by ones of weaker classes of their teams that give back as much. Units: parts of a GPU.
 
     How much each team gives back is settled before its classes are looked at, so classes move nothing between teams;
     they only select which of its jobs yield. The strongest classes give the least that is possible; then come the
@@ -230,8 +229,7 @@ def given_back_in_parts(
     above: Mapping[str, int],
     beyond: Mapping[str, Beyond],
 ) -> list[Running]:
-    """Return jobs as `given_back` does, where parts of GPUs are involved and the GPUs freed depend on which jobs share
-    one.
+    """Return jobs as `given_back` does, where the GPUs freed depend on which jobs share one.
 
     Among a few jobs it finds the best set; among many, one that could spare none of its jobs.
     """

@@ -48,8 +48,7 @@ def divide(
 def _jump(
     left: int, weights: Mapping[str, int], top: Mapping[str, int], start: Mapping[str, int]
 ) -> tuple[dict[str, int], int]:
-    """Hand out everything above a common divisor that does not overshoot, and return it with what is left: few for each
-    name.
+    """Hand out everything above a common divisor that does not overshoot; return that and the few that are left.
 
     Any divisor works that spends no more than there is: what is above it comes before what is below. Units grow with 1
     / divisor along a line that caps bend down. So a step along its slope stays short of the end, except for rounding.

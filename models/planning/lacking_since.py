@@ -17,8 +17,7 @@ _SOLVED = 200
 
 
 def lacking_since(snapshot: Snapshot, history: Mapping[str, Stretch]) -> Since | None:
-    """Return since when as many GPUs as now have had no healthy one behind them; None: none lacks one, or it is
-    unknown.
+    """Return since when as many GPUs as now lack a healthy one; None: none lacks one, or it is unknown.
 
     `history`: the recent health of each island. Quotas are the snapshot's at all times, and an island counts as last
     seen, as for the guard.

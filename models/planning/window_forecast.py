@@ -20,8 +20,7 @@ from models.planning.backing import back
 def forecast_windows(
     cluster: str, quotas: Sequence[Quota], islands: Sequence[Island], windows: Sequence[Window], now: datetime
 ) -> tuple[Foretold, ...]:
-    """Return what the coming windows will take from these quotas, if health stays as it is otherwise; the next one
-    first.
+    """Return what the coming windows will take from these quotas if health stays otherwise, the next one first.
 
     Islands absent now by a window that will be over count as back. Where a window takes a number of GPUs from several
     islands, the first ones by name give them. Quotas that lack as much before it begins are left out.
