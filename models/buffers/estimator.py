@@ -99,24 +99,15 @@ def derive_buffer(down: Hours, total: int, terms: HealthTerms = TERMS, node: int
     # A cluster that has shrunk may have had more down than it has now.
     standing = min(total, math.ceil(seen[-WEEK_HOURS:].max()) if level is None else level)
     reserve = min(total - standing, _reserve(down, standing, total / node, node, terms, shape))
-    needed = standing + reserve
     parts = f"{standing} down most of the time or of the last day, {reserve} in reserve for what comes on top"
-    wants = terms.history.total_seconds() / 3600
-    if level is None or len(seen) < wants:
-        ground = BufferBasis.STALE if level is None and len(seen) >= wants else BufferBasis.SHORT
-        hours_text = "hour is" if len(seen) == 1 else "hours are"
-        why = (
-            "the last two weeks are mostly unknown"
-            if ground is BufferBasis.STALE
-            else f"only {len(seen)} {hours_text} known"
+    ground, needed, text = BufferBasis.HISTORY, standing + reserve, parts
+    if gap := _gap_in_history(level, len(seen), terms.history):
+        ground, why = gap
+        held = f"the floor of {float(terms.floor):.3g}"
+        text = (
+            f"{why}, and they already ask for more than {held}: {parts}" if needed > floor else f"{why}: {held} holds"
         )
-        text = f"{why}: the floor of {float(terms.floor):.3g} holds"
-        if needed > floor:
-            text = f"{why}, and they already ask for more than the floor of {float(terms.floor):.3g}: {parts}"
         needed = max(floor, needed)
-    else:
-        ground = BufferBasis.HISTORY
-        text = parts
     if needed > terms.most * total:
         asked = f"{needed} of {total}" if needed < total else f"all {total}"
         text = f"{asked} would have to stay unpromised, more than {float(terms.most):.3g}: {text}"
@@ -132,6 +123,13 @@ def derive_buffer(down: Hours, total: int, terms: HealthTerms = TERMS, node: int
         worst=math.ceil(seen.max()),
         text=text,
     )
+
+
+def _gap_in_history(level: int | None, known_hours: int, history: timedelta) -> tuple[BufferBasis, str] | None:
+    """Return why history is no ground for a buffer; None: it is one."""
+    if known_hours < history / timedelta(hours=1):
+        return BufferBasis.SHORT, f"only {known_hours} {'hour is' if known_hours == 1 else 'hours are'} known"
+    return (BufferBasis.STALE, "the last two weeks are mostly unknown") if level is None else None
 
 
 def _level(recent: Hours, share: float) -> int | None:
