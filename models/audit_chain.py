@@ -20,7 +20,7 @@ BACKSTOP = "backstop"
 GENESIS = "0" * 64
 """The hash that the first row of a chain names as its predecessor's."""
 ATTEMPT, DESK = "attempt/", "desk/"
-"""How the keys begin of what people tried in vain, and of what they did at the ledger's desk."""
+"""The prefixes of keys for refused attempts, and for what people did at the ledger's desk."""
 BESIDE = "/beside/"
 """A mark in the key of an entry whose own key was taken by a different entry."""
 

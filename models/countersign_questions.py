@@ -51,10 +51,10 @@ class Turn(StrEnum):
     """The outcome of countersigning a command."""
 
     TAKE = "take"
-    """It is about to be carried out for this second person, and for no other."""
+    """The command is about to be carried out for this second person, and for no other."""
     DONE = "done"
     REFUSED = "refused"
-    """It was not carried out and still waits."""
+    """The command was not carried out and still waits."""
 
 
 class TurnWaiting(Question[TakenCommand], kind="turn_waiting"):

@@ -46,7 +46,7 @@ class MailPace(Model):
     longest_moment: timedelta = timedelta(seconds=60)
     """The longest such wait, even if new notices keep coming."""
     most: Count = 3
-    """So many messages within a window are sent as they come."""
+    """The messages within a window that are sent as they come."""
     window: timedelta = timedelta(minutes=10)
     urgent_pause: timedelta = timedelta(minutes=1)
     """The pause between urgent messages once there have been `most` in the window."""

@@ -151,7 +151,7 @@ class ArchivePage(Model):
     rows: tuple[ChainedEntry, ...]
     head: ChainHead | None
     seals: tuple[SealedTo, ...] = ()
-    """With the newest rows: the last seals that name this chain, the newest first."""
+    """The last seals that name this chain, the newest first, beside the newest rows."""
 
 
 class Overview(Model):
@@ -161,9 +161,9 @@ class Overview(Model):
     rollout: str
     stage: str
     needs: str
-    """What a person has to do, as of the last event; empty: nothing."""
+    """The action that a person has to take, as of the last event; empty: nothing."""
     could: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
-    """Who could do it, by the access file in force, where that was asked for."""
+    """People who could take it, by the access file in force, where that was asked for."""
     health_at: Time | None
     """The oldest of its islands' latest health samples; None without any."""
     shadow: bool = False
@@ -220,11 +220,11 @@ class LedgerCheck(Model):
     teams_in_clear: tuple[str, ...] = Field(default=(), exclude_if=lambda teams: not teams)
     """Teams with a contact that holds a token itself, although access is configured."""
     worker_ahead_seconds: float = Field(default=0.0, exclude_if=lambda seconds: abs(seconds) <= CLOCK_SKEW_SECONDS)
-    """How far the worker's clock is ahead of Temporal's; below zero: behind. Left out where they agree."""
+    """The lead of the worker's clock over Temporal's; below zero: it lags. Left out where they agree."""
     prometheus: dict[str, str] = Field(default_factory=dict)
-    """By cluster with health from a Prometheus: what is wrong with it; empty: nothing."""
+    """The fault of the health of each cluster that a Prometheus has; empty: none."""
     windows: dict[str, str] = Field(default_factory=dict)
-    """By cluster with invalid windows: which ones, and why."""
+    """The invalid windows of each cluster that has any, and why."""
     notices: tuple[Untold, ...] = ()
     """The notices that wait, by audience."""
     seals: Sealing | None = None
@@ -434,7 +434,7 @@ class OpenRollouts(Question[tuple[Overview, ...]], kind="overview"):
     """Every open rollout as last noted, by cluster; then ended shadows that were the last rollout of their cluster."""
 
     could: bool = False
-    """With who could do what they need, of the first hundred that need a person."""
+    """Add who could do what they need, for the first hundred that need a person."""
 
 
 class Tallies(Question[Curve], kind="tallies"):

@@ -24,7 +24,7 @@ class HowImported(StrEnum):
     """The way in which a version came into force."""
 
     FIRST = "first"
-    """There was none before it: an admin of the file itself imported it."""
+    """The first file of all: an admin named in it imported it."""
     COUNTERSIGNED = "countersigned"
     ONE_PERSON = "one person"
     """The file before it had two_person off."""

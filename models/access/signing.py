@@ -26,7 +26,7 @@ class PublicKey(Model):
     valid_until: Time | None = None
     """A rotated key still verifies what was signed before this; None: it still signs."""
     revoked_from: Time | None = None
-    """What it signed from then on does not count, whatever the ticket says."""
+    """The time from which its signatures do not count, whatever the ticket says."""
 
 
 def sign(ticket: Ticket, key: OKPKey, key_id: str) -> str:

@@ -65,7 +65,7 @@ class Recipe(Model):
     wave_hours: Annotated[float, Field(gt=0, le=10_000)] = 250.0
     """Median outage of a node in a wave."""
     change_week: Annotated[int, Field(ge=0, le=520)] = 0
-    """From this week on, all rates are multiplied by `change`."""
+    """The week from which all rates are multiplied by `change`."""
     change: Annotated[float, Field(ge=0, le=100)] = 1.0
 
     @property

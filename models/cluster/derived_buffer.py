@@ -89,11 +89,11 @@ class Steps(Model):
     """The steps by which a promise may follow what is derived week by week."""
 
     fall: Share = Fraction(1, 200)
-    """As a share of the total: it falls only by more than this; back-tested, a node of a hundred is too much."""
+    """The share of the total by which it must fall to move; back-tested, a node of a hundred is too much."""
     band: Share = Fraction(1, 100)
-    """As a share of the total: it rises only by more than this, or stays, so that quotas do not wobble."""
+    """The share of the total by which it must rise to move, so that quotas do not wobble."""
     rise: Share = Fraction(5, 100)
-    """As a share of the total: it rises by at most this in a week."""
+    """The share of the total by which it rises at most in a week."""
 
 
 PROMISE_STEPS = Steps()

@@ -110,7 +110,7 @@ class Team(Documented):
     """A team to notify. `contacts` are channel addresses: log, mailto:, slack or webhook URLs."""
 
     name: NameGiven
-    """As in quotas."""
+    """The team's name, as in quotas."""
     contacts: tuple[Words, ...] = ()
     """Beside the log: e-mail addresses, Slack or webhook URLs (docs/notices.md). Without it: the log."""
     notify: Notify | None = Field(default=None, exclude_if=lambda choice: choice is None)

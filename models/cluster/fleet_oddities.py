@@ -14,7 +14,7 @@ from models.cluster.island import total
 from models.cluster.quota import Quota
 
 TIMES = 10
-"""To promise more than so many times what is installed is hardly meant."""
+"""A promise of more than so many times the installed GPUs is hardly meant."""
 _MOST_NAMED = 5
 _SCHEMES = ("mailto", "mailtos", "slack", "json", "jsons", "https", "webhook+http", "webhook+https")
 """The schemes of activities/adapters/notify/channels.py; a test keeps both alike."""

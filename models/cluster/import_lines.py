@@ -27,7 +27,7 @@ class Verb(StrEnum):
     KEPT = "kept"
     """The file is older than what a rollout or a grant wrote, or Slurm decides: the present value stays."""
     LEFT_OUT = "left_out"
-    """It is in the ledger but not in the file: it stays, and pruning removes it."""
+    """The ledger has it and the file does not: it stays, and pruning removes it."""
     REFUSED = "refused"
 
 
@@ -75,7 +75,7 @@ class ImportTerms(Model):
     dry_run: bool = False
     prune: bool = False
     whole: bool = False
-    """Nothing goes in if a line is refused."""
+    """True: a refused line keeps everything out."""
     partial: bool = False
     """The file is a table: fields without a column stay."""
     reset: bool = False
@@ -109,7 +109,7 @@ class FleetOutcome(Model):
     policy: str = ""
     """The hash of the changes of policies, the fleet's and clusters'; empty: none."""
     awaits_second: bool = False
-    """Nothing was done: another admin has to give the changes of policy too."""
+    """True: nothing was done, as another admin has to give the changes of policy too."""
     done: bool = False
 
     def of(self, verb: Verb) -> tuple[Line, ...]:

@@ -33,7 +33,7 @@ class Job(Model):
     ended: Time | None = None
     """None: the job runs."""
     preempted: bool = False
-    """It ended because its GPUs were needed."""
+    """True: it ended because its GPUs were needed."""
     job_class: Name | None = None
     """A class of its quota; None: the strongest, so that a forgotten word kills no job."""
 

@@ -42,7 +42,7 @@ class Present(Model):
     namespaces: tuple[Name, ...] | None = Field(default=None, exclude_if=lambda gate: gate is None)
     classes: Classes | None = Field(default=None, exclude_if=lambda classes: classes is None)
     hand: Count = Field(default=0, exclude=True)
-    """As long as it stays the same, only Backstop has changed the value. It has no meaning outside the reading."""
+    """A count that stays the same as long as only Backstop changes the value. It means nothing outside the reading."""
 
     def as_quota(
         self, scheduled_gpus: int | None = None, idle_gpus: int | None = None, pending_gpus: int | None = None
@@ -165,7 +165,7 @@ def confirm_line_of(source: str) -> str:
 
 
 CLOCK_SKEW = timedelta(minutes=1)
-"""How far ahead of now a sample may be dated: clocks that are kept right differ by less (ADR 0010)."""
+"""The most by which a sample may be dated ahead: clocks that are kept right differ by less (ADR 0010)."""
 
 
 def truthful(sample: HealthSample | None, now: datetime) -> HealthSample | None:

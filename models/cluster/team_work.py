@@ -23,7 +23,7 @@ class ClassWork(Model):
     gpus: PositiveCount
     jobs: PositiveCount
     unnamed: Count = Field(default=0, exclude_if=lambda jobs: not jobs)
-    """Its jobs that name no class of their team, and so count as the strongest."""
+    """Jobs of it that name no class of their team, and so count as the strongest."""
 
     @property
     def text(self) -> str:

@@ -165,13 +165,13 @@ class Waits(StrEnum):
     LIMIT = "limit"
     """A limit of its team or namespace is reached."""
     NO_QUOTA = "no_quota"
-    """It may run in quota only, and its quota has no room for it."""
+    """The job may run in quota only, and its quota has no room for it."""
     SHARE = "share"
-    """Its team's share has no room for it, and no GPU is free."""
+    """The team's share has no room for the job, and no GPU is free."""
     PROTECTED = "protected"
-    """Its team may claim the GPUs, but their holders are protected by `min_run` or `window` for now."""
+    """The team may claim the GPUs, but their holders are protected by `min_run` or `window` for now."""
     HARDWARE = "hardware"
-    """Its team may claim GPUs, but all are held by others with as good a right."""
+    """The team may claim GPUs, but all are held by others with as good a right."""
 
 
 class JobNow(Model):

@@ -48,7 +48,7 @@ class BringupLine(Model):
     since: Time
     waits_for: str
     needs: str = ""
-    """What a person has to do; empty: nothing."""
+    """The action that a person has to take; empty: nothing."""
     owner: str
     gpus: GpuCount
     touches: Count

@@ -20,9 +20,9 @@ class RolloutSummary(Model):
     closed: Time | None
     open: bool
     needs: str | None = None
-    """What a person has to do; empty: nothing; null where no worker answered."""
+    """The action that a person has to take; empty: nothing; null where no worker answered."""
     could: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
-    """Who could do it, by the access file in force; empty: nobody, no file, or nobody looked."""
+    """People who could take it, by the access file in force; empty: nobody, no file, or nobody looked."""
     health_at: Time | None = None
     """The time of the latest health sample; null where there is none, or no worker answered."""
     asked_at: Time | None = None

@@ -140,7 +140,7 @@ class AtRisk(Model):
     teams: tuple[str, ...]
     breach_at: Time | None = None
     advisory: bool = False
-    """In this stage the quotas are no promises."""
+    """True: in this stage the quotas are no promises."""
 
 
 class Blocked(Model):
