@@ -152,7 +152,7 @@ def _due_in(lane: Lane, waiting: Sequence[Posted], messages: Sequence[Told], pac
 
 
 def _latest(posted: Posted, pace: MailPace) -> datetime:
-    """Return how long it waits for others at most: a gate is shut until the notice that starts its clock has gone.
+    """Return until when it waits for others at most: a gate is shut until the notice that starts its clock has gone.
 
     That is as long as its clock runs, and without a clock as long as urgent news waits for other urgent news.
     """

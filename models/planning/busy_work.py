@@ -21,7 +21,7 @@ MOST_TEAMS_AT_WORK = 100
 
 
 def work_under(snapshot: Snapshot, busy: Mapping[str, int]) -> tuple[TeamWork, ...]:
-    """Return the work of teams with `busy` GPUs, by leaf, to give, where jobs are known by name and have classes."""
+    """Return the work of teams that give `busy` GPUs (by leaf), where jobs are known by name and have classes."""
     of = {work.team: work for work in snapshot.work if work.on is RunsOn.QUOTA and work.has_classes}
     under = (of[team] for team, gpus in sorted(busy.items()) if team in of and 0 < gpus <= of[team].gpus)
     return tuple(islice(under, MOST_TEAMS_AT_WORK))
