@@ -48,7 +48,7 @@ class BringupWorkflow(BringupRuns):
     def __init__(self, start: messages.BringupInput | None = None) -> None:
         super().__init__(None if start is None else start.state)
         self._start = start
-        self._tasks: dict[actions.BringupAction, asyncio.Task[None]] = {}  # what is under way
+        self._tasks: dict[actions.BringupAction, asyncio.Task[None]] = {}  # the actions under way
         self._sides: list[asyncio.Task[None]] = []
         self._tickets = TicketBook("bringup", () if start is None else start.spent)
         take_commands(BringupCommand, BringupOrder, check=self._check, obey=self._obey, tickets=self._tickets)

@@ -42,7 +42,7 @@ class BringupRuns(Durable[Bringup]):
         if _needs_host(self._state, run):
             host = await self._choose_host(run)
             if not host or self._state.hold is not None or run not in startable_steps(self._state, workflow.now()):
-                return  # somebody has spoken meanwhile
+                return  # a command came meanwhile
         self._set(reducers.note_start(self._state, run, workflow.now()))
         attempt = self._state.runs[run].attempt
         self._set(reducers.note_host(self._state, run, attempt, host))

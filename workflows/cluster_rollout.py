@@ -56,7 +56,7 @@ _NOTHING = messages.RolloutInput(launch=messages.LaunchRequest(cluster="none", r
 class ClusterRollout(RolloutActions):
     wakes: ClassVar[str] = "until the next gate, look or breach"
 
-    # Started by hand without its argument, it must end: calling this without one would be tried again for ever.
+    # A run started by hand without its argument must end: a failing __init__ would be retried for ever.
     @workflow.init
     def __init__(self, start: messages.RolloutInput | None = None) -> None:
         self._start = start or _NOTHING
@@ -172,7 +172,7 @@ class ClusterRollout(RolloutActions):
         until then, and the next run can repeat a look, or a call that a side loop has tried for too long.
         """
         if not next_run_is_due():
-            self._leaving, self._leaving_since = False, None  # another build was wanted, and is no more
+            self._leaving, self._leaving_since = False, None  # another build was due, and no longer is
             return
         if workflow.patched(patches.LEAVES_PROMPTLY):
             self._leaving_since = self._leaving_since or now

@@ -66,7 +66,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
         try:
             await self._loop()
             await self._settle()
-        except GeneratorExit:  # the worker has let go of it: what awaits then is complained of
+        except GeneratorExit:  # the worker dropped this workflow, and an await now would log an error
             raise
         except BaseException:
             await stop_tasks(sides)
@@ -207,7 +207,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
     @workflow.query(name=messages.FLEET_STATUS_QUERY)
     def status(self) -> messages.FleetStatus:
         now, events = asked_at(), workflow.info().get_current_history_length()
-        # What follows from time alone is taken in, as the loop is about to: no soak that is over is waited for.
+        # Apply the time first, as the loop is about to, so that the status waits for no soak that is over.
         return status_of(reducers.advance(self._state, now), now, history_events=events, runs=self._launch.runs)
 
     @workflow.update(name=LAUNCHED_UPDATE)

@@ -72,10 +72,11 @@ class Lapses:
                     **FORWARD_CALL,
                     summary=f"open {rollout.cluster} again: its history lacks effects",
                 )
-                unarchived = () if self.reset else unsent()  # after a reset: what was archived before it
+                # A reset history has entries that were archived before the reset.
+                unarchived = () if self.reset else unsent()
                 again = reopen_rollout(state(), self._launch, opening, workflow.now(), unarchived)
         except ActivityError as error:
             kind, why = reason_of(error)
-            return why if kind in (Refusal.__name__, Conflict.__name__) else None  # else once the ledger is back
+            return why if kind in (Refusal.__name__, Conflict.__name__) else None  # else try again with the ledger back
         self.suspected = self.reset = False
         return again

@@ -187,7 +187,7 @@ class QuotaRequest(Durable[RequestState]):
             self._telling = False
             now = workflow.now()
             lost = reducers.undelivered_reasons(self._state, answer, now)
-            self._value = reducers.apply_delivery(self._state, answer, now)  # not by _set: nothing waits for it
+            self._value = reducers.apply_delivery(self._state, answer, now)  # without _set: nothing waits for it
             if lost and workflow.patched(patches.GIVES_UP):
                 self._set(reducers.give_up(self._state, lost, batch, now))
             leave_mark()

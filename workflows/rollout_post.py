@@ -67,7 +67,7 @@ class RolloutPost(Host[Rollout]):
                     summary="; ".join(e.text for e in request.entries)[:180] or f"stage {request.stage}",
                 )
             except ActivityError as error:
-                # The registry belongs to somebody else by now. The entries stand in this history.
+                # The registry belongs to somebody else by now. This history has the entries.
                 workflow.logger.error("not archived: %s", reason_of(error)[1])
             self._recording = None
             self._set(mailing.mark_archived(self._state, request))

@@ -62,7 +62,7 @@ def take_commands(
             tickets.check(message)
             check(command, message)
 
-        handler.__annotations__ = {"message": request}  # by it Temporal knows what to read, and the converter to refuse
+        handler.__annotations__ = {"message": request}  # the type that Temporal reads, and that the converter checks
         workflow.set_update_handler(str(command), handler, validator=validator)
 
     for command in commands:

@@ -70,8 +70,6 @@ def next_values(
         return tree.lower_values({leaf: tree.by_team[leaf].gpus - stands[leaf] - more[leaf] for leaf in tree.leaves})
 
     ceiling = ceiling_of(snapshot, policy)
-    if (
-        tree.assigned_gpus(values()) > ceiling
-    ):  # health fell while GPUs came: what was granted stays, the rest is shared
+    if tree.assigned_gpus(values()) > ceiling:  # health fell while GPUs arrived: grants stay, the rest is shared
         more = divide(max(0, ceiling - sum(stands.values())), more, more)
     return values()

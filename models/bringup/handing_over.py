@@ -53,7 +53,7 @@ def first_stand(entry: BringupEntry, islands: Sequence[Island], policy: Policy) 
         if _is_backed(plan):
             return FirstStand(plan, loose)
     loose = _without_blocks(entry)
-    plan = first_plan(loose, islands, own)  # without floors nothing keeps a cut from being taken
+    plan = first_plan(loose, islands, own)  # without floors every cut can be taken
     for team, size in sorted(_blocks(entry), key=lambda block: (-block[1], block[0])):
         with_one = _with_block(loose, team, size)
         tried = first_plan(with_one, islands, own)

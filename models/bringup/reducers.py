@@ -79,7 +79,7 @@ def advance(bringup: Bringup, now: datetime) -> Bringup:
     before = None
     while before is not bringup:
         before, bringup = bringup, _move_on(bringup, now)
-    return _tick_clock(bringup, now)  # all may be green already where it comes to be validated
+    return _tick_clock(bringup, now)  # all checks may be green already when validation begins
 
 
 def _tick_clock(bringup: Bringup, now: datetime) -> Bringup:
@@ -374,7 +374,7 @@ def note_asked(bringup: Bringup, names: Iterable[str], at: datetime | None) -> B
 
 def apply_answers(bringup: Bringup, answers: Mapping[str, CheckAnswer], now: datetime) -> Bringup:
     """Apply the answers of checks. An answer has the time that it states, but no earlier than the question."""
-    bringup = _tick_clock(bringup, now)  # what counted until now, by what was known until now
+    bringup = _tick_clock(bringup, now)  # count the time so far by the earlier answers
     for name, answer in answers.items():
         earlier = bringup.checks[name]
         at = min(now, max(answer.at, earlier.asked_at or now))

@@ -284,7 +284,7 @@ def _validating_text(bringup: Bringup, now: datetime) -> str:
     left = duration_text(bringup.recipe.soak)
     if not_green:
         return f"{'; '.join(not_green)} (all must be green together for {left})"
-    since = bringup.clock.since or now  # a person skipped what was red, and the clock is about to begin
+    since = bringup.clock.since or now  # a person skipped the red check, and the clock is about to start
     until = since + bringup.recipe.soak - bringup.clock.gathered
     return f"all checks are green; they must stay so until {until:{_AT}}"
 

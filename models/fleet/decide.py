@@ -42,7 +42,7 @@ def _decide_abort(fleet: FleetRollout, now: datetime) -> FleetAction:
 
 
 def _decide_run(fleet: FleetRollout, now: datetime) -> FleetAction:
-    # What has been picked is started even while held: its budget is taken, and it takes but a moment.
+    # Picked members start even during a hold: their budget is taken, and the start takes only a moment.
     starting = tuple(fleet.in_state(MemberState.STARTING))
     if starting:
         return StartMembers(starting)

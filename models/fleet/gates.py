@@ -23,7 +23,7 @@ def has_looked_in_vain(fleet: FleetRollout, now: datetime) -> bool:
     """Return whether the last pick could start nothing, and nothing that was in the way has ended since."""
     if not fleet.found_none or fleet.picked_at is None:
         return False
-    # An earlier version, whose answers do not say what is left, waited all the same.
+    # An earlier version, whose answers do not say what is left, waited in any case.
     ended = fleet.left is not None and any(
         m.held_until and fleet.picked_at < m.held_until <= now for m in fleet.waiting_members
     )
@@ -76,7 +76,7 @@ def rest_until(fleet: FleetRollout) -> datetime | None:
     if fleet.wave is Wave.PILOT:
         return fleet.settled_at + fleet.pace.pilot_soak
     if not any(m.wave.number > fleet.wave.number and not m.state.is_settled for m in fleet.members.values()):
-        return None  # nothing comes after it
+        return None  # no wave comes after it
     return fleet.settled_at + fleet.pace.bake
 
 

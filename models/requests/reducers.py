@@ -24,7 +24,7 @@ def open_request(ask: QuotaAsk, assessment: Assessment, now: datetime) -> Reques
     """Open a request: it waits for an owner, or is refused at once with the alternatives."""
     ticketed = bool(ask.ticket) if assessment.ticketed is None else assessment.ticketed
     on = warrant_in(ask)
-    ask = ask.but(ticket="")  # it has done its work, and everybody may read the request
+    ask = ask.but(ticket="")  # it is used up, and everybody may read the request
     if ask.until is not None and ask.until <= now:
         assessment = assessment.model_copy(
             update={"fits": False, "why": f"its day, {ask.until:%Y-%m-%d %H:%MZ}, is past"}

@@ -94,7 +94,7 @@ def effect(rollout: Rollout, change: Change, now: datetime) -> EffectRequest:
     """Build the request for one fenced call, with the blast radius it must keep."""
     limited = change.kind in EFFECT and EFFECT[change.kind].limited and not rollout.stay.exempt
     order: GrantOrder | None = rollout.grant_order if change.kind is EffectKind.GRANT else None
-    # Another plan may have been made since the launch, or others' values accepted: whoever adopts this has to know.
+    # A later plan, or accepted values of others, may have changed the baseline since the launch: an adopter needs it.
     first = rollout.baseline if (change.kind is EffectKind.RESERVE or change.refits) and not rollout.shadow else None
     return EffectRequest(
         change=change,

@@ -12,7 +12,7 @@ from models.rollout.state import Rollout
 CANCEL_IGNORED = "a cancel from Temporal was ignored, because this rollout takes only commands with a ticket"
 
 
-def apply_cancel(rollout: Rollout, now: datetime, *, by_ticket: bool = False) -> Rollout:
+def apply_cancel(rollout: Rollout, now: datetime, *, by_ticket: bool) -> Rollout:
     """Abort on a cancel from Temporal; if an abort is refused, keep a rollback under way going.
 
     `by_ticket`: the launch came with a ticket, so only a ticket ends the rollout.

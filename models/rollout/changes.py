@@ -65,7 +65,7 @@ def _content(rollout: Rollout, kind: EffectKind) -> dict[str, Any]:
         case EffectKind.HARDEN:
             return {"expected_generation": rollout.generation, "mode": MODE_AFTER[kind]}
         case EffectKind.FOLLOW if flex_moves(rollout, kind):
-            # Flex is what the present quotas leave over, whoever wrote them: a shrink waits for nobody.
+            # Flex is the rest beside the present quotas, whoever wrote them: a shrink waits for nobody.
             return {"flex_gpus": flex_wanted(rollout), "flex_band_gpus": flex_band(rollout)}
         case EffectKind.FOLLOW:
             band = flex_band(rollout)

@@ -98,7 +98,7 @@ def ahead_of(rollout: Rollout, now: datetime) -> Ahead:
         if rollout.stage in (Stage.ROLLING_BACK, Stage.STUCK)
         else start_undo(rollout, now, actor=rollout.owner, reason="asked ahead")
     )
-    if undone.undo is None:  # stuck before there was one: somebody newer owns the cluster
+    if undone.undo is None:  # stuck without an undo: somebody newer owns the cluster
         return ahead
     return ahead.but(
         undoes=tuple(kind.value for kind in undone.owed),

@@ -139,7 +139,7 @@ def _refuse_resolve(rollout: Rollout, request: CommandRequest, *, by_roles: bool
         what = f"{'an objection' if objection else f'hold {hold.id}'} here"
         return f"{request.actor} may not resolve {what}: ask {' or '.join(may)}"
     if hold.kind is HoldKind.DRIFT and hold.id != REPLAN and rollout.is_overtaken:
-        # What was seen is older than our own last write, which would be taken for somebody else's change.
+        # The last look is older than our last write, which would count as somebody else's change.
         if rollout.stage in (Stage.ROLLING_BACK, Stage.STUCK):
             return "the rollback leaves alone what others changed: resolve the drift after it, if it is still there"
         return "Backstop has not yet read back its own last write: look at the drift again in a moment"

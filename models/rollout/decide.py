@@ -43,10 +43,8 @@ def decide(rollout: Rollout, now: datetime) -> Action:
     if rollout.stage is Stage.ROLLING_BACK and rollout.stay.aiming:
         if rollout.look_asked:
             return Look("before it is aimed again", None)
-        if (
-            not rollout.is_overtaken and not rollout.look_failed
-        ):  # else the written values stay, and a person decides on the drift
-            return Aim()
+        if not rollout.is_overtaken and not rollout.look_failed:
+            return Aim()  # else the written values stay, and a person decides on the drift
     if rollout.stage is Stage.ROLLING_BACK:
         return Perform(INVERSE[rollout.owed[0]]) if rollout.owed else Wait(now)  # with nothing owed, `advance` ends it
     if rollout.stay.aiming:
@@ -62,9 +60,8 @@ def decide(rollout: Rollout, now: datetime) -> Action:
     flexed = _flex(rollout, now)
     if flexed is None and rollout.stay.outlook.reconsider:
         return Draft("long-run health has changed", rollout.stay.outlook.reconsider)
-    return (
-        flexed or _realignment(rollout, now) or _grant(rollout, now) or _step(rollout, now) or Wait(_wake(rollout, now))
-    )
+    action = flexed or _realignment(rollout, now) or _grant(rollout, now) or _step(rollout, now)
+    return action or Wait(min((t for t in _times(rollout, now) if t > now), default=None))
 
 
 def is_urgent(rollout: Rollout, action: Action) -> bool:
@@ -129,7 +126,7 @@ def flex_due(rollout: Rollout) -> datetime | None:
         return rollout.flex.failed_at + RECHECK
     if rollout.flex.more_since is None or rollout.looked_at is None:
         return None
-    # It takes a new look, and while the last one counts as fresh none is made.
+    # A new look is needed, and none is made while the last one counts as fresh.
     return max(
         rollout.flex.more_since + rollout.policy.clear_after, rollout.looked_at + FRESH + timedelta(milliseconds=1)
     )
@@ -239,7 +236,7 @@ def _next_look(rollout: Rollout) -> datetime:
         due = min(due, stale)
     if rollout.sight.known is None or rollout.look_failed:
         due = min(due, rollout.looked_at + RECHECK)
-    if rollout.sight.suspect is not None:  # the longer a source says nothing new, the seldomer it is asked
+    if rollout.sight.suspect is not None:  # looks become rarer while a source reports nothing new
         due = min(due, rollout.looked_at + max(RECHECK, rollout.looked_at - rollout.sight.suspect.at))
     for window in rollout.seen.windows if rollout.seen is not None else ():
         for edge in (window.starts, window.ends):
@@ -262,10 +259,6 @@ def _why_look(rollout: Rollout, now: datetime) -> str:
     if rollout.look_asked:
         return "asked"
     return "safety poll" if now >= _next_look(rollout) else "before the guard acts"
-
-
-def _wake(rollout: Rollout, now: datetime) -> datetime | None:
-    return min((t for t in _times(rollout, now) if t > now), default=None)
 
 
 def _times(rollout: Rollout, now: datetime) -> Iterator[datetime]:

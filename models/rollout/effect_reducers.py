@@ -35,7 +35,7 @@ def begin_effect(rollout: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
     if kind is EffectKind.GRANT and rollout.granting is not None:
         begun = begun.but(granting=rollout.granting.but(begun=True))
     if flex_moves(rollout, kind) and not rollout.is_overtaken:
-        # It writes no quota: what was seen of them is not overtaken, and a drift can be answered meanwhile.
+        # It writes no quota, so the last look at them stays valid, and a person can answer a drift meanwhile.
         begun = begun.but(looked_after=begun.fence)
     if kind in INVERSE and kind not in begun.standing:
         begun = begun.but(standing=(*begun.standing, kind))
@@ -80,7 +80,7 @@ def apply_receipt(rollout: Rollout, change: Change, receipt: Receipt, now: datet
     ours = {team: gpus for team, gpus in ours.items() if rollout.attempted.get(team) == gpus}
     rollout = _record_conflicts(rollout, change, [c for c in receipt.conflicts if c.team not in ours], now)
     if kind is EffectKind.RESTORE and ours:
-        # The write that was never answered had landed. Its fence is dead now: once more, expecting its values.
+        # The write without an answer had landed. Its fence is used up, so restore again, expecting its values.
         return rollout.but(written={**rollout.written, **ours}, attempted={})
     if again:
         return rollout.but(look_asked=True).with_undo(aimed_again=True).with_stay(aiming=rollout.breach_of)
@@ -127,7 +127,7 @@ def _record_values(rollout: Rollout, change: Change, receipt: Receipt) -> Rollou
         return rollout
     if change.kind is EffectKind.SET_SOFT:
         rollout = rollout.but(was=changed)
-    elif change.kind is EffectKind.RESTORE and rollout.undo is not None:  # one that is made again may find it done
+    elif change.kind is EffectKind.RESTORE and rollout.undo is not None:  # a repeated restore may already have landed
         rollout = rollout.with_undo(was={**changed, **rollout.undo.was})
     if change.mode is not None or change.writes:
         rollout = rollout.but(modes_given={} if change.mode is not None else _modes_kept(rollout, change))
@@ -151,7 +151,7 @@ def _or_absent(gpus: int | None) -> str:
 def _record_forward(rollout: Rollout, change: Change, now: datetime) -> Rollout:
     """Apply a forward effect: one of a step, a rewrite in place, or a move of the flex pool."""
     if rollout.stage is Stage.ROLLING_BACK or rollout.stage.has_ended:
-        return rollout  # an undo was ordered while this was under way; it is owed already
+        return rollout  # an undo was ordered while this effect was under way, and already owes its inverse
     if flex_moves(rollout, change.kind):
         return _record_flex(rollout, change, now)
     if change.refits:
@@ -195,8 +195,8 @@ def _record_conflicts(rollout: Rollout, change: Change, conflicts: Sequence[Valu
         )
     restored, undo = change.kind is EffectKind.RESTORE, rollout.undo is not None and rollout.undo.why is UndoCause.UNDO
     if rollout.undo is not None and (restored or undo):
-        # A restore that is made (again) would expect their value, and overwrite it. An undo that has restored names
-        # them no more; else theirs is the value to come to.
+        # A restore that is made (again) would expect the value of others, and overwrite it. An undo that has restored
+        # drops these teams from its target; otherwise their value becomes the target.
         unnamed = gone if restored and undo else gone - written.keys()
         kept = {t: written[t] if t in gone else v for t, v in rollout.undo.target.items() if t not in unnamed}
         changed = {} if restored else rollout.undo.changed
@@ -292,13 +292,15 @@ def fail_effect(
         left = tuple(k for k in rollout.owed if k is not UNDOES[kind])
         return rollout.with_undo(owed=left, stuck_on=(*rollout.stuck_on, Undone(kind=UNDOES[kind], reason=reason)))
     if flex_moves(rollout, kind):
-        return rollout.but(
-            flex=rollout.flex.but(failed_at=now), look_asked=True
-        )  # the pool is as it was, or as it should be
-    if change.refits:  # no quota has moved; where others changed one meanwhile, a person answers for that first
+        # The pool has its earlier or its new size.
+        return rollout.but(flex=rollout.flex.but(failed_at=now), look_asked=True)
+    if change.refits:  # no quota has moved; if others changed one meanwhile, a person decides first
         return rollout.but(look_asked=True).with_stay(refitting=error == Drift.__name__)
     wrote_nothing = error in (Drift.__name__, BlastRadius.__name__)
-    rollout = _drop_unwritten(rollout, kind) if wrote_nothing else _mark_unanswered(rollout, change)
+    if not wrote_nothing:
+        rollout = _mark_unanswered(rollout, change)
+    elif kind not in rollout.stood:
+        rollout = _drop_effect(rollout, kind)
     if rollout.stage is Stage.ROLLING_BACK or rollout.stage.has_ended:
         return rollout
     if error == Drift.__name__:
@@ -317,10 +319,6 @@ def _give_way(rollout: Rollout, reason: str, now: datetime) -> Rollout:
             NoticeKind.HELD, [], detail=f"{rollout.stage}, and somebody newer owns the cluster: {reason}"
         )
     return call_owner(rollout, reason).enter_stage(Stage.STUCK, now, f"superseded: {reason}")
-
-
-def _drop_unwritten(rollout: Rollout, kind: EffectKind) -> Rollout:
-    return rollout if kind in rollout.stood else _drop_effect(rollout, kind)
 
 
 def _mark_unanswered(rollout: Rollout, change: Change) -> Rollout:
@@ -350,6 +348,6 @@ def _hold_for_radius(rollout: Rollout, reason: str, now: datetime, until: dateti
 def _not_in_place(rollout: Rollout) -> Rollout:
     """Give up a write in place: the guard and the drift check begin anew."""
     outlook = rollout.stay.outlook
-    if rollout.is_proposing and rollout.plan is not None:  # it is still proposed, and written once it can be
+    if rollout.is_proposing and rollout.plan is not None:  # it stays a proposal, to be written once it can be
         outlook = outlook.but(proposal=Proposal(plan=rollout.plan, at=rollout.proposed_at or rollout.stay.since))
     return rollout.but(plan=rollout.standing_plan).with_stay(realigning=None, restoring=False, done=(), outlook=outlook)

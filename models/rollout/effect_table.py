@@ -141,7 +141,7 @@ STANDS_ON: dict[EffectKind, StandsOn] = {
 """Evidence by call, needed where keys are configured: a call without it is refused (models/rollout/effect_approval.py).
 """
 
-# The same by call, for those that keep a quota system.
+# The same facts by call, for quota systems.
 GUARDED_BY_GENERATION = frozenset({*INVERSE, _K.GRANT})
 """Calls refused with Drift if others changed the cluster after the plan was made."""
 MODE_AFTER: dict[EffectKind, LimitMode] = {

@@ -87,7 +87,7 @@ def health_fresh(rollout: Rollout) -> bool:
     if rollout.sight.unknown or rollout.sight.known is None or rollout.looked_at is None:
         return False
     if rollout.seen is not None and rollout.seen.ahead_to is not None:
-        return False  # what seems fresh may be a sample that was dated ahead when it was written
+        return False  # a sample that seems fresh may have been dated ahead when it was written
     if beyond_of(rollout) is not None:
         return False
     return rollout.looked_at - rollout.sight.known.at < rollout.policy.stale_after
@@ -258,7 +258,7 @@ def believed_values(rollout: Rollout) -> dict[str, int]:
 def approved_values(rollout: Rollout) -> dict[str, int]:
     """Return the approved values by team: those before a change of others that nobody has answered.
 
-    The present values count as approved if the policy accepts changes of others, or if nothing of ours is in force.
+    The believed values count as approved if the policy accepts changes of others, or if nothing of ours is in force.
     """
     values = believed_values(rollout)
     if not rollout.asks or rollout.shadow or not rollout.values_stand or rollout.policy.on_drift is OnDrift.ACCEPT:

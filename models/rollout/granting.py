@@ -127,7 +127,9 @@ def record_grant(rollout: Rollout, receipt: Receipt, now: datetime) -> Rollout:
         return fail_order(rollout, f"others have changed {', '.join(c.team for c in receipt.conflicts)}")
     raised = order.raised or raises(rollout.baseline.tree, rollout.baseline.values, order.team, order.gpus)
     grants = {name: each for name, each in rollout.grants.items() if name != order.request}
-    if rollout.undo is not None and rollout.undo.why is UndoCause.UNDO:  # it was ordered while this was under way
+    if (
+        rollout.undo is not None and rollout.undo.why is UndoCause.UNDO
+    ):  # the undo was ordered while this grant was under way
         target = {**rollout.undo.target, **moved_values(rollout.undo.target, raised, ends=order.ends)}
         rollout = rollout.with_undo(target=target)
     rollout = rollout.but(

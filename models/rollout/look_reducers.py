@@ -30,7 +30,7 @@ def apply_look(
     rollout: Rollout,
     seen: Observation,
     now: datetime,
-    fence: int | None = None,
+    fence: int,
     *,
     rises: bool = True,
     asks: bool = False,
@@ -44,7 +44,7 @@ def apply_look(
     newer = rollout.seen is None or rollout.seen.reading.generation != seen.reading.generation
     before_ahead = rollout.seen is not None and rollout.seen.ahead_to is not None
     sight = _sight(rollout, seen, rises=rises)
-    # A missing sample, an older or an implausible one says nothing: the last known value stands.
+    # After a missing, older or implausible sample, the last known value counts.
     news = seen.health is not None and sight.known == seen.health
     rollout = mailing.record_backing(
         rollout.but(
@@ -54,7 +54,7 @@ def apply_look(
             looked_at=now,
             look_asked=False,
             look_failed=_limits_unread(seen.reading.unread),
-            looked_after=rollout.looked_after if seen.reading.unread else rollout.fence if fence is None else fence,
+            looked_after=rollout.looked_after if seen.reading.unread else fence,
         )
     )
     if _has_tested_standing(rollout):
@@ -77,7 +77,7 @@ def apply_look(
             healthy_gpus=None if seen.health is None else seen.health.healthy_gpus,
         )
     if seen.reading.unread:
-        return rollout  # what others changed is not known, and no plan can be made
+        return rollout  # changes of others are unknown, and no plan can be made
     rollout = _take_drift(rollout, now, newer=newer)
     rollout = _advance_flex(rollout, now) if news else rollout
     return consider_proposal(_replan_if_overtaken(rollout, now), now) if news else rollout
@@ -210,21 +210,21 @@ def _take_drift(rollout: Rollout, now: datetime, *, newer: bool) -> Rollout:
         return rollout
     moved, rollout = rollout.seen.reading.generation != rollout.generation, reclaim_values(rollout)
     if rollout.stay.restoring and not (newer if rollout.asks else moved):
-        return rollout  # a look that was under way when it was answered: this is about to be put right
+        return rollout  # the look was under way when the drift was answered, and the answer is about to be written
     if rollout.stay.restoring and rollout.asks:
-        rollout = rollout.with_stay(restoring=False)  # nobody has seen what else has changed
+        rollout = rollout.with_stay(restoring=False)  # there are changes that nobody has seen
     values = drift_of(rollout)
     if rollout.stage is Stage.PLANNED and rollout.plan is not None:
         moved = moved or rollout.plan.generation != rollout.generation
     if not rollout.values_stand and not rollout.stage.is_guarded:
-        # Nothing of ours stands: a plan is made from what is there, and without one there is nothing to say.
+        # No effect of ours is in force: the next plan starts from the present values, and without one nothing is due.
         if rollout.stage is Stage.PLANNED and not rollout.stay.replan and (moved or values):
             rollout = rollout.with_stay(replan="others changed the cluster")
         return lift_hold(rollout, "drift", now, BACKSTOP, "nothing of ours stands")
     if values:
         return _answer_drift(rollout, values, now)
     rollout = lift_hold(rollout, "drift", now, BACKSTOP, "the values are ours again")
-    return accept_changes(rollout, now) if moved else rollout  # tree, islands, T or floors; no value of ours
+    return accept_changes(rollout, now) if moved else rollout  # a change of tree, islands, T or floors alone
 
 
 def _answer_drift(rollout: Rollout, values: tuple[str, ...], now: datetime) -> Rollout:
@@ -244,7 +244,7 @@ def _answer_drift(rollout: Rollout, values: tuple[str, ...], now: datetime) -> R
     if same_hold:
         return rollout
     rollout = add_hold(rollout, Hold(id="drift", kind=HoldKind.DRIFT, actor="guard", at=now, reason=what), now)
-    # A quota system that does not say who, as all did once, leaves nobody to be asked.
+    # Ask nobody if the quota system does not say who changed it, as in older histories.
     return (
         rollout.notify(NoticeKind.HELD, [], detail=what)
         if rollout.seen is not None and rollout.seen.changes
@@ -257,9 +257,5 @@ def _may_restore(rollout: Rollout, now: datetime) -> bool:
         rollout.stage.is_guarded
         and not rollout.shadow
         and not rollout.is_realigning
-        and not _has_other_hold(rollout, now)
+        and all(h.id == "drift" for h in holds_now(rollout, now))
     )
-
-
-def _has_other_hold(rollout: Rollout, now: datetime) -> bool:
-    return any(h.id != "drift" for h in holds_now(rollout, now))

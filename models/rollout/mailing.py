@@ -75,7 +75,7 @@ def may_mail(rollout: Rollout, now: datetime) -> bool:
 def record_backing(rollout: Rollout) -> Rollout:
     """Add the backing that a look saw to the notices that waited for it."""
     backing = rollout.present_backing
-    if not rollout.post.unseen or backing is None:  # a look that a write overtook is made again
+    if not rollout.post.unseen or backing is None:  # another look follows one that a write overtook
         return rollout if rollout.is_overtaken else give_up_backing(rollout)
     mail = tuple(
         n.model_copy(update={"backing_gpus": backing.get(n.audience)}) if n.key in rollout.post.unseen else n

@@ -39,7 +39,7 @@ def objection_refusal(rollout: Rollout, team: str, actor: str) -> str | None:
     return None
 
 
-def objection(rollout: Rollout, team: str, actor: str, reason: str, now: datetime, *, one_each: bool = True) -> Hold:
+def objection(rollout: Rollout, team: str, actor: str, reason: str, now: datetime, *, one_each: bool) -> Hold:
     """Return the hold for an objection. `one_each`: it replaces the actor's earlier one for this team."""
     words = shorten(reason, WORDS_BYTES)
     return Hold(
@@ -50,7 +50,7 @@ def objection(rollout: Rollout, team: str, actor: str, reason: str, now: datetim
         at=now,
         team=team,
         after_enforced=rollout.stage
-        in (Stage.ENFORCED, Stage.MONITORED),  # rolled back, it is early for the next attempt
+        in (Stage.ENFORCED, Stage.MONITORED),  # after a rollback it is in time for the next attempt
     )
 
 
@@ -75,7 +75,7 @@ def _id_after(rollout: Rollout, team: str, actor: str, words: str) -> str:
             return hold.id
         number = hold.id.removeprefix(first).lstrip("-")
         last = max(last, int(number) if number.isdecimal() else 1)
-    taken = {h.id for h in rollout.holds}  # also that of a team whose name ends with a number
+    taken = {h.id for h in rollout.holds}  # even by a team whose name ends with a number
     names = (first if number == 1 else f"{first}-{number}" for number in count(last + 1))
     return next(name for name in names if name not in taken)
 

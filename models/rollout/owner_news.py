@@ -96,7 +96,7 @@ def _standing_news(rollout: Rollout, now: datetime) -> Iterator[News]:
         yield News(f"breach {' '.join(rollout.breach_of)}", NoticeKind.BREACH, lacks, facts)
     for hold in holds_standing(rollout, now):
         text = _text(hold, rollout.owner)
-        if text:  # silent health has a new time with each look
+        if text:  # missing health has a new time with each look
             mark = hold.id if hold.kind is HoldKind.UNKNOWN_HEALTH else f"{hold.id} {hold.at.isoformat()}"
             yield News(mark, NoticeKind.HELD, text, _hold_facts(hold))
 

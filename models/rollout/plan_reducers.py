@@ -89,7 +89,7 @@ def _quotas_added(envelope: Envelope | None, baseline: Snapshot) -> dict[str, in
 
 
 def reopen_rollout(
-    rollout: Rollout, launch: LaunchRequest, opening: Opening, now: datetime, unarchived: Sequence[AuditEntry] = ()
+    rollout: Rollout, launch: LaunchRequest, opening: Opening, now: datetime, unarchived: Sequence[AuditEntry]
 ) -> Rollout:
     """Restart the rollout from the ledger, as its history lacked effects: people are asked again.
 
@@ -106,7 +106,7 @@ def reopen_rollout(
     undo = rollout.undo
     if undo is not None and undo.why is UndoCause.UNDO and rollout.stage in (Stage.ROLLING_BACK, Stage.STUCK):
         return start_undo(again, now, actor=undo.actor, reason=undo.reason, then=undo.then)
-    if rollout.stage is Stage.ABORTED:  # as if nothing had been applied
+    if rollout.stage is Stage.ABORTED:  # it ended as if nothing had been applied
         return start_undo(again, now, actor=BACKSTOP, reason=rollout.ended_because, then=Stage.ABORTED)
     return again
 
@@ -114,7 +114,7 @@ def reopen_rollout(
 def take_draft(rollout: Rollout, draft: Drafted, now: datetime) -> Rollout:
     """Apply a new plan. Its baseline has the baseline's quotas and today's islands."""
     if not _wants_plan(rollout):
-        return rollout  # somebody's command came first
+        return rollout  # a command came first
     baseline, reading, plan = draft.baseline, draft.reading, draft.plan
     first, was_approved = rollout.plan is None, rollout.is_approved
     if rollout.values_stand:
@@ -157,7 +157,7 @@ def take_draft(rollout: Rollout, draft: Drafted, now: datetime) -> Rollout:
     if rollout.is_realigning:
         return _propose_realignment(rollout, now)
     if not first and not rollout.is_approved:
-        rollout = rollout.with_stay(waived=False)  # what was promised of an earlier plan does not hold for this one
+        rollout = rollout.with_stay(waived=False)  # a promotion of an earlier plan does not hold for this one
         if was_approved:
             rollout = rollout.notify(NoticeKind.HELD, [], detail=f"plan {plan.hash} is outside what was approved")
     return rollout

@@ -117,7 +117,7 @@ TRANSITIONS: frozenset[tuple[Stage, Stage]] = frozenset(
         (Stage.PLANNED, Stage.ABORTED),
         (Stage.ROLLING_BACK, Stage.ROLLED_BACK),
         (Stage.ROLLING_BACK, Stage.STUCK),
-        # superseded: somebody newer owns the cluster, so nothing may be undone
+        # superseded: somebody newer owns the cluster, so Backstop may undo nothing
         *((stage, Stage.STUCK) for stage in WAY),
         (Stage.ROLLED_BACK, Stage.PLANNED),
         (Stage.ROLLED_BACK, Stage.ABORTED),

@@ -440,7 +440,7 @@ class Rollout(Model):
                     **fields,
                 )
             )
-        # Values that no look has tested before they were written: told when one has.
+        # No look tested these values before the write: the notices wait for one that has.
         unseen = tuple(n.key for n in notices) if backing is None and kind is NoticeKind.ROLLED_BACK else ()
         post = self.post.but(
             serial=self.post.serial + len(notices),

@@ -221,12 +221,12 @@ def backing_now(rollout: Rollout) -> PresentBacking:
 def _teams(rollout: Rollout) -> tuple[TeamStatus, ...]:
     tree = rollout.baseline.tree
     present = present_values(rollout)
-    # A look that a write of ours overtook says nothing about the values that it did not see.
+    # A look that our write overtook has not seen the new values.
     seen = {} if rollout.seen is None else rollout.seen.reading.values
     stands = {} if rollout.seen is None else rollout.seen.now.backing
     backing = {t: gpus for t, gpus in stands.items() if seen.get(t) == present.get(t)}
     tested = {} if rollout.seen is None or not rollout.shadow else rollout.seen.tested
-    # Before a plan is written, what would stand once it is: so the sums have it.
+    # Before a plan is written, show the values it would write, as the sums do.
     would = {**rollout.written, **tested} if rollout.stage is Stage.PLANNED else rollout.written
     rehearsed = _rehearsed_backing(rollout) if rollout.shadow else None
     behind = {} if rehearsed is None else rehearsed.backing

@@ -112,7 +112,7 @@ def _still_text(rollout: Rollout, kind: EffectKind) -> str:
     if kind is EffectKind.SET_SOFT and sure:
         left = values_left(rollout)
         sure = not any(v.unsure for v in left)
-        if sure and all(v.by_others for v in left):  # what was to be restored is there already
+        if sure and all(v.by_others for v in left):  # the values to restore are already there
             limits = "" if _limits_are_right(rollout) else f", but limits are {_limits(rollout)}"
             return f"the quotas have {_goal_text(rollout)}{limits}{_others_text(rollout)}"
     return phrases.stands if sure else phrases.may_stand

@@ -100,7 +100,7 @@ def _undo_retry(before: Rollout, after: Rollout, request: CommandRequest) -> str
         return f"{NEVER}: nothing stops a rollback; what fails again leaves it stuck as before."
     if not after.effects_stand:
         return f"Undo: {_line(after, Command.ABORT, REASON)}"
-    # What a breach left stands on hardware; a rollback would raise it to the exact baseline.
+    # Hardware backs the values that a breach left; a rollback would raise them to the exact baseline.
     if not _takes_command(after, Command.PAUSE) or is_paused(after):
         return f"{NEVER}."
     return f"{NEVER}; to hold the next attempt: {_line(after, Command.PAUSE, REASON)}"
