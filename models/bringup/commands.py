@@ -56,14 +56,10 @@ def refusal(
     if BRINGUP_ROWS[command].needs_reason and not order.reason.strip():
         return f"{command} needs a reason"
     match command:
-        case _DO.HOLD:
-            return (
-                None
-                if bringup.hold is None
-                else f"{bringup.hold.actor} already holds {bringup.cluster}: {bringup.hold.reason}"
-            )
-        case _DO.RELEASE:
-            return None if bringup.hold is not None else f"nobody holds {bringup.cluster}"
+        case _DO.HOLD if bringup.hold is not None:
+            return f"{bringup.hold.actor} already holds {bringup.cluster}: {bringup.hold.reason}"
+        case _DO.RELEASE if bringup.hold is None:
+            return f"nobody holds {bringup.cluster}"
         case _DO.CHECK_IN:
             return _refuse_check_in(bringup, order)
         case _DO.RETRY:
@@ -72,14 +68,13 @@ def refusal(
             return _refuse_skip(bringup, order)
         case _DO.STOP:
             return _refuse_stop(bringup, order)
-        case _DO.CANCEL:
-            return (
-                f"{bringup.cluster} is being handed over at this moment: try again" if HandOver() in under_way else None
-            )
+        case _DO.CANCEL if HandOver() in under_way:
+            return f"{bringup.cluster} is being handed over at this moment: try again"
         case _DO.RETIRE:
             return _refuse_retire(bringup, order, now)
-        case _DO.REVALIDATE:
-            return None if bringup.made_at is not None else "there is nothing to check yet: the steps are not done"
+        case _DO.REVALIDATE if bringup.made_at is None:
+            return "there is nothing to check yet: the steps are not done"
+    return None
 
 
 def run_of(bringup: Bringup, step: str) -> str:
@@ -91,11 +86,9 @@ def run_of(bringup: Bringup, step: str) -> str:
 def _refuse_unknown_step(bringup: Bringup, step: str) -> str | None:
     if not step:
         return f"name the step: {', '.join(bringup.recipe.steps)}"
-    return (
-        None
-        if run_of(bringup, step) in bringup.runs
-        else f"there is no step {step!r}; the steps are {', '.join(bringup.recipe.steps)}"
-    )
+    if run_of(bringup, step) in bringup.runs:
+        return None
+    return f"there is no step {step!r}; the steps are {', '.join(bringup.recipe.steps)}"
 
 
 def _refuse_check_in(bringup: Bringup, order: BringupOrder) -> str | None:
@@ -192,11 +185,9 @@ def _refuse_retire(bringup: Bringup, order: BringupOrder, now: datetime) -> str 
         return None
     if leaving.empty:
         return f"the undo of {bringup.cluster} has begun: a deadline no longer changes anything"
-    return (
-        None
-        if order.deadline is not None
-        else f"{bringup.cluster} is already being retired: give a deadline to change it"
-    )
+    if order.deadline is None:
+        return f"{bringup.cluster} is already being retired: give a deadline to change it"
+    return None
 
 
 def obey(bringup: Bringup, command: BringupCommand, order: BringupOrder, now: datetime) -> tuple[Bringup, str]:
@@ -204,11 +195,8 @@ def obey(bringup: Bringup, command: BringupCommand, order: BringupOrder, now: da
     bringup = bringup.account_time(now)
     step = _run_named(bringup, command, order)
     about = f" {step or order.check}".rstrip()
-    bringup = (
-        bringup.but(check_ins=bringup.check_ins + 1)
-        if command is _DO.CHECK_IN
-        else bringup.but(touches=bringup.touches + 1)
-    )
+    checks_in = command is _DO.CHECK_IN
+    bringup = bringup.but(check_ins=bringup.check_ins + checks_in, touches=bringup.touches + (not checks_in))
     bringup = bringup.record(
         AuditKind.COMMAND,
         f"{command}{about} by {order.actor}",
@@ -279,10 +267,8 @@ def _run_named(bringup: Bringup, command: BringupCommand, order: BringupOrder) -
 
 def _retry(bringup: Bringup, step: str, now: datetime) -> tuple[Bringup, str]:
     if step:
-        sentence = "to be run again"
-        return bringup.with_run(
-            step, phase=StepPhase.WAITING, tries=0, next_at=None, said=sentence
-        ), f"{step} is run again"
+        again = {"phase": StepPhase.WAITING, "tries": 0, "next_at": None, "said": "to be run again"}
+        return bringup.with_run(step, **again), f"{step} is run again"
     bringup = repeat_once_checks(bringup.but(fault="", validating_since=now), now)
     return bringup, "it is tried again"
 
@@ -295,13 +281,11 @@ def _skip(bringup: Bringup, step: str, order: BringupOrder, now: datetime) -> tu
         return bringup, f"{step} is skipped{left}"
     if order.check == SUPPLY:
         assert bringup.supply is not None
-        return bringup.but(
-            supply=bringup.supply.but(skipped=order.reason)
-        ), "Backstop does not wait for the supply: the steps begin"
+        bringup = bringup.but(supply=bringup.supply.but(skipped=order.reason))
+        return bringup, "Backstop does not wait for the supply: the steps begin"
     check = bringup.checks[order.check].but(skipped=order.reason, unknown_since=None)
-    return bringup.but(
-        checks={**bringup.checks, order.check: check}
-    ), f"check {order.check} counts as green from now on"
+    bringup = bringup.but(checks={**bringup.checks, order.check: check})
+    return bringup, f"check {order.check} counts as green from now on"
 
 
 def _cancel(bringup: Bringup, order: BringupOrder, now: datetime) -> tuple[Bringup, str]:
@@ -321,12 +305,11 @@ def _cancel(bringup: Bringup, order: BringupOrder, now: datetime) -> tuple[Bring
 
 
 def _retire(bringup: Bringup, order: BringupOrder, now: datetime) -> tuple[Bringup, str]:
-    new = Leaving(actor=order.actor, reason=order.reason, deadline=order.deadline)
     if bringup.leaving is not None:
         assert order.deadline is not None
-        return bringup.but(
-            leaving=new.but(said=bringup.leaving.said, looked_at=bringup.leaving.looked_at, since=bringup.leaving.since)
-        ), f"its undo begins at {order.deadline:%Y-%m-%d %H:%MZ} at the latest"
-    bringup = bringup.but(leaving=new, fault="").enter_stage(BringupStage.RETIRING, now, order.reason, order.actor)
+        leaving = bringup.leaving.but(actor=order.actor, reason=order.reason, deadline=order.deadline)
+        return bringup.but(leaving=leaving), f"its undo begins at {order.deadline:%Y-%m-%d %H:%MZ} at the latest"
+    leaving = Leaving(actor=order.actor, reason=order.reason, deadline=order.deadline)
+    bringup = bringup.but(leaving=leaving, fault="").enter_stage(BringupStage.RETIRING, now, order.reason, order.actor)
     until = "" if order.deadline is None else f", or at {order.deadline:%Y-%m-%d %H:%MZ}"
     return bringup, f"retiring: its quotas go to nothing with notice; it is unmade when no job runs{until}"

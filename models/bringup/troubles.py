@@ -62,11 +62,7 @@ def _overdue_troubles(bringup: Bringup, now: datetime) -> list[Trouble]:
         not_green = [text for text in not_green if text.startswith(f"{CAPACITY} ")]
     if (making and not not_green) or not (making or bringup.direction is BringupStage.PROVISIONED):
         return []
-    rest = (
-        some_of(not_green)
-        if not_green
-        else f"they have not been green together for {duration_text(bringup.recipe.soak)}"
-    )
+    rest = some_of(not_green) or f"they have not been green together for {duration_text(bringup.recipe.soak)}"
     return [
         Trouble(
             f"its checks were not green in {duration_text(within)}: {rest}",

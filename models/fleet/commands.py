@@ -217,9 +217,8 @@ def _move(fleet: FleetRollout, request: FleetCommandRequest) -> tuple[FleetRollo
         members[cluster] = members[cluster].but(
             wave=request.wave, moved=True, held="", held_until=None, state=MemberState.WAITING
         )
-    return fleet.but(
-        members=members, found_none=False
-    ), f"{', '.join(request.clusters)}: {request.wave.place_text} from now on"
+    sentence = f"{', '.join(request.clusters)}: {request.wave.place_text} from now on"
+    return fleet.but(members=members, found_none=False), sentence
 
 
 def _abort(fleet: FleetRollout, request: FleetCommandRequest, now: datetime) -> tuple[FleetRollout, str]:

@@ -118,11 +118,8 @@ def _member(prospect: Prospect, launch: FleetLaunch) -> Member:
 def _kept_member(prospect: Prospect, kept: KeptFleet) -> Member:
     """Return a member of the lost fleet rollout. The rollouts it had started are now this one's, and undone with it."""
     moved = prospect.cluster in kept.moved
-    wave = (
-        kept.members[prospect.cluster]
-        if moved or (prospect.own and prospect.cluster in kept.members)
-        else prospect.wave
-    )
+    stays = moved or (prospect.own and prospect.cluster in kept.members)
+    wave = kept.members[prospect.cluster] if stays else prospect.wave
     member = Member(cluster=prospect.cluster, wave=wave, moved=moved, cut_gpus=prospect.cut_gpus)
     if prospect.rollout:
         member = join_member(member, prospect).but(joined=not prospect.own, started_at=prospect.started_at)

@@ -93,11 +93,9 @@ def ahead_of(rollout: Rollout, now: datetime) -> Ahead:
     )
     if not rollout.effects_stand or rollout.stage.has_ended:
         return ahead.but(told=_teams_notified(rollout, sorted(rollout.announced.cuts)))
-    undone = (
-        rollout
-        if rollout.stage in (Stage.ROLLING_BACK, Stage.STUCK)
-        else start_undo(rollout, now, actor=rollout.owner, reason="asked ahead")
-    )
+    undone = rollout
+    if rollout.stage not in (Stage.ROLLING_BACK, Stage.STUCK):
+        undone = start_undo(rollout, now, actor=rollout.owner, reason="asked ahead")
     if undone.undo is None:  # stuck without an undo: somebody newer owns the cluster
         return ahead
     return ahead.but(

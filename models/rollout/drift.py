@@ -36,9 +36,8 @@ def answer_hold(rollout: Rollout, freed: Rollout, how: str, now: datetime, *, re
         taken, sentence = accept_changes(freed, now, approved=True), "the changed values are taken as given"
         if not (refits and is_bounded(rollout)):
             return taken, sentence
-        return taken.with_stay(
-            refitting=True
-        ), f"{sentence}; the limit above all quotas follows once hardware backs them"
+        sentence += "; the limit above all quotas follows once hardware backs them"
+        return taken.with_stay(refitting=True), sentence
     present, ours = {} if rollout.seen is None else rollout.seen.reading.values, approved_values(rollout)
     back = [f"{team} at {ours[team]}" for team in sorted(ours) if present.get(team, ours[team]) != ours[team]]
     limits = [f"the limits of {', '.join(sorted(modes))}"] if (modes := mode_drift(rollout)) else []

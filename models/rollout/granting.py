@@ -112,11 +112,8 @@ def test_order(rollout: Rollout, now: datetime) -> Rollout:
 
 def put_off(rollout: Rollout, order: GrantOrder, why: str) -> Rollout:
     """Stop waiting for the order; it may come again."""
-    return (
-        _answer_order(rollout, order, GrantOutcome.LATER, why)
-        if rollout.grant_order == order and not rollout.grant_begun
-        else rollout
-    )
+    waits = rollout.grant_order == order and not rollout.grant_begun
+    return _answer_order(rollout, order, GrantOutcome.LATER, why) if waits else rollout
 
 
 def record_grant(rollout: Rollout, receipt: Receipt, now: datetime) -> Rollout:
@@ -154,9 +151,8 @@ def record_grant(rollout: Rollout, receipt: Receipt, now: datetime) -> Rollout:
 
 def fail_order(rollout: Rollout, why: str) -> Rollout:
     """Answer an order of which nothing was written: it may come again."""
-    return (
-        rollout if rollout.grant_order is None else _answer_order(rollout, rollout.grant_order, GrantOutcome.LATER, why)
-    )
+    order = rollout.grant_order
+    return rollout if order is None else _answer_order(rollout, order, GrantOutcome.LATER, why)
 
 
 def _answer_order(

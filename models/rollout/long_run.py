@@ -79,11 +79,8 @@ def consider_proposal(rollout: Rollout, now: datetime) -> Rollout:
     usual = sum(i.healthy_gpus for i in seen.long_run)
     if not seen.long_run or rollout.stay.outlook.reconsider or rollout.plan is None:
         return rollout
-    gpus_before = (
-        rollout.plan.healthy_gpus
-        if rollout.stay.outlook.considered_gpus is None
-        else rollout.stay.outlook.considered_gpus
-    )
+    considered = rollout.stay.outlook.considered_gpus
+    gpus_before = rollout.plan.healthy_gpus if considered is None else considered
     least = rollout.baseline.gpus_per_node if rollout.policy.replan_gpus is None else rollout.policy.replan_gpus
     return rollout.with_outlook(reconsider=seen.long_run) if abs(usual - gpus_before) > least else rollout
 
@@ -93,9 +90,8 @@ def _rederive_buffer(rollout: Rollout, derived: Derived, now: datetime) -> Rollo
     seen = rollout.seen
     assert seen is not None
     assert rollout.plan is not None
-    standing, of = (
-        (None, None) if rollout.plan.derived is None else (rollout.plan.derived.promise, rollout.plan.derived.total)
-    )
+    before = rollout.plan.derived
+    standing, of = (None, None) if before is None else (before.promise, before.total)
     promise = follow_promise(standing, derived, of=of)
     text = f"the buffer is derived anew: {derived.needed:,} of {gpus_text(derived.total)}, {derived.text}"
     rollout = rollout.with_outlook(derived_at=now).record(
@@ -110,11 +106,8 @@ def _begin_proposal(rollout: Rollout, now: datetime) -> Rollout:
     plan = rollout.proposal.plan
     begun = rollout.but(plan=plan).with_stay(realigning=Realigning(before=rollout.plan, proposed=True), done=())
     begun = begun.with_outlook(proposal=None)
-    why = (
-        "approved"
-        if rollout.envelope is not None and rollout.envelope.plan_hash == plan.hash
-        else "inside what was approved"
-    )
+    itself = rollout.envelope is not None and rollout.envelope.plan_hash == plan.hash
+    why = "approved" if itself else "inside what was approved"
     return begun.record(AuditKind.PLAN, f"the proposed plan {plan.hash} is written: {why}", now, plan=plan.hash)
 
 

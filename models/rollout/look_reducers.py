@@ -245,11 +245,8 @@ def _answer_drift(rollout: Rollout, values: tuple[str, ...], now: datetime) -> R
         return rollout
     rollout = add_hold(rollout, Hold(id="drift", kind=HoldKind.DRIFT, actor="guard", at=now, reason=what), now)
     # Ask nobody if the quota system does not say who changed it, as in older histories.
-    return (
-        rollout.notify(NoticeKind.HELD, [], detail=what)
-        if rollout.seen is not None and rollout.seen.changes
-        else rollout
-    )
+    changes = () if rollout.seen is None else rollout.seen.changes
+    return rollout.notify(NoticeKind.HELD, [], detail=what) if changes else rollout
 
 
 def _may_restore(rollout: Rollout, now: datetime) -> bool:

@@ -72,10 +72,9 @@ def _rollback_news(rollout: Rollout) -> Iterator[News]:
         for team, (old, new) in moved.items()
         if old is not None and new is not None
     ]
+    hidden = len(left) - _MOST
     more = (
-        [f"and {count_text(len(left) - _MOST, 'more quota')}: backstop audit {shlex.quote(rollout.cluster)}"]
-        if len(left) > _MOST
-        else []
+        [f"and {count_text(hidden, 'more quota')}: backstop audit {shlex.quote(rollout.cluster)}"] if hidden > 0 else []
     )
     facts = {
         "to_owner": True,

@@ -29,12 +29,9 @@ def news_of_risk(rollout: Rollout, now: datetime) -> tuple[tuple[str, ...], tupl
 def warn_teams(rollout: Rollout, now: datetime) -> Rollout:
     """Queue the notices of new and ended risks."""
     risen, over = news_of_risk(rollout, now)
-    explained = (
-        {}
-        if rollout.seen is None
-        else {t: gpus for t, gpus in rollout.seen.shortage.items() if t not in rollout.seen.counted}
-    )
-    ends = [w.ends for w in active(() if rollout.seen is None else rollout.seen.windows, now)]
+    seen = rollout.seen
+    explained = set() if seen is None else seen.shortage.keys() - seen.counted.keys()
+    ends = [w.ends for w in active(() if seen is None else seen.windows, now)]
     after = rollout.but(warned=tuple(sorted({*rollout.warned, *risen} - {*over})))
     for team in risen:
         facts = {"until": max(ends).isoformat()} if team in explained and ends else {}

@@ -201,11 +201,9 @@ def _rehearsed_backing(rollout: Rollout) -> PresentBacking | None:
 def _doubted_gpus(rollout: Rollout) -> int | None:
     """Return the healthy GPUs of the sample that the last look used, if the guard does not believe it."""
     suspect = rollout.sight.suspect
-    return (
-        suspect.healthy_gpus
-        if suspect is not None and rollout.seen is not None and rollout.seen.health == suspect
-        else None
-    )
+    if suspect is None or rollout.seen is None or rollout.seen.health != suspect:
+        return None
+    return suspect.healthy_gpus
 
 
 def backing_now(rollout: Rollout) -> PresentBacking:
