@@ -55,7 +55,7 @@ class _Seen:
     def __init__(self, name: str, unit: str, description: str) -> None:
         self._lock = threading.Lock()
         self._seen: dict[str, tuple[float, float, dict[str, str]]] = {}
-        _meter.create_observable_gauge(name, [self._measured], unit, description)
+        _meter.create_observable_gauge(name, [self._measure], unit, description)
 
     def see(self, cluster: str, value: float | None, seconds: float, **more: str) -> None:
         """Export the value for that long, in place of the former one; None: export none."""
@@ -65,7 +65,7 @@ class _Seen:
             else:
                 self._seen[cluster] = value, time.monotonic() + seconds, more
 
-    def _measured(self, _: CallbackOptions) -> list[Measured]:
+    def _measure(self, _: CallbackOptions) -> list[Measured]:
         now = time.monotonic()
         with self._lock:
             self._seen = {cluster: seen for cluster, seen in self._seen.items() if seen[1] > now}
@@ -107,21 +107,21 @@ def record_archive_age(cluster: str, oldest_seconds: float) -> None:
     _archive_delay.see(cluster, max(0.0, oldest_seconds), _ARCHIVE_SECONDS)
 
 
-def request(cluster: str, stage: RequestStage) -> None:
+def record_request(cluster: str, stage: RequestStage) -> None:
     _requests.add(1, {"cluster": cluster, "stage": stage.value})
 
 
-def message(notices: int) -> None:
+def record_message(notices: int) -> None:
     _messages.add(1)
     if notices > 1:
         _together.add(notices)
 
 
-def held_back(lane: Lane) -> None:
+def record_held_back(lane: Lane) -> None:
     _held_back.add(1, {"lane": lane.value})
 
 
-def cluster_gauges(seen: Observation) -> None:
+def record_cluster(seen: Observation) -> None:
     """Record the capacity numbers of one look."""
     at, now = {"cluster": seen.cluster}, seen.now
     _promised.set(now.assigned_gpus, at)
@@ -132,23 +132,23 @@ def cluster_gauges(seen: Observation) -> None:
         _healthy.set(seen.health.healthy_gpus, at)
 
 
-def buffer(cluster: str, derived: Derived) -> None:
+def record_buffer(cluster: str, derived: Derived) -> None:
     _buffer.set(derived.needed, {"cluster": cluster})
 
 
-def transition(cluster: str, before: str, after: str) -> None:
+def record_transition(cluster: str, before: str, after: str) -> None:
     _transitions.add(1, {"cluster": cluster, "from": before, "to": after})
 
 
-def rollback(cluster: str, why: str) -> None:
+def record_rollback(cluster: str, why: str) -> None:
     _rollbacks.add(1, {"cluster": cluster, "why": why})
 
 
-def breach_answered(cluster: str, seconds: float) -> None:
+def record_reaction(cluster: str, seconds: float) -> None:
     _reaction.record(seconds, {"cluster": cluster})
 
 
-def effect(cluster: str, kind: EffectKind) -> None:
+def record_effect(cluster: str, kind: EffectKind) -> None:
     _effects.add(1, {"cluster": cluster, "effect": kind.value})
 
 

@@ -43,9 +43,9 @@ def compress_days(path: Path, to: Path) -> None:
 async def tell(story: Story) -> None:
     fleet = story.home / "fleet.yaml"
     compress_days(demo_fleet(), fleet)
-    island = next(c for c in yaml.safe_load(fleet.read_text())["clusters"] if c["name"] == CLUSTER)["islands"][0][
-        "name"
-    ]
+    island = next(cluster for cluster in yaml.safe_load(fleet.read_text())["clusters"] if cluster["name"] == CLUSTER)[
+        "islands"
+    ][0]["name"]
 
     say("\n--- 1. A fleet: quotas, healthy GPUs, usage. Days are compressed to seconds by the policy.")
     story.run("fleet", "import", str(fleet))
@@ -64,7 +64,7 @@ async def tell(story: Story) -> None:
     story.run("launch", CLUSTER, "--owner", "gpu-tpm", "--reason", "pilot")
     plan = (await story.backstop.status(CLUSTER)).plan_hash or ""
     story.run("approve", CLUSTER, "--plan", plan)
-    await story.until(CLUSTER, lambda s: s.stage is Stage.MONITORED, 60, "monitored")
+    await story.until(CLUSTER, lambda status: status.stage is Stage.MONITORED, 60, "monitored")
     story.run("status", CLUSTER)
 
     say("\n--- 6. Hardware fails: 319 -> 300 healthy GPUs. The quota of 306 promises more than there is.")

@@ -87,10 +87,10 @@ class Story:
             [
                 HealthSample(
                     cluster=cluster,
-                    at=first + timedelta(hours=n),
-                    islands=(Island(name=island, total_gpus=int(total[n]), healthy_gpus=int(worst[n])),),
+                    at=first + timedelta(hours=hour),
+                    islands=(Island(name=island, total_gpus=int(total[hour]), healthy_gpus=int(worst[hour])),),
                 )
-                for n in range(len(total))
+                for hour in range(len(total))
             ]
         )
 
@@ -110,7 +110,7 @@ class Story:
 
     def narrate(self, status: RolloutStatus) -> None:
         """Print a line if the rollout has visibly changed."""
-        quotas = ", ".join(f"{t.team} {t.quota_gpus}" for t in status.teams if t.leaf)
+        quotas = ", ".join(f"{team.team} {team.quota_gpus}" for team in status.teams if team.leaf)
         if len(quotas) > 60:
             quotas = f"{sum(t.quota_gpus for t in status.teams if t.leaf)} GPUs of quota"
         risk = "; AT RISK: " + ", ".join(
@@ -133,9 +133,9 @@ async def on_stage(actor: str) -> AsyncIterator[Story]:
         for name in ("BACKSTOP_LEDGER_URL", "BACKSTOP_SOCKET"):
             environment.pop(name, None)
         log = (home / "up.log").open("wb")
-        process = _started(environment, log)
+        process = _start(environment, log)
         try:
-            await _announced(home, process)
+            await _wait_until_announced(home, process)
             yield Story(home, await Backstop.connect(actor), actor)
         finally:
             process.send_signal(signal.SIGINT)
@@ -146,7 +146,7 @@ async def on_stage(actor: str) -> AsyncIterator[Story]:
             log.close()
 
 
-def _started(environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start `backstop up` in a session of its own: a Ctrl-C in the terminal reaches us, and we stop it.
 
     If we are killed its standard input ends: then it stops all that it started, and removes the folder.
@@ -157,7 +157,7 @@ def _started(environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[by
     )
 
 
-async def _announced(home: Path, process: subprocess.Popen[bytes]) -> None:
+async def _wait_until_announced(home: Path, process: subprocess.Popen[bytes]) -> None:
     """Wait until the server has announced its address and a worker answers."""
     ends = time.monotonic() + _START_SECONDS
     while time.monotonic() < ends and process.poll() is None:

@@ -156,7 +156,7 @@ class EmbeddedTemporal:
 
     @property
     def pid(self) -> int:
-        return self._started().pid
+        return self._running_process().pid
 
     @property
     def taken_over(self) -> bool:
@@ -179,7 +179,7 @@ class EmbeddedTemporal:
         if self._runs():
             raise Refusal(f"the Temporal server is running already, as process {self.pid}")
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._own()
+        self._lock_files()
         try:
             left = self._left_behind()
             if left is not None and await self._take_over(left):
@@ -211,13 +211,13 @@ class EmbeddedTemporal:
 
         None, unknown, for one that was taken over.
         """
-        return await self._started().wait()
+        return await self._running_process().wait()
 
     def _runs(self) -> bool:
         process = self._process
         return process.lives if isinstance(process, LeftBehind) else process is not None and process.returncode is None
 
-    def _started(self) -> asyncio.subprocess.Process | LeftBehind:
+    def _running_process(self) -> asyncio.subprocess.Process | LeftBehind:
         if self._process is None:
             raise Refusal("the Temporal server has not been started")
         return self._process
@@ -226,14 +226,14 @@ class EmbeddedTemporal:
     def _lock_path(self) -> Path:
         return self.directory / "temporal.lock"
 
-    def _own(self) -> None:
+    def _lock_files(self) -> None:
         """Lock these files until `stop`, or until we die."""
         if self._ours is not None:
             return
         file = (self.directory / "owner.lock").open("a+")
         if not _take(file):
             file.close()
-            pid, *_ = *_noted(self._lock_path), "unknown"
+            pid, *_ = *_read_lock(self._lock_path), "unknown"
             raise Refusal(
                 f"a Temporal server (process {pid}) already uses {self.directory}, and who started it still runs: "
                 "stop that first"
@@ -244,7 +244,7 @@ class EmbeddedTemporal:
         with self._lock_path.open("a+") as file:
             if _take(file):
                 return None
-        noted = _noted(self._lock_path)
+        noted = _read_lock(self._lock_path)
         if not noted:
             raise Refusal(
                 f"an earlier run left a Temporal server behind in {self.directory} and died before it noted "
@@ -317,8 +317,8 @@ class EmbeddedTemporal:
                     try:
                         client = await Client.connect(self.address, namespace=NAMESPACE)
                         await _ensure_namespace(client)
-                    except (RuntimeError, RPCError) as e:  # RuntimeError: nothing listens yet
-                        last_answer = str(e)
+                    except (RuntimeError, RPCError) as error:  # RuntimeError: nothing listens yet
+                        last_answer = str(error)
                         await asyncio.sleep(_POLL_SECONDS)
                     else:
                         return
@@ -326,7 +326,7 @@ class EmbeddedTemporal:
             raise Unavailable(
                 f"the Temporal server was not ready in {seconds} s ({last_answer}){self._log_tail()}"
             ) from None
-        code = self._started().returncode
+        code = self._running_process().returncode
         raise Unavailable(f"the Temporal server ended with code {code} while starting{self._log_tail()}")
 
     def _log_tail(self) -> str:
@@ -343,7 +343,7 @@ async def _ensure_namespace(client: Client) -> None:
         config = NamespaceConfig(workflow_execution_retention_ttl=ttl)
         await client.workflow_service.update_namespace(UpdateNamespaceRequest(namespace=NAMESPACE, config=config))
     listed = await client.operator_service.list_search_attributes(ListSearchAttributesRequest(namespace=NAMESPACE))
-    missing = {n: _INDEXED_TYPES[k] for n, k in SEARCH_ATTRIBUTES.items() if n not in listed.custom_attributes}
+    missing = {name: _INDEXED_TYPES[k] for name, k in SEARCH_ATTRIBUTES.items() if name not in listed.custom_attributes}
     if missing:
         await client.operator_service.add_search_attributes(
             AddSearchAttributesRequest(namespace=NAMESPACE, search_attributes=missing)
@@ -376,7 +376,7 @@ def _take(file: IO[str]) -> bool:
     return True
 
 
-def _noted(lock: Path) -> tuple[int, ...]:
+def _read_lock(lock: Path) -> tuple[int, ...]:
     """Return the server's process and its ports, as far as the lock file has them."""
     return tuple(int(word) for word in lock.read_text().split() if word.isdigit()) if lock.exists() else ()
 
@@ -406,8 +406,8 @@ def _bind(probe: socket.socket, port: int | None, option: str) -> int:
                 return free
     try:
         probe.bind((LOOPBACK, port or 0))
-    except OSError as e:
-        if e.errno != errno.EADDRINUSE:
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
             raise
         raise Refusal(f"port {port} of {LOOPBACK} is in use; choose another by {option}, 0 for any free one") from None
     bound: int = probe.getsockname()[1]

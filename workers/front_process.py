@@ -45,7 +45,7 @@ class FrontBeside:
                 await asyncio.shield(spawning)
             finally:  # a cancel that comes here must not leave it behind
                 self._process = await spawning
-            places = await self._heard(self._process)
+            places = await self._read_output(self._process)
             code = await self._process.wait()
             self._ready.set()  # nobody need wait any more: its complaint is on the screen
             if not places:
@@ -53,7 +53,7 @@ class FrontBeside:
             logger.warning("the front has ended (%s), and is started again", code)
             await asyncio.sleep(_AGAIN_SECONDS)
 
-    async def _heard(self, process: Process) -> list[str]:
+    async def _read_output(self, process: Process) -> list[str]:
         """Return the addresses that it listened on, once it has ended."""
         assert process.stdout is not None
         places: list[str] = []

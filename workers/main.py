@@ -194,7 +194,7 @@ def make_worker(
         task_queue=TASK_QUEUE,
         workflows=_WORKFLOWS,
         # Runs of a build without the queues below, and grants' writes, call all of these here.
-        activities=[*calls.guard, *calls.notices, *calls.others, *_around_bringups(bringups, calls, client, warrants)],
+        activities=[*calls.guard, *calls.notices, *calls.others, *_bringup_calls(bringups, calls, client, warrants)],
         activity_executor=executor,
         workflow_runner=OnTimeRunner(restrictions=_SERVING, versioned=bool(build_id), now=now),
         workflow_failure_exception_types=FAILURES,
@@ -207,11 +207,11 @@ def make_worker(
     notices = Worker(client, task_queue=NOTICE_QUEUE, activities=calls.notices, activity_executor=postmen, **shared)
     shared.pop("max_concurrent_activities")
     followers = [] if bringups is None else [ThreadPoolExecutor(_THREADS, "runs")]
-    hands = [] if bringups is None else _hands(client, bringups, followers[0], shared, now)
+    hands = [] if bringups is None else _run_workers(client, bringups, followers[0], shared, now)
     return Workers((general, guard, notices, *hands), (guards, postmen, *followers))
 
 
-def _around_bringups(
+def _bringup_calls(
     parts: BringupParts | None, calls: _Calls, client: Client, warrants: Warrants
 ) -> list[Callable[..., Any]]:
     """Return the calls of bring-ups to the ledger and the fleet."""
@@ -222,7 +222,7 @@ def _around_bringups(
     return [around.open, around.record, around.hand_over, around.grant_owed, around.wind_down]
 
 
-def _hands(
+def _run_workers(
     client: Client, parts: BringupParts, threads: ThreadPoolExecutor, shared: dict[str, Any], now: Clock
 ) -> list[Worker]:
     """Make the workers that wait for runs and checks: for any host, and for the commands of this one."""
@@ -333,7 +333,7 @@ class Workers:
         self._workers = workers
         self._threads = threads
         self._stack = AsyncExitStack()
-        self._told = asyncio.Event()
+        self._stop_asked = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         for worker in self._workers:
@@ -351,10 +351,10 @@ class Workers:
     async def run(self) -> None:
         """Run until they are told to stop; return when all have stopped."""
         async with self:
-            await self._told.wait()
+            await self._stop_asked.wait()
 
     def stop(self) -> None:
-        self._told.set()
+        self._stop_asked.set()
 
 
 def _deployment(build_id: str) -> WorkerDeploymentConfig:
@@ -376,8 +376,8 @@ async def ensure_watch(client: Client, interval_seconds: float, shards: int = 1,
 
 def _watches(interval_seconds: float, shards: int, tally_seconds: float = 3600.0) -> list[WatchInput]:
     return [
-        WatchInput(interval_seconds=interval_seconds, tally_seconds=tally_seconds, shard=n, shards=shards)
-        for n in range(shards)
+        WatchInput(interval_seconds=interval_seconds, tally_seconds=tally_seconds, shard=shard, shards=shards)
+        for shard in range(shards)
     ]
 
 

@@ -75,7 +75,7 @@ class Sealer:
     def look(self, *, stops: bool = False) -> str:
         """Make a seal if one is due, and bring keepers up to date; return what is wrong; empty: nothing."""
         try:
-            trouble = self._looked(stops)
+            trouble = self._look(stops)
         except BackstopError as error:
             trouble = error.message
         except Exception as error:
@@ -84,10 +84,10 @@ class Sealer:
         self._tell(trouble)
         return trouble
 
-    def _looked(self, stops: bool) -> str:
+    def _look(self, stops: bool) -> str:
         book, now = self._ledger.seals, self._ledger.now()
         have = book.all()
-        wrong = self._differing(have)
+        wrong = self._difference(have)
         if wrong:
             return wrong
         seals = [one.seal for one in have]
@@ -98,18 +98,18 @@ class Sealer:
         faults |= {cluster: "is gone, and was sealed" for cluster in before if cluster not in there}
         if self._due(seals[-1].at if seals else None, now) or (stops and moved):
             good = [head for head in moved if head.cluster not in faults]
-            have = self._sealed(have, good, now)
+            have = self._seal(have, good, now)
         self._bring_up_to_date(have)
         return f"chains differ from what was sealed: {forgeries(faults)}" if faults else ""
 
     def _due(self, last: datetime | None, now: datetime) -> bool:
         return last is None or now - last >= self._every
 
-    def _sealed(self, have: list[SealedSeal], heads: Sequence[ChainHead], now: datetime) -> list[SealedSeal]:
+    def _seal(self, have: list[SealedSeal], heads: Sequence[ChainHead], now: datetime) -> list[SealedSeal]:
         seal = next_seal(have, heads, now, seal_key(self._key_file))
         return [*have, seal] if self._ledger.seals.add(seal) else self._ledger.seals.all()
 
-    def _differing(self, have: Sequence[SealedSeal]) -> str:
+    def _difference(self, have: Sequence[SealedSeal]) -> str:
         """Return why nothing can be sealed: a keeper has other seals than the ledger."""
         for keeper in self._keepers:
             try:

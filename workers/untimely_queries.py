@@ -87,14 +87,14 @@ class _OnTime(WorkflowInstance):
             asked_alone = any(job.query_workflow.query_id == _ASKED_ALONE for job in act.jobs)
             doubtful = asked_alone and (self._untimely or (self._just_lived and self._lives == 1))
             self._just_lived = False
-            return _refused(act) if doubtful else self._lived(act)
-        self._untimely = self._stands_still(act)
+            return _refuse(act) if doubtful else self._live(act)
+        self._untimely = self._is_standing_still(act)
         if not act.is_replaying:
             self._lives, self._just_lived = min(2, self._lives + 1), True
         self._last = (act.timestamp.seconds, act.timestamp.nanos, act.history_length)
-        return self._lived(act)
+        return self._live(act)
 
-    def _lived(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+    def _live(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         token, clock = run_began.set(self._began), worker_clock.set(self._now)
         try:
             done = self._inner.activate(act)
@@ -105,7 +105,7 @@ class _OnTime(WorkflowInstance):
             done.successful.ClearField("versioning_behavior")
         return done
 
-    def _stands_still(self, act: WorkflowActivation) -> bool:
+    def _is_standing_still(self, act: WorkflowActivation) -> bool:
         """Return whether history has grown since the last activation, and time has not."""
         if self._last is None or act.is_replaying:
             return False
@@ -129,7 +129,7 @@ class _OnTime(WorkflowInstance):
         return None
 
 
-def _refused(act: WorkflowActivation) -> WorkflowActivationCompletion:
+def _refuse(act: WorkflowActivation) -> WorkflowActivationCompletion:
     """Fail the activation, so that the run leaves the cache."""
     refused = WorkflowActivationCompletion(run_id=act.run_id)
     refused.failed.failure.message = MOVES_ON

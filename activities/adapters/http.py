@@ -67,10 +67,10 @@ class Reach:
 
         Errors: Unavailable if no answer comes within `seconds`, Refusal if every address is barred.
         """
-        all_addresses = _resolved(host.strip("[]"), port, seconds)
+        all_addresses = _resolve(host.strip("[]"), port, seconds)
         admitted = tuple(dict.fromkeys(address for address in all_addresses if self.admits(address)))
         if not admitted:
-            raise self._barred()
+            raise self._refusal()
         return admitted[:_TRIED]
 
     def check_written(self, host: str) -> None:
@@ -81,9 +81,9 @@ class Reach:
             written = []
         inside = host.lower().rstrip(".").endswith("localhost")
         if (inside and not self.everywhere) or not all(self.admits(str(each[4][0])) for each in written):
-            raise self._barred()
+            raise self._refusal()
 
-    def _barred(self) -> Refusal:
+    def _refusal(self) -> Refusal:
         return Refusal(
             f"its host is inside the network: add it to the hosts that may be reached there ({self.listed_in})"
         )
@@ -113,7 +113,7 @@ def _plain(address: str) -> _Address:
     return ip
 
 
-def _resolved(host: str, port: int, seconds: float) -> list[str]:
+def _resolve(host: str, port: int, seconds: float) -> list[str]:
     """Resolve in a thread, and wait for it: the machine's resolver takes no limit of time."""
     answers: queue.SimpleQueue[Sequence[Any] | None] = queue.SimpleQueue()
 
@@ -210,12 +210,14 @@ def fetch(asked: Asked, reach: Reach) -> Answered:
         addresses = reach.addresses(target.host, port, asked.seconds)
     token = _exchanging.set(True)
     try:
-        return asyncio.run(_exchanged(asked, addresses, proxy, ends, own=reach.everywhere))
+        return asyncio.run(_exchange_until(asked, addresses, proxy, ends, own=reach.everywhere))
     finally:
         _exchanging.reset(token)
 
 
-async def _exchanged(asked: Asked, addresses: Sequence[str], proxy: str | None, ends: float, *, own: bool) -> Answered:
+async def _exchange_until(
+    asked: Asked, addresses: Sequence[str], proxy: str | None, ends: float, *, own: bool
+) -> Answered:
     target = asked.url
     async with asyncio.timeout(max(0.0, ends - time.monotonic())):
         auth = httpx.BasicAuth(*asked.login) if asked.login[0] else None
@@ -244,7 +246,7 @@ async def _exchanged(asked: Asked, addresses: Sequence[str], proxy: str | None, 
 def _places(target: httpx.URL, addresses: Sequence[str]) -> list[tuple[bool, httpx.URL]]:
     """List the checked addresses to connect to, one after the other, each with whether it is the last."""
     places = [target.copy_with(host=address) for address in addresses] or [target]
-    return [(n == len(places), place) for n, place in enumerate(places, start=1)]
+    return [(number == len(places), place) for number, place in enumerate(places, start=1)]
 
 
 async def _beginning(answer: httpx.Response, most: int) -> bytes:

@@ -72,7 +72,7 @@ class SourceThreads:
         """Read each source; return the fault of those that failed or are not finished yet. Errors: none."""
         with self._lock:
             begun = {
-                name: threading.Thread(target=self._one, args=(name, reading), daemon=True, name=f"reads {name}")
+                name: threading.Thread(target=self._read_one, args=(name, reading), daemon=True, name=f"reads {name}")
                 for name, reading in readings.items()
                 if name not in self._under_way
             }
@@ -99,7 +99,7 @@ class SourceThreads:
                     self._late.add(name)
                     self._wrong(name, f"{self._no_answer}, and nobody waits for it any more")
 
-    def _one(self, name: str, reading: Callable[[], object]) -> None:
+    def _read_one(self, name: str, reading: Callable[[], object]) -> None:
         try:
             reading()
             self._late.discard(name)

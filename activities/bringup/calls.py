@@ -76,13 +76,13 @@ class RunActivities:
     async def start(self, order: RunOrder) -> RunReport:
         """Start a run of this key, unless there is or was one."""
         with translate_errors():
-            return await _in(self._threads, partial(self._runners.start, order))
+            return await _run_in(self._threads, partial(self._runners.start, order))
 
     @activity.defn(name="stop_run")
     async def stop(self, order: RunOrder) -> StoppedRun:
         """Begin to end the run."""
         with translate_errors():
-            return StoppedRun(report=await _in(self._threads, partial(self._runners.stop, order)))
+            return StoppedRun(report=await _run_in(self._threads, partial(self._runners.stop, order)))
 
     @activity.defn(name="follow_run")
     async def follow(self, request: FollowRun) -> FollowedRun:
@@ -95,7 +95,7 @@ class RunActivities:
         while True:
             try:
                 with translate_errors():
-                    report = await _in(self._threads, partial(self._runners.look, request.order))
+                    report = await _run_in(self._threads, partial(self._runners.look, request.order))
             except ApplicationError as error:
                 if error.type == Unavailable.__name__ and self._is_news(error.message, request):
                     return FollowedRun(unheard=error.message)
@@ -139,15 +139,15 @@ class CheckActivities:
         """Ask the checks in parallel; one that hangs is unknown, and keeps none waiting for longer."""
         beating = asyncio.create_task(_beats())
         try:
-            answers = await asyncio.gather(*(self._asked(order) for order in request.orders))
+            answers = await asyncio.gather(*(self._ask_one(order) for order in request.orders))
         finally:
             beating.cancel()
-        return AskAnswer(answers={o.name: a for o, a in zip(request.orders, answers, strict=True)})
+        return AskAnswer(answers={o.name: answer for o, answer in zip(request.orders, answers, strict=True)})
 
-    async def _asked(self, order: CheckOrder) -> CheckAnswer:
+    async def _ask_one(self, order: CheckOrder) -> CheckAnswer:
         patience = (order.limit + _GRACE).total_seconds()
         try:
-            asked = _in(self._threads, partial(self._checks.check, order))
+            asked = _run_in(self._threads, partial(self._checks.check, order))
             return await asyncio.wait_for(asked, patience)
         except TimeoutError:
             return self._unknown(f"did not answer within {duration_text(order.limit)}")
@@ -163,7 +163,7 @@ class CheckActivities:
         loop = asyncio.get_running_loop()
         ends = loop.time() + request.most.total_seconds()
         while True:
-            answer = await self._asked(request.order)
+            answer = await self._ask_one(request.order)
             news = (answer.colour, answer.said) != (request.colour, request.said)
             if answer.colour is Colour.GREEN or news or loop.time() >= ends:
                 return answer
@@ -197,14 +197,14 @@ class BringupActivities:
     def hand_over(self, request: HandOverRequest) -> HandedOver:
         """Take the cluster into the fleet."""
         with translate_errors():
-            self._entered(request)
+            self._check_entry(request)
             return self._production.hand_over(request)
 
     @activity.defn(name="grant_owed", no_thread_cancel_exception=True)
     def grant_owed(self, request: HandOverRequest) -> HandedOver:
         """Grant what is owed, as far as it fits now."""
         with translate_errors():
-            self._entered(request)
+            self._check_entry(request)
             return self._production.grant_owed(request)
 
     @activity.defn(name="wind_down", no_thread_cancel_exception=True)
@@ -215,13 +215,13 @@ class BringupActivities:
                 self._warrants.word(f"bringup/{request.cluster}", "bringup.retire")
             return self._production.wind_down(request)
 
-    def _entered(self, request: HandOverRequest) -> None:
+    def _check_entry(self, request: HandOverRequest) -> None:
         """Check that the entry is the signed one, whatever the workflow says. Errors: Refusal."""
         if self._warrants is not None:
             self._warrants.admit_entry(request.entry)
 
 
-async def _in(threads: ThreadPoolExecutor, call: Callable[[], _T]) -> _T:
+async def _run_in(threads: ThreadPoolExecutor, call: Callable[[], _T]) -> _T:
     """Run a blocking call in a thread, with heartbeats meanwhile, and return its answer."""
     running = asyncio.get_running_loop().run_in_executor(threads, call)
     while True:

@@ -44,7 +44,7 @@ class OwnHealth:
             islands = self._islands(order)
         except BackstopError as error:
             return CheckAnswer(colour=Colour.UNKNOWN, said=error.message, at=now)
-        return _judged(order, islands, now)
+        return _judge(order, islands, now)
 
     def _islands(self, order: CheckOrder) -> tuple[Island, ...]:
         """Return the present islands; for a cluster without a source the ordered ones (for capacity only)."""
@@ -56,7 +56,7 @@ class OwnHealth:
         return order.islands if order.kind is CheckKind.CAPACITY else ()
 
 
-def _judged(order: CheckOrder, islands: tuple[Island, ...], now: datetime) -> CheckAnswer:
+def _judge(order: CheckOrder, islands: tuple[Island, ...], now: datetime) -> CheckAnswer:
     def answer(colour: Colour, sentence: str, number: float | None = None) -> CheckAnswer:
         return CheckAnswer(colour=colour, said=sentence, number=number, at=now)
 
@@ -70,13 +70,13 @@ def _judged(order: CheckOrder, islands: tuple[Island, ...], now: datetime) -> Ch
             there, well = (sum(getattr(i, field) for i in islands) for field in ("total_gpus", "healthy_gpus"))
             share = 0.0 if there == 0 else well / there
             sentence = f"{well} of {gpus_text(there)} healthy, {float(order.share):.4g} of them asked for"
-            return answer(_green(well >= order.share * there > 0), sentence, share)
+            return answer(_colour_of(well >= order.share * there > 0), sentence, share)
         case _:
             rooms = {i.name: i.healthy_gpus if i.block_gpus is None else i.block_gpus for i in islands}
             largest = max(rooms, key=lambda name: (rooms[name], name))
             sentence = f"the largest block is of {gpus_text(rooms[largest])}, in {largest}; {order.gpus} asked for"
-            return answer(_green(rooms[largest] >= order.gpus), sentence, rooms[largest])
+            return answer(_colour_of(rooms[largest] >= order.gpus), sentence, rooms[largest])
 
 
-def _green(enough: bool) -> Colour:
+def _colour_of(enough: bool) -> Colour:
     return Colour.GREEN if enough else Colour.RED

@@ -64,7 +64,7 @@ class FleetBringups(BringupExit):
         entry = request.entry
         handed = self._ledger.handed_over(entry.cluster, request.number)
         if handed is None:
-            incoming = self._incoming(request) if entry.slurm is None else self._from_slurm(request)
+            incoming = self._incoming(request) if entry.slurm is None else self._incoming_from_slurm(request)
             handed = self._ledger.take_in(incoming)
         return self.grant_owed(request) if entry.slurm is not None and entry.quotas else handed
 
@@ -72,9 +72,11 @@ class FleetBringups(BringupExit):
         entry = request.entry
         policy = self._policy(entry)
         stand = first_stand(entry, request.islands, policy)
-        return self._as_incoming(request, stand.plan, spec_of(entry, request.islands, stand), stand.granted_gpus, stand)
+        return self._make_incoming(
+            request, stand.plan, spec_of(entry, request.islands, stand), stand.granted_gpus, stand
+        )
 
-    def _from_slurm(self, request: HandOverRequest) -> Incoming:
+    def _incoming_from_slurm(self, request: HandOverRequest) -> Incoming:
         """Take Slurm's limits as the first quotas. Errors: Refusal if they are no honest ones."""
         entry = request.entry
         assert entry.slurm is not None
@@ -93,9 +95,9 @@ class FleetBringups(BringupExit):
                 f"promise {gpus_text(plan.ceiling_gpus)}, all of them backed: lower the limits (sacctmgr), then retry"
             )
         values = {quota.team: quota.gpus for quota in spec.quotas}
-        return self._as_incoming(request, plan, spec, of_leaves(entry, values), None)
+        return self._make_incoming(request, plan, spec, of_leaves(entry, values), None)
 
-    def _as_incoming(
+    def _make_incoming(
         self,
         request: HandOverRequest,
         plan: Plan,
@@ -141,21 +143,21 @@ class FleetBringups(BringupExit):
         if entry.slurm is not None:
             islands = self._schedulers.describe(cluster, entry.slurm).islands
         self._ledger.add_islands(cluster, islands, request.actor, request.at)
-        owed = self._caught_up(request, owed)
+        owed = self._catch_up(request, owed)
         plan, more = due_grants(entry, islands, owed.granted, self._policy(entry))
         opened = self._registry.open_rollout_of(cluster)
         sentence = "nothing more may be promised yet"
         if more and opened is not None:
-            sentence = self._through(request.but(islands=islands), owed, plan, more, opened)
+            sentence = self._grant_through(request.but(islands=islands), owed, plan, more, opened)
         elif more:
-            sentence = self._alone(request.but(islands=islands), owed, plan, more)
+            sentence = self._grant_alone(request.but(islands=islands), owed, plan, more)
         now = self._ledger.owed(cluster) or owed
         still = _lacking(now.wanted, now.granted) if now.until is not None else {}
         if not (more or still):
             sentence = "all that was owed is granted"  # by an earlier attempt, whose answer was lost
         return HandedOver(plan_hash=plan.hash, granted=dict(now.granted), owed=still, islands=islands, said=sentence)
 
-    def _caught_up(self, request: HandOverRequest, owed: Owed) -> Owed:
+    def _catch_up(self, request: HandOverRequest, owed: Owed) -> Owed:
         """Record grants that took effect, but whose worker died before it could record them."""
         cluster, order = request.entry.cluster, owed.orders + 1
         landed = self._ledger.landed_grants(
@@ -164,19 +166,19 @@ class FleetBringups(BringupExit):
         if landed is None:
             return owed
         self._note(request, order, "", landed, "a call whose answer was lost")
-        return self._caught_up(request, self._ledger.owed(cluster) or owed)
+        return self._catch_up(request, self._ledger.owed(cluster) or owed)
 
-    def _alone(self, request: HandOverRequest, owed: Owed, plan: Plan, more: Mapping[str, int]) -> str:
+    def _grant_alone(self, request: HandOverRequest, owed: Owed, plan: Plan, more: Mapping[str, int]) -> str:
         """Write in one piece while no rollout is open. Errors: Unavailable if somebody else wrote meanwhile."""
         cluster, order = request.entry.cluster, owed.orders + 1
         snapshot, policy = self._clusters.present(cluster, request.at)
         fits, why = _fitting(snapshot, policy, request.islands, more)
         if fits != more:
-            self._caught_sight(request, snapshot)
+            self._require_sight(request, snapshot)
         if not fits:
             return why
         tree = snapshot.tree
-        before = {q.team: q.gpus for q in snapshot.quotas}
+        before = {quota.team: quota.gpus for quota in snapshot.quotas}
         values, raised = dict(before), dict.fromkeys(before, 0)
         for team, gpus in fits.items():
             rise = raises(tree, values, team, gpus)
@@ -200,7 +202,7 @@ class FleetBringups(BringupExit):
             )
         return sentence
 
-    def _through(
+    def _grant_through(
         self, request: HandOverRequest, owed: Owed, plan: Plan, more: Mapping[str, int], opened: OpenRollout
     ) -> str:
         """Have the open rollout write it, team by team. Errors: Unavailable while it takes no grants."""
@@ -211,11 +213,11 @@ class FleetBringups(BringupExit):
                 f"{what} of {cluster} is {opened.stage}: the rest of the quotas is written once the rollout is {ends}"
             )
         snapshot, policy = self._clusters.present(cluster, request.at)
-        before = {q.team: q.gpus for q in opened.baseline.quotas}
+        before = {quota.team: quota.gpus for quota in opened.baseline.quotas}
         claimed = snapshot.with_values({q.team: max(q.gpus, before.get(q.team, 0)) for q in snapshot.quotas})
         fits, why = _fitting(claimed, policy, request.islands, more)
         if fits != more:
-            self._caught_sight(request, snapshot)
+            self._require_sight(request, snapshot)
         sentences = [] if fits else [why]
         order = owed.orders
         # If nothing fits it is asked all the same: its answer to an order that it has written may have been lost.
@@ -241,7 +243,7 @@ class FleetBringups(BringupExit):
                 sentences.append(answer.said)
         return "; ".join(sentences)
 
-    def _caught_sight(self, request: HandOverRequest, snapshot: Snapshot) -> None:
+    def _require_sight(self, request: HandOverRequest, snapshot: Snapshot) -> None:
         """Raise Unavailable for a while if the ledger has not seen the new healthy hardware yet."""
         came = sum(island.healthy_gpus for island in request.islands)
         if snapshot.healthy_gpus < came and self._now() - request.at < _CATCHES_UP:
@@ -294,7 +296,7 @@ def _fitting(
         why = space.why or why
         if space.fits_gpus:
             fits[team] = space.fits_gpus
-            values = {q.team: q.gpus for q in snapshot.quotas}
+            values = {quota.team: quota.gpus for quota in snapshot.quotas}
             snapshot = snapshot.with_values(moved_values(values, raises(tree, values, team, space.fits_gpus)))
     return fits, why
 
@@ -324,7 +326,7 @@ def _first_words(
     *,
     gave_way: bool,
 ) -> str:
-    installed = sum(i.total_gpus for i in spec.islands)
+    installed = sum(island.total_gpus for island in spec.islands)
     parts = [f"{count_text(len(spec.islands), 'island')}, {gpus_text(installed)} installed"]
     if not entry.quotas:
         return f"{parts[0]}; no first quotas"

@@ -70,9 +70,9 @@ class BringupExit:
         if came_late or not self._ledger.in_fleet(cluster):
             return _OUT
         opened = self._registry.open_rollout_of(cluster)
-        stands, running = self._assigned(cluster), self._running(request)
+        stands, running = self._assigned_gpus(cluster), self._running(request)
         if opened is not None and not opened.rollout.startswith(retires_cluster(cluster)):
-            return self._makes_way(request, opened, running.but(quota_gpus=stands))
+            return self._make_way(request, opened, running.but(quota_gpus=stands))
         if opened is None and stands:
             self._launch(request, f"{retires_cluster(cluster)}{request.at:%Y%m%d%H%M%S}", stands)
             return running.but(quota_gpus=stands, said="a rollout that takes them to nothing is launched")
@@ -84,7 +84,7 @@ class BringupExit:
             back = max(0, opened.baseline.tree.assigned_gpus() - stands)
             return running.but(quota_gpus=stands + back, back_gpus=back, said=self._stage_of(opened))
         if running.is_empty:
-            running = running.but(teams=self._using(request))  # asked anew: to go on ends jobs
+            running = running.but(teams=self._count_teams_using(request))  # asked anew: to go on ends jobs
         if not running.is_empty:
             return running.but(said="no quota stands, and what runs runs to its end")
         if opened is not None:
@@ -102,12 +102,14 @@ class BringupExit:
         came_late = row.number < self._ledger.number(cluster)
         if came_late or not self._ledger.in_fleet(cluster):
             return
-        self._word(cluster)  # raises unless a person's command retires it
+        self._retire_warrant(cluster)  # raises unless a person's command retires it
         opened = self._registry.open_rollout_of(cluster)
         if opened is not None:
             closes = opened.stage in (Stage.MONITORED, Stage.ROLLED_BACK, Stage.STUCK)
             if opened.stage is not Stage.ROLLING_BACK:
-                word = CommandRequest(actor=row.owner, reason=f"{cluster} is retired", warrant=self._word(cluster))
+                word = CommandRequest(
+                    actor=row.owner, reason=f"{cluster} is retired", warrant=self._retire_warrant(cluster)
+                )
                 self._rollouts.command(cluster, Command.CLOSE if closes else Command.ABORT, word)
             if self._now() - row.stage_at < _LEAVES_WITHIN:
                 raise Unavailable(f"rollout {opened.rollout} is being ended")
@@ -127,7 +129,7 @@ class BringupExit:
             )
             self._registry.archive([stays])
 
-    def _makes_way(self, request: WindDownRequest, opened: OpenRollout, there: WoundDown) -> WoundDown:
+    def _make_way(self, request: WindDownRequest, opened: OpenRollout, there: WoundDown) -> WoundDown:
         """Close another rollout that is monitored; ask a person to end any other."""
         if opened.stage is Stage.MONITORED and not opened.shadow:
             self._close(request, opened)
@@ -163,16 +165,16 @@ class BringupExit:
             raise Refusal(f"the rollout that takes the quotas of {cluster} to nothing was refused: {answer.reason}")
         if answer.rollout == rollout and answer.stage is Stage.PLANNED:
             word = CommandRequest(
-                actor=request.actor, reason=reason, plan_hash=answer.plan.hash, warrant=self._word(cluster)
+                actor=request.actor, reason=reason, plan_hash=answer.plan.hash, warrant=self._retire_warrant(cluster)
             )
             self._rollouts.command(cluster, Command.APPROVE, word)  # refused where it is approved already
 
-    def _word(self, cluster: str) -> str:
+    def _retire_warrant(self, cluster: str) -> str:
         """Return the warrant that retires the cluster; empty without keys."""
         return "" if self._warrants is None else self._warrants.word(f"bringup/{cluster}", "bringup.retire")
 
-    def _assigned(self, cluster: str) -> int:
-        return QuotaTree(q.as_quota() for q in self._quotas.read(cluster).quotas).assigned_gpus()
+    def _assigned_gpus(self, cluster: str) -> int:
+        return QuotaTree(quota.as_quota() for quota in self._quotas.read(cluster).quotas).assigned_gpus()
 
     def _running(self, request: WindDownRequest) -> WoundDown:
         """Count jobs by name or, if no source names them, teams whose jobs hold GPUs."""
@@ -182,10 +184,10 @@ class BringupExit:
         teams = 0 if named else sum(team.scheduled_gpus > 0 for team in use.values())
         if not named and not teams:
             with suppress(BackstopError):  # asked again before anything is removed
-                teams = self._using(request)
+                teams = self._count_teams_using(request)
         return WoundDown(quota_gpus=0, jobs=len(named), teams=teams, said="")
 
-    def _using(self, request: WindDownRequest) -> int:
+    def _count_teams_using(self, request: WindDownRequest) -> int:
         """Count teams whose jobs hold GPUs at this moment, by their Slurm. Errors: Unavailable, BadInput."""
         if request.slurm is None:
             return 0
@@ -200,7 +202,7 @@ class BringupExit:
     def _close(self, request: WindDownRequest, opened: OpenRollout) -> NoReturn:
         """Close the rollout. Errors: Refusal; Unavailable until it has ended."""
         reason = f"{request.cluster} is retired: {request.reason}"[:500]
-        word = CommandRequest(actor=request.actor, reason=reason, warrant=self._word(request.cluster))
+        word = CommandRequest(actor=request.actor, reason=reason, warrant=self._retire_warrant(request.cluster))
         if refused := self._rollouts.command(request.cluster, Command.CLOSE, word):
             raise Refusal(f"rollout {opened.rollout} could not be closed: {refused}")
         raise Unavailable(f"rollout {opened.rollout} is being closed")

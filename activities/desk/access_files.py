@@ -68,7 +68,7 @@ class AccessDesk:
             said="",
         )
         if standing is None:
-            return self._first(file, outcome, who, by, dry_run=question.dry_run)
+            return self._import_first(file, outcome, who, by, dry_run=question.dry_run)
         if file.hash == standing.hash:
             sentence = f"this file is already in force: {standing_sentence(standing)}"
             return outcome.but(in_force=True, version=standing.version, said=sentence)
@@ -77,11 +77,11 @@ class AccessDesk:
         if question.dry_run:
             return outcome.but(awaits=standing.file.two_person, said="nothing was changed: this was a dry run")
         if not allowed.complete:
-            return self._proposed(file, standing, outcome, allowed, by)
+            return self._propose(file, standing, outcome, allowed, by)
         version = self._book.put_in_force(file, standing.version, by, HowImported.ONE_PERSON)
         return outcome.but(in_force=True, version=version.version, said=standing_sentence(version))
 
-    def _first(
+    def _import_first(
         self, file: AccessFile, outcome: AccessOutcome, who: Principal, by: Signature, *, dry_run: bool
     ) -> AccessOutcome:
         name = named_by(file, who).name
@@ -95,7 +95,7 @@ class AccessDesk:
         version = self._book.put_in_force(file, 0, by, HowImported.FIRST)
         return outcome.but(in_force=True, version=version.version, said=standing_sentence(version))
 
-    def _proposed(
+    def _propose(
         self, file: AccessFile, standing: AccessVersion, outcome: AccessOutcome, allowed: Permitted, by: Signature
     ) -> AccessOutcome:
         proposal = self._book.propose(file, standing.version, by)

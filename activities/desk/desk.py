@@ -114,7 +114,7 @@ class DeskActivities:
         self._registry = registry
         self._rollouts = clusters
         alone = tuple if second_persons is None else second_persons.emergencies
-        self._reports = ReportFacts(tallies, report, milestones, self._brought_up, alone, now)
+        self._reports = ReportFacts(tallies, report, milestones, self._read_bringups, alone, now)
         self._milestones = milestones
         self._schedulers = schedulers
         self._doubts = doubts
@@ -147,9 +147,9 @@ class DeskActivities:
             ask.FlexOf: self._flex,
             HaircutSums: lambda q, _: clusters.costs.haircut_at(sorted(registry.names()), q.buffers, now()),
             ask.FlexSums: lambda q, _: clusters.looks.flex_sums(sorted(registry.names()), q.mode, now()),
-            ask.WhyNot: self._why,
+            ask.WhyNot: self._explain,
             ask.Archive: self._archive,
-            ask.Archived: self._archived,
+            ask.Archived: self._archive_page,
             ask.Calendar: lambda q, _: fleet.calendar(q.cluster, q.since),
             ask.Declare: self._declare,
             ask.EndWindow: self._end_window,
@@ -159,7 +159,7 @@ class DeskActivities:
             ask.FleetKept: lambda _, __: registry.kept_fleet(),
             ask.Tallies: lambda q, _: self._reports.curve(q),
             ask.PastWeek: lambda q, _: self._reports.week(q),
-            ask.BringupsOf: lambda q, _: self._with_could(self._brought_up(q.ended), _awaited),
+            ask.BringupsOf: lambda q, _: self._with_could(self._read_bringups(q.ended), _awaited),
             ask.GiveUpBringup: self._give_up,
             ask.OneRequest: self._request,
             ask.RequestsOf: self._requests,
@@ -173,8 +173,8 @@ class DeskActivities:
             PushHealth: partial(looked_for, pushes),
         }
         self._access = access
-        self._answers |= _of_access(access)
-        self._answers |= _of_second_persons(second_persons)
+        self._answers |= _access_answers(access)
+        self._answers |= _second_persons_answers(second_persons)
 
     @activity.defn(name="ledger_desk", no_thread_cancel_exception=True)
     def answer(self, request: DeskRequest) -> DeskAnswer:
@@ -212,7 +212,7 @@ class DeskActivities:
 
     def _fleet_file(self, question: ask.FleetFile, _: DeskRequest) -> FleetPage:
         page = self._fleet.fleet_page(question.after, question.limit)
-        shown_ones = tuple(_light(page.clusters, lambda cluster: len(cluster["quotas"])))
+        shown_ones = tuple(_first_rows(page.clusters, lambda cluster: len(cluster["quotas"])))
         last = page.last if len(shown_ones) == len(page.clusters) else shown_ones[-1]["name"]
         wrong = {name: why for name, why in page.wrong.items() if name <= last}
         teams = tuple(map(_without_secrets, page.teams))
@@ -245,7 +245,7 @@ class DeskActivities:
         )
 
     def _page(self, after: str, limit: int, *, free: bool = False) -> Iterator[Described]:
-        return _light(
+        return _first_rows(
             self._fleet.describe(after, limit, free=free), lambda one: len(one.spec.quotas if one.spec else ())
         )
 
@@ -279,10 +279,10 @@ class DeskActivities:
         names = sorted(n for n in self._registry.names() if n > question.after)
         for start in range(0, len(names), question.limit):  # until a page has any: an empty one would be the last
             if page := self._rollouts.looks.flex(names[start : start + question.limit], question.mode, now):
-                return tuple(_light(page.values(), lambda one: 1 + len(one.jobs)))
+                return tuple(_first_rows(page.values(), lambda one: 1 + len(one.jobs)))
         return ()
 
-    def _why(self, question: ask.WhyNot, _: DeskRequest) -> WhyAnswers:
+    def _explain(self, question: ask.WhyNot, _: DeskRequest) -> WhyAnswers:
         now = self._now()
         if not question.cluster:
             return self._rollouts.looks.explain(sorted(self._registry.names()), question, now)
@@ -321,14 +321,14 @@ class DeskActivities:
         self._registry.archive([entry.but(at=asked) for entry in question.entries])
         return len(question.entries)
 
-    def _archived(self, question: ask.Archived, _: DeskRequest) -> ask.ArchivePage:
+    def _archive_page(self, question: ask.Archived, _: DeskRequest) -> ask.ArchivePage:
         head = self._registry.chain_head(question.cluster)
         last = 0 if head is None else max(0, head.length - question.limit)
         rows = self._registry.entries_after(
             question.cluster, last if question.newest else question.after, question.limit
         )
         seals = self._sealed(question.cluster) if question.newest else ()
-        return ask.ArchivePage(rows=tuple(_light(rows, _json_bytes, _BYTES_A_PAGE)), head=head, seals=seals)
+        return ask.ArchivePage(rows=tuple(_first_rows(rows, _json_bytes, _BYTES_A_PAGE)), head=head, seals=seals)
 
     def _declare(self, question: ask.Declare, request: DeskRequest) -> Declaration:
         declaration = self._fleet.declare(question.declared, request.actor, self._now())
@@ -336,16 +336,16 @@ class DeskActivities:
         new = declaration.new if activity.info().attempt == 1 else declaration.stand
         changes = [*(("declared", e) for e in new), *(("took back", e) for e in declaration.gone)]
         self._registry.archive(
-            [_of_window(request, what, entry, entry.window.reason, f"/{what}/{entry.id}") for what, entry in changes]
+            [_window_entry(request, what, entry, entry.window.reason, f"/{what}/{entry.id}") for what, entry in changes]
         )
         return declaration
 
     def _end_window(self, question: ask.EndWindow, request: DeskRequest) -> Entry:
-        deed = Deed[Entry](_request_id(), lambda entry: _of_window(request, "ended", entry, question.reason))
+        deed = Deed[Entry](_request_id(), lambda entry: _window_entry(request, "ended", entry, question.reason))
         return self._fleet.end_window(question.cluster, question.number, self._now(), deed)
 
     def _end_hold(self, question: ask.EndHold, request: DeskRequest) -> tuple[Entry, ...]:
-        deed = Deed[Entry](_request_id(), lambda e: _of_window(request, "ended", e, question.reason, f"/{e.id}"))
+        deed = Deed[Entry](_request_id(), lambda e: _window_entry(request, "ended", e, question.reason, f"/{e.id}"))
         return self._fleet.end_hold(question.source, question.clusters, self._now(), deed)
 
     def _confirm(self, question: ask.ConfirmSource, request: DeskRequest) -> DoubtedSource:
@@ -358,7 +358,7 @@ class DeskActivities:
             self._registry.archive(entries)
         return self._doubts.confirm(question.source, request.actor)
 
-    def _brought_up(self, ended: bool) -> tuple[BringupRow, ...]:
+    def _read_bringups(self, ended: bool) -> tuple[BringupRow, ...]:
         return () if self._bringups is None else self._bringups.bringups(ended)
 
     def _give_up(self, question: ask.GiveUpBringup, request: DeskRequest) -> BringupRow:
@@ -378,14 +378,14 @@ class DeskActivities:
         self._milestones.plan_milestones(milestones, measured, now)
         names = ", ".join(m.name for m in milestones)
         text = f"set {len(milestones)} milestone{'' if len(milestones) == 1 else 's'}: {names}"
-        self._registry.archive([_of_plan(request, text, "")])
+        self._registry.archive([_plan_entry(request, text, "")])
         return self._reports.plan_now()
 
     def _note_milestone(self, question: ask.NoteMilestone, request: DeskRequest) -> PlanNow:
         now = self._now()
         self._milestones.note_milestone(_request_id(), MilestoneNote(actor=request.actor, at=now, **dict(question)))
         text = f"noted {question.number} for {question.milestone}"
-        self._registry.archive([_of_plan(request, text, question.reason)])
+        self._registry.archive([_plan_entry(request, text, question.reason)])
         return self._reports.plan_now()
 
     def _overview(self, question: ask.OpenRollouts, _: DeskRequest) -> tuple[ask.Overview, ...]:
@@ -441,7 +441,7 @@ def _decided(request: RequestState) -> AwaitedCommand | None:
     return AwaitedCommand("request.approve", Target(cluster=request.ask.cluster), request.ask.request)
 
 
-def _of_access(
+def _access_answers(
     desk: AccessDesk | None,
 ) -> dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]]:
     def book() -> AccessDesk:
@@ -450,16 +450,16 @@ def _of_access(
         return desk
 
     return {
-        ask.ImportAccess: lambda q, by: book().import_access(*_signed(q, by)),
+        ask.ImportAccess: lambda q, by: book().import_access(*_with_signature(q, by)),
         ask.AccessNow: lambda _, __: book().stands(),
-        ask.MakeToken: lambda q, by: book().make_token(*_signed(q, by)),
-        ask.RevokeToken: lambda q, by: book().revoke_token(*_signed(q, by)),
+        ask.MakeToken: lambda q, by: book().make_token(*_with_signature(q, by)),
+        ask.RevokeToken: lambda q, by: book().revoke_token(*_with_signature(q, by)),
         ask.Tokens: lambda q, _: book().tokens(q),
         ask.TokenOf: lambda q, _: book().token_of(q),
     }
 
 
-def _of_second_persons(
+def _second_persons_answers(
     desk: SecondPersonsDesk | None,
 ) -> dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]]:
     def book() -> SecondPersonsDesk:
@@ -468,17 +468,17 @@ def _of_second_persons(
         return desk
 
     return {
-        two.KeepWaiting: lambda q, by: book().keep(*_signed(q, by)),
+        two.KeepWaiting: lambda q, by: book().keep(*_with_signature(q, by)),
         two.WaitingNow: lambda _, __: book().waiting(),
         two.WaitingOne: lambda q, _: book().one(q),
-        two.TurnWaiting: lambda q, by: book().turn(*_signed(q, by)),
-        two.WithdrawWaiting: lambda q, by: book().withdraw(*_signed(q, by)),
-        two.TellEmergency: lambda q, by: book().notify_emergency(*_signed(q, by)),
-        two.SeenEmergency: lambda q, by: book().seen(*_signed(q, by)),
+        two.TurnWaiting: lambda q, by: book().turn(*_with_signature(q, by)),
+        two.WithdrawWaiting: lambda q, by: book().withdraw(*_with_signature(q, by)),
+        two.TellEmergency: lambda q, by: book().notify_emergency(*_with_signature(q, by)),
+        two.SeenEmergency: lambda q, by: book().seen(*_with_signature(q, by)),
     }
 
 
-def _signed(question: Any, by: DeskRequest) -> tuple[Any, Principal, Signature]:
+def _with_signature(question: Any, by: DeskRequest) -> tuple[Any, Principal, Signature]:
     return question, speaker() or asserted_by(by.actor), _signature(by, question.reason)
 
 
@@ -512,13 +512,13 @@ def _entry(
     return _signature(request, reason).entry(cluster, text, data, part)
 
 
-def _of_window(request: DeskRequest, what: str, entry: Entry, reason: str, part: str = "") -> AuditEntry:
+def _window_entry(request: DeskRequest, what: str, entry: Entry, reason: str, part: str = "") -> AuditEntry:
     text = f"{what} {span_text(entry.window)} ({entry.source or 'fleet file'})"
     data = {"command": request.kind, **entry.model_dump(mode="json", exclude={"cluster"})}
     return _entry(request, entry.cluster, text, reason, part, data)
 
 
-def _of_plan(request: DeskRequest, text: str, reason: str) -> AuditEntry:
+def _plan_entry(request: DeskRequest, text: str, reason: str) -> AuditEntry:
     """Make the entry of a change to the milestones, in their chain."""
     text = text if len(text) <= 500 else f"{text[:500]} and so on"
     return _entry(request, CHAIN, text, reason, data={"command": request.kind, **request.arguments})
@@ -528,7 +528,7 @@ def _json_bytes(row: ChainedEntry) -> int:
     return len(row.model_dump_json())
 
 
-def _light(rows: Iterable[_T], weight: Callable[[_T], int], most: int = _QUOTAS_A_PAGE) -> Iterator[_T]:
+def _first_rows(rows: Iterable[_T], weight: Callable[[_T], int], most: int = _QUOTAS_A_PAGE) -> Iterator[_T]:
     """Yield the first rows that weigh no more than this together; at least one, so that the next page goes on."""
     total = 0
     for number, row in enumerate(rows):

@@ -38,15 +38,15 @@ class ReportFacts:
         return Curve(
             points=self._tallies.points(asked.cluster, asked.times, within),
             began=self._tallies.begin_at(asked.cluster),
-            arrived=self._arrived(asked),
+            arrived=self._arrivals(asked),
         )
 
-    def _arrived(self, asked: Tallies) -> tuple[Arrival, ...]:
+    def _arrivals(self, asked: Tallies) -> tuple[Arrival, ...]:
         """Return the new clusters, which raise the curve without a change of quota."""
         if not asked.times:
             return ()
         first, last = min(asked.times), max(asked.times)
-        rows = (r for r in self._bringups(False) if r.stage is BringupStage.IN_PRODUCTION)
+        rows = (row for row in self._bringups(False) if row.stage is BringupStage.IN_PRODUCTION)
         arrivals = [
             Arrival(cluster=r.cluster, at=r.stage_at, gpus=r.gpus)
             for r in rows
@@ -64,7 +64,7 @@ class ReportFacts:
             clusters=len(names := self._report.clusters()),
             names=names,
             cuts=self._report.cuts(asked.since, asked.until),
-            moves=tuple(m for m in in_order(passages) if asked.since < m.at <= asked.until),
+            moves=tuple(move for move in in_order(passages) if asked.since < move.at <= asked.until),
             monitored=monitored_at(passages, asked.until),
             monitored_before=len(monitored_at(passages, asked.since)),
             steps=steps_of(passages, asked.until),

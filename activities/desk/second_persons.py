@@ -43,7 +43,7 @@ _MOMENT_SECONDS = 3.0
 _UNCONFIGURED = "no access is configured, so no command waits for a second person: `backstop access import FILE`"
 
 
-def _nobody(_: TellRequest) -> None:
+def _tell_nobody(_: TellRequest) -> None:
     """Notify nobody, if no worker does."""
 
 
@@ -62,7 +62,7 @@ def changes_of(fleet: FleetFilePort) -> Callable[[KeptCommand], tuple[str, ...]]
     return changes
 
 
-def _unsaid(_: KeptCommand) -> tuple[str, ...]:
+def _no_changes(_: KeptCommand) -> tuple[str, ...]:
     return ()
 
 
@@ -73,8 +73,8 @@ class SecondPersonsDesk:
         self,
         book: SecondPersonsPort,
         access: AccessPort,
-        tell: Callable[[TellRequest], object] = _nobody,
-        leads_to: Callable[[KeptCommand], tuple[str, ...]] = _unsaid,
+        tell: Callable[[TellRequest], object] = _tell_nobody,
+        leads_to: Callable[[KeptCommand], tuple[str, ...]] = _no_changes,
     ) -> None:
         """`leads_to`: what a command would change, if its message does not say."""
         self._leads_to = leads_to
@@ -95,15 +95,15 @@ class SecondPersonsDesk:
         giver = who.but(proof=Proof.SERVICE) if who.proof is Proof.TOKEN else who
         require_permitted(decide(file, giver, question.command, question.target))
         kept = KeptCommand(principal=who, at=by.at, **dict(question))
-        return self._shown(self._book.keep(kept, by), file)
+        return self._describe(self._book.keep(kept, by), file)
 
     def waiting(self) -> tuple[Waiting, ...]:
-        file = self._in_force()
-        return tuple(self._shown(one, file).but(message={}) for one in self._book.awaited())
+        file = self._file_in_force()
+        return tuple(self._describe(one, file).but(message={}) for one in self._book.awaited())
 
     def one(self, question: ask.WaitingOne) -> Waiting:
         waiting = self._book.awaited_one(question.hash)
-        return self._shown(waiting, self._in_force()).but(changes=self._leads_to(waiting.kept))
+        return self._describe(waiting, self._file_in_force()).but(changes=self._leads_to(waiting.kept))
 
     def turn(self, question: ask.TurnWaiting, who: Principal, by: Signature) -> TakenCommand:
         """Give the command to its second person.
@@ -112,7 +112,7 @@ class SecondPersonsDesk:
         """
         file, digits = self._file(), question.hash
         if question.turn is Turn.TAKE:
-            self._judged(file, self._book.awaited_one(digits), who)
+            self._check_second(file, self._book.awaited_one(digits), who)
             waiting = self._book.take(digits, by)
         elif question.turn is Turn.DONE:
             waiting = self._book.mark_given(digits, by)
@@ -120,7 +120,7 @@ class SecondPersonsDesk:
             waiting = self._book.let_go(digits, by)
         kept = waiting.kept
         return TakenCommand(
-            waiting=self._shown(waiting, file), command=kept.command, message=kept.message, ticket=kept.ticket
+            waiting=self._describe(waiting, file), command=kept.command, message=kept.message, ticket=kept.ticket
         )
 
     def withdraw(self, question: ask.WithdrawWaiting, who: Principal, by: Signature) -> Waiting:
@@ -129,9 +129,9 @@ class SecondPersonsDesk:
         giver = waiting.kept.principal
         if giver.name != who.name and (not who.human or giver.human != who.human):
             raise Refusal(f"only {giver.name}, who gave the command, may withdraw it: left alone it ends after a day")
-        return self._shown(self._book.withdraw(question.hash, by), None)
+        return self._describe(self._book.withdraw(question.hash, by), None)
 
-    def _judged(self, file: AccessFile, waiting: Awaited, who: Principal) -> None:
+    def _check_second(self, file: AccessFile, waiting: Awaited, who: Principal) -> None:
         """Check that `who` may countersign, and that the giver may still give it. Errors: Refusal."""
         if why := waiting.why_not(self._book.now()):
             raise Refusal(why)
@@ -143,7 +143,7 @@ class SecondPersonsDesk:
                     f"{kept.principal.name} may no longer {waiting.deed_text}, by the access file in force now"
                 )
 
-    def _shown(self, waiting: Awaited, file: AccessFile | None) -> Waiting:
+    def _describe(self, waiting: Awaited, file: AccessFile | None) -> Waiting:
         """Describe a waiting command. `file`: names who could countersign; None: leave that out."""
         kept = waiting.kept
         could = () if file is None else who_countersigns(file, kept.principal, kept.command, kept.target)
@@ -170,24 +170,24 @@ class SecondPersonsDesk:
         require_permitted(decide(file, who, question.command, question.target, emergency=True, reason=question.reason))
         chain = chain_of(question.command, question.target)
         emergency = self._book.record_emergency(question.command, deed_of(question.command, question.target), chain, by)
-        self._admins_told(emergency, file, chain)
+        self._tell_admins(emergency, file, chain)
         return emergency
 
     def notify_admitted(self, nonce: str, chain: str) -> None:
         """Notify all admins of a warrant's deed without a second person, if no front has."""
-        emergency, file = self._book.admitted_alone(nonce), self._in_force()
+        emergency, file = self._book.admitted_alone(nonce), self._file_in_force()
         if emergency is not None and file is not None:
-            self._admins_told(emergency, file, chain)
+            self._tell_admins(emergency, file, chain)
 
-    def _admins_told(self, emergency: Emergency, file: AccessFile, chain: str) -> None:
+    def _tell_admins(self, emergency: Emergency, file: AccessFile, chain: str) -> None:
         notices = [_notice(emergency, admin, chain) for admin in file.admins]
-        self._told(TellRequest(cluster=chain, notices=tuple(notices)))
+        self._send(TellRequest(cluster=chain, notices=tuple(notices)))
 
-    def _told(self, request: TellRequest) -> None:
+    def _send(self, request: TellRequest) -> None:
         """Send the notices, without making the person in an emergency wait for slow receivers."""
-        wait([self._postman.submit(copy_context().run, self._posted, request)], timeout=_MOMENT_SECONDS)
+        wait([self._postman.submit(copy_context().run, self._post, request)], timeout=_MOMENT_SECONDS)
 
-    def _posted(self, request: TellRequest) -> None:
+    def _post(self, request: TellRequest) -> None:
         try:
             self._tell(request)
         except Exception:
@@ -219,12 +219,12 @@ class SecondPersonsDesk:
         return self._book.mark_seen(question.number, by)
 
     def _file(self) -> AccessFile:
-        file = self._in_force()
+        file = self._file_in_force()
         if file is None:
             raise Refusal(_UNCONFIGURED)
         return file
 
-    def _in_force(self) -> AccessFile | None:
+    def _file_in_force(self) -> AccessFile | None:
         standing = self._access.access()
         return None if standing is None else standing.file
 

@@ -88,11 +88,11 @@ class FleetActivities:
             if self._warrants is not None:
                 self._warrants.fleet(request.launch)
             names = self._registry.names()
-            rollouts = self._followed(names, self._rehearsed(request.launch.shadow))
+            rollouts = self._open_members(names, self._rehearsals(request.launch.shadow))
             own = {} if request.launch.kept is None else self._registry.of_fleet(request.launch.kept.fleet)
             prospects, plans = [], {}
             for name in names:
-                prospect, plan = self._planned(name, request.launch.policy, request.at, rollouts.get(name))
+                prospect, plan = self._plan_one(name, request.launch.policy, request.at, rollouts.get(name))
                 prospects.append(_with_own(prospect, own.get(name)))
                 if plan is not None:
                     plans[name] = envelope_of(plan)
@@ -105,7 +105,7 @@ class FleetActivities:
                 self._warrants.record_draw(request.launch.fleet, _fleet_drawn(plan_hash(taken), taken, plans))
             return FleetPlan(fleet=request.launch.fleet, hash=plan_hash(taken), clusters=taken, missing=missing)
 
-    def _planned(
+    def _plan_one(
         self, cluster: str, policy: Mapping[str, Any], now: datetime, rollout: Noted | None
     ) -> tuple[Prospect, Plan | None]:
         """Return what a rollout of the cluster would do now; one that cannot be planned says why, and comes last."""
@@ -124,9 +124,9 @@ class FleetActivities:
     def pick(self, request: PickRequest) -> PickAnswer:
         """Make the order anew from today's snapshots, and pick the first that can start now."""
         with translate_errors():
-            names = [c.cluster for c in request.candidates]
-            rehearsed = self._rehearsed(request.shadow)
-            joined = self._followed(names, rehearsed)
+            names = [candidate.cluster for candidate in request.candidates]
+            rehearsed = self._rehearsals(request.shadow)
+            joined = self._open_members(names, rehearsed)
             free = [name for name in names if name not in joined]
             windows = self._calendar.windows(free)
             # An unreadable entry of a calendar may be a freeze.
@@ -135,12 +135,12 @@ class FleetActivities:
             answer = pick(request, prospects, windows, self._registry.booked_gpus(request.at))
             return answer.but(joined=joined)
 
-    def _rehearsed(self, shadow: bool) -> Set[str]:
+    def _rehearsals(self, shadow: bool) -> Set[str]:
         """Return clusters with an open shadow rollout: no members of a fleet rollout that writes."""
         opened = {} if shadow else self._registry.open_clusters()
         return {cluster for cluster, (_, rehearses) in opened.items() if rehearses}
 
-    def _followed(self, names: Sequence[str], rehearsed: Set[str]) -> dict[str, Noted]:
+    def _open_members(self, names: Sequence[str], rehearsed: Set[str]) -> dict[str, Noted]:
         """Return the open rollouts of these clusters that may be members."""
         return self._registry.newest([name for name in names if name not in rehearsed])
 
@@ -154,7 +154,7 @@ class FleetActivities:
             seen = (versions.get(name), None if sample is None else sample.islands, repr(request.policy))
             kept = self._kept.get(name)
             if kept is None or kept[0] != seen or now - kept[1] > _FRESH:
-                kept = seen, now, self._planned(name, request.policy, now, None)[0]
+                kept = seen, now, self._plan_one(name, request.policy, now, None)[0]
                 if not kept[2].why_not:
                     self._kept[name] = kept
             answer.append(kept[2])
@@ -165,10 +165,10 @@ class FleetActivities:
     @activity.defn(name="start_members")
     async def start(self, request: StartRequest) -> StartAnswer:
         """Open the rollouts, each with its plan. Repeating it changes nothing: an id is opened once."""
-        refusals = await asyncio.gather(*(self._started(request, e) for e in request.entrants))
+        refusals = await asyncio.gather(*(self._start_one(request, entrant) for entrant in request.entrants))
         return StartAnswer(refused={e.cluster: why for e, why in zip(request.entrants, refusals, strict=True) if why})
 
-    async def _started(self, request: StartRequest, entrant: Entrant) -> str:
+    async def _start_one(self, request: StartRequest, entrant: Entrant) -> str:
         """Return why it was refused; empty if it is open.
 
         Errors: ApplicationError of type Unavailable, to be tried again.
@@ -218,41 +218,43 @@ class FleetActivities:
         # A rollout that is opened and ended between two looks is news too: only those that had ended before are not.
         own = {*request.known, *request.unseen}
         over = {
-            r for r, rollout in (await self._noted(request)).items() if r not in own and Stage(rollout.stage).has_ended
+            rollout_id
+            for rollout_id, rollout in (await self._read_noted(request)).items()
+            if rollout_id not in own and Stage(rollout.stage).has_ended
         }
         while loop.time() < ends:
             with contextlib.suppress(TimeoutError):  # first, so that changes that come together are returned together
                 await asyncio.wait_for(activity.wait_for_worker_shutdown(), request.every_seconds)
                 return FollowAnswer()
-            now = await self._noted(request)
-            joined = await asyncio.to_thread(self._joined, request) if request.waiting else {}
+            now = await self._read_noted(request)
+            joined = await asyncio.to_thread(self._joined_rollouts, request) if request.waiting else {}
             activity.heartbeat()
             changed = {r: rollout for r, rollout in now.items() if r not in over and rollout != request.known.get(r)}
             if changed or joined:
                 return FollowAnswer(changed=changed, joined=joined)
         return FollowAnswer()
 
-    def _joined(self, request: FollowRequest) -> dict[str, Noted]:
+    def _joined_rollouts(self, request: FollowRequest) -> dict[str, Noted]:
         """Return the open rollouts of the waiting clusters."""
         with translate_errors():
             opened = self._registry.open_clusters()
             there = [name for name in request.waiting if name in opened and (request.shadow or not opened[name][1])]
             return self._registry.newest(there) if there else {}
 
-    async def _noted(self, request: FollowRequest) -> dict[str, Noted]:
+    async def _read_noted(self, request: FollowRequest) -> dict[str, Noted]:
         with translate_errors():
             return await asyncio.to_thread(self._registry.noted_rollouts, tuple(request.known), request.fleet)
 
     @activity.defn(name="abort_members")
     async def abort(self, request: AbortRequest) -> AbortAnswer:
         """Abort the rollouts; return why some refused."""
-        refusals = await asyncio.gather(*(self._aborted(request, e) for e in request.clusters))
+        refusals = await asyncio.gather(*(self._abort_one(request, entrant) for entrant in request.clusters))
         return AbortAnswer(refused={e.cluster: why for e, why in zip(request.clusters, refusals, strict=True) if why})
 
-    async def _aborted(self, request: AbortRequest, entrant: Entrant) -> str:
+    async def _abort_one(self, request: AbortRequest, entrant: Entrant) -> str:
         handle = self._client.get_workflow_handle(rollout_workflow_id(entrant.cluster))
         try:
-            word = await asyncio.to_thread(self._word, entrant.cluster)
+            word = await asyncio.to_thread(self._abort_warrant, entrant.cluster)
         except BackstopError as error:
             return error.message
         asked = CommandRequest(actor=request.actor, reason=request.reason, warrant=word)
@@ -270,7 +272,7 @@ class FleetActivities:
             return str(error)
         return ""
 
-    def _word(self, cluster: str) -> str:
+    def _abort_warrant(self, cluster: str) -> str:
         """Return the warrant that aborts the rollout: that of its fleet rollout's abort; empty without keys."""
         opened = self._registry.open_rollout_of(cluster)
         if self._warrants is None or opened is None:
@@ -300,7 +302,7 @@ def _fleet_drawn(hash: str, taken: Sequence[Prospect], plans: Mapping[str, Envel
     envelopes = {
         p.cluster: plans[p.cluster].model_dump(mode="json") for p in taken if p.cluster in plans and p.plan_hash
     }
-    rows = [[p.cluster, p.wave.value, p.plan_hash] for p in taken]
+    rows = [[prospect.cluster, prospect.wave.value, prospect.plan_hash] for prospect in taken]
     return Drawn("fleet", hash, {"clusters": [p.cluster for p in taken], "rows": rows, "envelopes": envelopes})
 
 

@@ -79,7 +79,7 @@ class FleetCosts:
     def haircut_at(self, clusters: Sequence[str], buffers: Sequence[Fraction], now: datetime) -> FleetHaircut:
         """Report on these clusters, without those that cannot be planned. Plans of other clusters are forgotten."""
         with self._one_at_a_time:
-            seen = self._seen(clusters, now)
+            seen = self._read(clusters, now)
             by_text = {fraction_text(buffer): buffer for buffer in (WITHOUT, *buffers)}
             costs = []
             kept = {}
@@ -115,11 +115,11 @@ class FleetCosts:
             del kept.by[text]
         return costs
 
-    def _seen(self, clusters: Sequence[str], now: datetime) -> dict[str, _Seen]:
+    def _read(self, clusters: Sequence[str], now: datetime) -> dict[str, _Seen]:
         """Read the clusters whose health, quotas and policy make sense."""
         readings, facts = self._looks.readings(clusters), self._registry.facts_of(clusters)
         samples = self._looks.believed_samples(clusters, now)
-        there = [c for c in clusters if c in readings and c in facts and c in samples]
+        there = [cluster for cluster in clusters if cluster in readings and cluster in facts and cluster in samples]
         usage = self._usage.readings({c: facts[c].policy.usage_window for c in there}, now)
         works = self._works({c: readings[c] for c in there}, facts, now)
         return {c: _Seen(readings[c], samples[c], usage[c], facts[c], works.get(c, ())) for c in there}

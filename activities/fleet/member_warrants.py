@@ -42,24 +42,24 @@ def member_launched(launch: LaunchRequest, approval: Warrant, signed: SignedWord
     if begun is None or launch.cluster not in approval.content.get("clusters", ()):
         raise Refusal(f"{launch.cluster} is not in the approved plan of fleet rollout {launch.fleet}")
     fleet = FleetLaunch.model_validate(begun.message)
-    theirs, ours = ({k: v for k, v in p.items() if k not in BUDGET} for p in (launch.policy, fleet.policy))
+    theirs, ours = ({k: v for k, v in policy.items() if k not in BUDGET} for policy in (launch.policy, fleet.policy))
     member, _ = registry.of_fleet(launch.fleet).get(launch.cluster, (None, None))
-    if member is not None and member.rollout != launch.rollout and _ended_by_person(member.rollout, signed.book):
+    if member is not None and member.rollout != launch.rollout and _was_ended_by_person(member.rollout, signed.book):
         raise Refusal(
             f"somebody ended rollout {member.rollout} of {launch.cluster}, so the fleet rollout does not open another"
         )
     if theirs != ours or launch.adopt or (fleet.shadow and not launch.shadow):
         raise Refusal(f"the launch of {launch.cluster} has other settings than fleet rollout {launch.fleet}")
     if signed.book.warrant(inherited_nonce(approval, "rollout.launch", launch.rollout)) is None:
-        _in_budget(launch, fleet, signed, registry)
+        _check_budget(launch, fleet, signed, registry)
     return begun
 
 
-def _ended_by_person(rollout: str, book: WarrantPort) -> bool:
+def _was_ended_by_person(rollout: str, book: WarrantPort) -> bool:
     return any(not one.inherits for one in book.warrants(rollout, *sorted(ENDS_ONE)))
 
 
-def _in_budget(launch: LaunchRequest, fleet: FleetLaunch, signed: SignedWords, registry: RegistryPort) -> None:
+def _check_budget(launch: LaunchRequest, fleet: FleetLaunch, signed: SignedWords, registry: RegistryPort) -> None:
     """Check that it may move no more than the signed pace and the cluster's policy allow. Errors: Refusal."""
     changes = (one for one in signed.book.warrants(fleet.fleet, "fleet.pace") if one.live and signed.good(one))
     pace = pace_after(fleet.pace, (one.message.get("pace", {}) for one in changes))

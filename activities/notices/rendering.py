@@ -68,12 +68,12 @@ def render(notice: Notice, written_at: datetime | None = None) -> tuple[str, str
 
     Errors: jinja2.UndefinedError if a template names a field that a notice does not have: our bug.
     """
-    return _parted(
+    return _split(
         _templates().get_template(f"{notice.kind.value}.txt").render({**_words(notice), "written_at": written_at})
     )
 
 
-def _parted(text: str) -> tuple[str, str]:
+def _split(text: str) -> tuple[str, str]:
     """Split a rendered template into subject and body."""
     subject, _, body = text.partition("\n")
     lines = "\n".join(line.rstrip() for line in body.splitlines())
@@ -100,7 +100,7 @@ def render_together(message: Letter, link: str = "") -> tuple[str, str]:
             audience=notices[0].audience,
             count=len(notices),
             first=render(urgent[0])[0] if urgent else "",
-            urgent=[e for e in entries if e["urgent"]],
+            urgent=[entry for entry in entries if entry["urgent"]],
             asked=[e for e in entries if e["key"] in asking and not e["urgent"]],
             told=[e for e in entries if e["key"] not in asking and not e["urgent"]],
             teams=any(e["key"] in asking and not e["to_owner"] for e in entries),
@@ -109,7 +109,7 @@ def render_together(message: Letter, link: str = "") -> tuple[str, str]:
             link=link,
         )
     )
-    return _parted(text)
+    return _split(text)
 
 
 def _entry(notice: Notice, posted_at: datetime, *, asks: bool, past: bool) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _entry(notice: Notice, posted_at: datetime, *, asks: bool, past: bool) -> di
     words = {**_words(notice), "asks": asks, "past": past}
     words["says_what_to_do"] = notice.kind in _SAYS_WHAT_TO_DO and not past
     body = _templates().get_template("entry.txt").render(words)
-    subject, _ = _parted(_templates().get_template(f"{notice.kind.value}.txt").render(words))
+    subject, _ = _split(_templates().get_template(f"{notice.kind.value}.txt").render(words))
     return {
         **words,
         "says": f"{_hour(posted_at)}: {subject}",

@@ -54,7 +54,7 @@ class Sender:
             else:
                 self._note(message, keys, "notified")
                 self._outbox.mark_sent(message.key, deliveries)
-                meters.message(len(message.notices))
+                meters.record_message(len(message.notices))
         return "; ".join(troubles)
 
     def _deliver(self, message: Letter) -> tuple[Delivery, ...]:

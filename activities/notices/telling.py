@@ -131,7 +131,7 @@ class NoticeActivities:
             for key, fate in self._outbox.fates(round_.audience, keys, self._sender.pace).items():
                 round_.take_in(key, fate)
                 if key in round_.waiting and key in first:  # it may be asked after again
-                    meters.held_back(first[key])
+                    meters.record_held_back(first[key])
 
     @contextmanager
     def _trying(self, round_: _Round, keys: Sequence[str]) -> Iterator[None]:

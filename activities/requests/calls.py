@@ -95,11 +95,11 @@ class RequestActivities:
             if not owners and not self._by_roles:
                 why = f"nobody owns {ask.cluster}: name its owners in its policy (owners: [...])"
                 return assessment.but(why=why)
-            barred = self._by_policy(opened, policy)
+            barred = self._barred_by_policy(opened, policy)
             if barred:
-                return assessment.but(why=barred, **self._instead(ask, snapshot, now))
+                return assessment.but(why=barred, **self._alternatives(ask, snapshot, now))
             owed = self._owed(ask.cluster, now)
-            claimed = _claimed(snapshot, opened)
+            claimed = _claimed_snapshot(snapshot, opened)
             space = room(_beside_owed(claimed, owed), policy, ask.team, ask.gpus)
             taken = claimed.tree.assigned_gpus() - snapshot.tree.assigned_gpus()
             why = space.why
@@ -107,7 +107,7 @@ class RequestActivities:
                 why += f", {taken} of them cut by its open rollout, which those teams get back first"
             why += _owed_words(owed) if why else ""
             assessment = assessment.but(room=space, fits=space.fits_gpus == ask.gpus, why=why)
-            return assessment if assessment.fits else assessment.but(**self._instead(ask, snapshot, now))
+            return assessment if assessment.fits else assessment.but(**self._alternatives(ask, snapshot, now))
 
     @activity.defn(name="request_owners", no_thread_cancel_exception=True)
     def owners(self, request: OwnersRequest) -> Owners:
@@ -120,20 +120,20 @@ class RequestActivities:
     def _by_roles(self) -> bool:
         return self._warrants is not None and self._warrants.by_roles
 
-    def _by_policy(self, opened: OpenRollout | None, policy: Policy) -> str:
+    def _barred_by_policy(self, opened: OpenRollout | None, policy: Policy) -> str:
         if opened is None or policy.requests is Requests.WAIT or _takes_grants(opened):
             return ""
         return f"a rollout of {opened.cluster} is {opened.stage}, and its policy refuses requests until it is monitored"
 
-    def _instead(self, ask: QuotaAsk, snapshot: Snapshot, now: datetime) -> dict[str, Any]:
+    def _alternatives(self, ask: QuotaAsk, snapshot: Snapshot, now: datetime) -> dict[str, Any]:
         usage = self._usage.latest([ask.cluster], now).get(ask.cluster, {})
         return {
             "assessed": True,
             "flex_gpus": share_expected(snapshot, usage, ask.team, ask.gpus),
-            "elsewhere": self._elsewhere(ask, now),
+            "elsewhere": self._other_clusters(ask, now),
         }
 
-    def _elsewhere(self, ask: QuotaAsk, now: datetime) -> tuple[Elsewhere, ...]:
+    def _other_clusters(self, ask: QuotaAsk, now: datetime) -> tuple[Elsewhere, ...]:
         """Return other clusters under their ceiling: first where the team has a quota, then where all of it fits."""
         wanted = self._registry.facts(ask.cluster).gpu_model
         clusters = []
@@ -147,11 +147,11 @@ class RequestActivities:
                 raise
             except BackstopError:
                 continue  # its health is unknown, or it makes no sense: nothing to offer
-            claimed = _beside_owed(_claimed(snapshot, opened), self._owed(name, now))
+            claimed = _beside_owed(_claimed_snapshot(snapshot, opened), self._owed(name, now))
             headroom = max(0, ceiling_of(claimed, policy) - claimed.tree.assigned_gpus())
             has = ask.team in snapshot.tree.leaves
             if headroom and has:
-                may_ask = (_owners(policy, opened) or self._by_roles) and not self._by_policy(opened, policy)
+                may_ask = (_owners(policy, opened) or self._by_roles) and not self._barred_by_policy(opened, policy)
                 headroom = room(claimed, policy, ask.team, headroom).fits_gpus if may_ask else 0
             elif headroom:
                 headroom = min(headroom, back(claimed).surplus_gpus)
@@ -159,12 +159,12 @@ class RequestActivities:
                 model = self._registry.facts(name).gpu_model
                 clusters.append(Elsewhere(cluster=name, gpu_model=model, headroom_gpus=headroom, has_quota=has))
         clusters.sort(
-            key=lambda e: (
-                not e.has_quota,
-                e.headroom_gpus < ask.gpus,
-                e.gpu_model != wanted,
-                -e.headroom_gpus,
-                e.cluster,
+            key=lambda other: (
+                not other.has_quota,
+                other.headroom_gpus < ask.gpus,
+                other.gpu_model != wanted,
+                -other.headroom_gpus,
+                other.cluster,
             )
         )
         return tuple(clusters[:_NAMED])
@@ -174,7 +174,7 @@ class RequestActivities:
         """Return how the order can be written now, if it can, by the ledger at this moment."""
         with translate_errors():
             opened = self._registry.open_rollout_of(request.cluster)
-            reading = {q.team: q for q in self._quotas.read(request.cluster).quotas}
+            reading = {quota.team: quota for quota in self._quotas.read(request.cluster).quotas}
             order, asks = request.order, reading.get(request.order.team)
             theirs = sorted(t for t, hand in request.hands.items() if t not in reading or reading[t].hand != hand)
             if order.ends and theirs:
@@ -184,39 +184,41 @@ class RequestActivities:
             if not order.ends and request.namespace and asks and not asks.as_quota().admits(request.namespace):
                 why = f"{request.namespace} may no longer target the quota of {order.team}"
                 return Prepared(outcome=GrantOutcome.NO, said=why)
-            prepared = self._alone(request) if opened is None else self._beside(request, opened)
+            prepared = self._prepare_alone(request) if opened is None else self._prepare_beside(request, opened)
             above = {*prepared.raised, order.team} if prepared.change is not None else {order.team}
-            return prepared.but(hands={t: reading[t].hand for t in sorted(above) if t in reading})
+            return prepared.but(hands={team: reading[team].hand for team in sorted(above) if team in reading})
 
-    def _beside(self, request: PrepareRequest, opened: OpenRollout) -> Prepared:
+    def _prepare_beside(self, request: PrepareRequest, opened: OpenRollout) -> Prepared:
         """Prepare while a rollout is open: it makes every write once it is monitored; until then, a request waits."""
         if _takes_grants(opened):
-            barred = self._by_owed(request, opened)
+            barred = self._barred_by_owed(request, opened)
             return Prepared(outcome=GrantOutcome.NO, said=barred) if barred else Prepared(through=True)
-        refused = "" if request.order.ends else self._by_policy(opened, self._registry.facts(request.cluster).policy)
+        refused = (
+            "" if request.order.ends else self._barred_by_policy(opened, self._registry.facts(request.cluster).policy)
+        )
         if refused:
             return Prepared(outcome=GrantOutcome.NO, said=refused)
         what = "a shadow rollout" if opened.shadow else "a rollout"
         ends = "over" if opened.shadow else "monitored or over"
         return Prepared(said=f"{what} of {request.cluster} is {opened.stage}: the request waits until that is {ends}")
 
-    def _by_owed(self, request: PrepareRequest, opened: OpenRollout) -> str:
+    def _barred_by_owed(self, request: PrepareRequest, opened: OpenRollout) -> str:
         """Return why owed first quotas bar the order: the rollout knows the quotas it writes, and not what is owed."""
         order, cluster = request.order, request.cluster
         owed = {} if order.ends else self._owed(cluster, request.at)
         if not owed:
             return ""
         snapshot, policy = self._clusters.present(cluster, request.at)
-        why = room(_beside_owed(_claimed(snapshot, opened), owed), policy, order.team, order.gpus).why
+        why = room(_beside_owed(_claimed_snapshot(snapshot, opened), owed), policy, order.team, order.gpus).why
         return why + _owed_words(owed) if why else ""
 
-    def _alone(self, request: PrepareRequest) -> Prepared:
+    def _prepare_alone(self, request: PrepareRequest) -> Prepared:
         order, cluster = request.order, request.cluster
         try:
             snapshot, policy = self._clusters.present(cluster, request.at)
         except Refusal as error:
             return Prepared(said=error.message)
-        values = {q.team: q.gpus for q in snapshot.quotas}
+        values = {quota.team: quota.gpus for quota in snapshot.quotas}
         if order.team not in snapshot.tree.leaves:
             return Prepared(outcome=GrantOutcome.NO, said=f"{order.team} has no quota for jobs in {cluster}")
         if not order.ends:
@@ -272,7 +274,7 @@ class RequestActivities:
         with translate_errors():
             state = request.request
             self._registry.keep_request(state.but(outbox=(), mail=()), state.outbox)
-            meters.request(state.ask.cluster, state.stage)
+            meters.record_request(state.ask.cluster, state.stage)
 
 
 def _owners(policy: Policy, opened: OpenRollout | None) -> tuple[str, ...]:
@@ -285,17 +287,17 @@ def _takes_grants(opened: OpenRollout) -> bool:
     return opened.stage == Stage.MONITORED and not opened.shadow
 
 
-def _claimed(snapshot: Snapshot, opened: OpenRollout | None) -> Snapshot:
+def _claimed_snapshot(snapshot: Snapshot, opened: OpenRollout | None) -> Snapshot:
     """Return the claimed values: the quotas, and what an open rollout took from them."""
     if opened is None or opened.shadow:
         return snapshot
-    before = {q.team: q.gpus for q in opened.baseline.quotas}
+    before = {quota.team: quota.gpus for quota in opened.baseline.quotas}
     return snapshot.with_values({q.team: max(q.gpus, before.get(q.team, 0)) for q in snapshot.quotas})
 
 
 def _beside_owed(snapshot: Snapshot, owed: Mapping[str, int]) -> Snapshot:
     """Return the snapshot as if what is owed were granted."""
-    values = {q.team: q.gpus for q in snapshot.quotas}
+    values = {quota.team: quota.gpus for quota in snapshot.quotas}
     for team, gpus in sorted(owed.items()):
         if team in snapshot.tree.leaves:
             values |= moved_values(values, raises(snapshot.tree, values, team, gpus))

@@ -35,8 +35,8 @@ def _measure(entry: AuditEntry) -> None:
     if entry.kind is not AuditKind.TRANSITION:
         return
     after = str(entry.data.get("after"))
-    meters.transition(entry.cluster, str(entry.data.get("before")), after)
+    meters.record_transition(entry.cluster, str(entry.data.get("before")), after)
     if after == "rolling_back":
-        meters.rollback(entry.cluster, "breach" if entry.actor == "guard" else "undo")
+        meters.record_rollback(entry.cluster, "breach" if entry.actor == "guard" else "undo")
     if isinstance(seconds := entry.data.get("breach_seconds"), int | float):
-        meters.breach_answered(entry.cluster, float(seconds))
+        meters.record_reaction(entry.cluster, float(seconds))

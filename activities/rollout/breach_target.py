@@ -34,7 +34,7 @@ def aim_at(
     reading = quotas.look(cluster)
     current, ours = reading.values, _ours(opened, registry, warrants)
     # Others' values are derived here; the request says which of them a person has accepted.
-    theirs = {t for t in {*current, *ours} if current.get(t) != ours.get(t)} & {*request.theirs}
+    theirs = {team for team in {*current, *ours} if current.get(team) != ours.get(team)} & {*request.theirs}
     baseline = baseline_beside(opened.baseline, reading.quotas, theirs)
     islands = with_named_islands(baseline.quotas, sample.islands)
     if not back(baseline.with_values(current).with_islands(islands)).shortage:
@@ -53,7 +53,7 @@ def aim_at(
 
 def _ours(opened: OpenRollout, registry: RegistryPort, warrants: Warrants) -> dict[str, int]:
     """Return the values by the last receipts of this rollout and of those that it adopted, else of the baseline."""
-    values = {q.team: q.gpus for q in opened.baseline.quotas}
+    values = {quota.team: quota.gpus for quota in opened.baseline.quotas}
     for rollout in reversed([opened.rollout, *adopted_by(opened, registry)]):
         for receipt in warrants.book.receipts(rollout):
             theirs = {conflict.team for conflict in receipt.conflicts}

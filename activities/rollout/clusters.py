@@ -97,7 +97,7 @@ class ClusterActivities:
             launch, name = request.launch, request.rollout or request.launch.rollout
             mark = self._mark(launch.cluster)
             if self._warrants is not None and mark.rollout == name and mark.counter > request.fence:
-                raise Refusal(_lapse(launch.cluster, name))  # no ticket allows to take it over
+                raise Refusal(_lapse_text(launch.cluster, name))  # no ticket allows to take it over
             if request.rollout and not mark.rollout:
                 raise Refusal(f"the ledger has no open rollout in {launch.cluster}: rollout {name} has ended")
             facts = self._registry.facts(launch.cluster)
@@ -126,7 +126,7 @@ class ClusterActivities:
             if opened.adopted_from:
                 # Only now are the lost rollout's writes dead: one may have landed since the first reading.
                 reading = self._quotas.read(launch.cluster)
-            ours = {q.team: q.gpus for q in opened.baseline.quotas} | opened.written
+            ours = {quota.team: quota.gpus for quota in opened.baseline.quotas} | opened.written
             return Opening(
                 baseline=opened.baseline.with_islands(baseline.islands),
                 policy=policy,
@@ -136,7 +136,7 @@ class ClusterActivities:
                 adopted_from=opened.adopted_from,
                 written=ours if opened.adopted_from else {},
                 modes=opened.modes,
-                envelope=self._approved_with(launch),
+                envelope=self._approved_envelope(launch),
                 ticketed=self._warrants is not None and self._warrants.is_required,
                 admitted=admitted,
             )
@@ -164,7 +164,9 @@ class ClusterActivities:
                 # Without a sample the last known islands count; the gate opens only on fresh health anyway.
                 seen = request.baseline.islands if sample is None else sample.islands
                 islands = with_named_islands(request.baseline.quotas, request.islands or seen)
-                baseline = request.baseline.but(islands=islands, generation=reading.generation, health_at=_time(sample))
+                baseline = request.baseline.but(
+                    islands=islands, generation=reading.generation, health_at=_time_of(sample)
+                )
             else:
                 facts = self._registry.facts(request.cluster)
                 completed = 0 if frozen is None else frozen.completed_rollouts
@@ -193,7 +195,7 @@ class ClusterActivities:
         """Look once: values, generation, health, windows, and the backing of the tested values."""
         with translate_errors():
             reading = self._quotas.look(request.cluster)
-            sample, doubt = self._judged(request)
+            sample, doubt = self._read_judged(request)
             windows = one_of(self._calendar.windows([request.cluster]), request.cluster) or ()
             least = {}
             if request.flex_after is not None:
@@ -206,7 +208,7 @@ class ClusterActivities:
             latest = self._latest(request.at)
             seen = observe_from(evidence, request, least, usual, by=latest)
             if seen.health is not None and doubt is not None:
-                seen = _doubting(seen, evidence, request, doubt, latest)
+                seen = _with_doubt(seen, evidence, request, doubt, latest)
             if request.derive is not None and seen.health is not None:
                 derived = self.deriver.derive(
                     request.cluster, seen.health.islands, request.gpus_per_node, request.derive, request.at
@@ -217,7 +219,7 @@ class ClusterActivities:
             if request.generation is not None and request.generation != reading.generation:
                 changes = self._quotas.changes(request.cluster, request.generation)
                 seen = seen.but(changes=changes)
-            meters.cluster_gauges(seen)
+            meters.record_cluster(seen)
             return seen
 
     @activity.defn(name="aim_rollback", no_thread_cancel_exception=True)
@@ -287,11 +289,11 @@ class ClusterActivities:
             terms=facts.policy.terms,
             healthy_gpus=None if sample is None else sample.healthy_gpus,
             spare_gpus=spare_of(facts.gpus_per_node, facts.policy),
-            health_at=_time(sample),
+            health_at=_time_of(sample),
         )
         return bare if hours is None else bare.with_series(hours)
 
-    def _approved_with(self, launch: LaunchRequest) -> Envelope | None:
+    def _approved_envelope(self, launch: LaunchRequest) -> Envelope | None:
         if not launch.fleet:
             return None
         return self._registry.fleet_envelope(launch.fleet, launch.cluster)
@@ -310,7 +312,7 @@ class ClusterActivities:
         """
         return max(at, self._now())
 
-    def _judged(self, request: ObserveRequest) -> tuple[HealthSample | None, Doubt | None]:
+    def _read_judged(self, request: ObserveRequest) -> tuple[HealthSample | None, Doubt | None]:
         """Return the latest sample, and the doubt of its source.
 
         The source may stop or begin to lie between the reading and the judging: so a reading counts only if it is the
@@ -341,12 +343,12 @@ class ClusterActivities:
         return to_plan(reading, sample, usage, facts.gpus_per_node, completed)
 
 
-def _lapse(cluster: str, rollout: str) -> str:
+def _lapse_text(cluster: str, rollout: str) -> str:
     adopt = f"{command_line('launch', cluster)} --adopt"
     return f"the ledger has changes of rollout {rollout} that its workflow history lacks: take it over with `{adopt}`"
 
 
-def _doubting(
+def _with_doubt(
     seen: Observation, evidence: Evidence, request: ObserveRequest, doubt: Doubt, latest: datetime
 ) -> Observation:
     """Add the doubt of the source, and the shortage if health were as before."""
@@ -354,13 +356,13 @@ def _doubting(
     return seen.but(doubt=doubt.but(counted=before.counted))
 
 
-def _time(sample: HealthSample | None) -> datetime | None:
+def _time_of(sample: HealthSample | None) -> datetime | None:
     return None if sample is None else sample.at
 
 
 def _with_usage_of(baseline: Snapshot, frozen: Snapshot) -> Snapshot:
     """Return the baseline with the usage that was frozen at approval, clipped to what its checks allow."""
-    usage = {q.team: (q.scheduled_gpus, q.idle_gpus) for q in frozen.quotas}
+    usage = {quota.team: (quota.scheduled_gpus, quota.idle_gpus) for quota in frozen.quotas}
     quotas = tuple(
         q.but(scheduled_gpus=usage[q.team][0], idle_gpus=usage[q.team][1]) if q.team in usage else q
         for q in baseline.quotas

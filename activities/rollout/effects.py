@@ -46,19 +46,19 @@ class QuotaActivities:
         """
         with translate_errors():
             if request.shadow:
-                return self._rehearsed(request)
+                return self._rehearse(request)
             if self._evidence is not None and self._evidence.warrants.is_required:
-                return self._proven(request, self._evidence)
+                return self._apply_proven(request, self._evidence)
             change = request.change
             if request.baseline is not None and change.refits:  # accepted values, kept before we write beside them
                 self._registry.keep_baseline(change.fence, request.baseline)
-            receipt = self._written(change, MayMove(request.limit_gpus, request.limit_day_gpus), request.at)
+            receipt = self._write(change, MayMove(request.limit_gpus, request.limit_day_gpus), request.at)
             if request.baseline is not None and not receipt.conflicts:
                 self._registry.keep_baseline(change.fence, request.baseline)
-            meters.effect(change.cluster, change.kind)
+            meters.record_effect(change.cluster, change.kind)
             return receipt
 
-    def _written(self, change: Change, limits: MayMove, at: datetime) -> Receipt:
+    def _write(self, change: Change, limits: MayMove, at: datetime) -> Receipt:
         if limits.hour_gpus is not None and change.moved_gpus:
             self._registry.reserve_moves(
                 change.fence, change.cluster, change.moved_gpus, limits.hour_gpus, at, limits.day_gpus
@@ -73,13 +73,13 @@ class QuotaActivities:
 
     # --- with evidence ------------------------------------------------------------------------------
 
-    def _proven(self, request: EffectRequest, evidence: EvidenceRoom) -> Receipt:
+    def _apply_proven(self, request: EffectRequest, evidence: EvidenceRoom) -> Receipt:
         """Keep the justification before the write: an answer that is lost leaves a trace."""
         change = request.change
         before = evidence.repeated_proof(change)
         if before is not None:
             receipt = self._quotas.apply(change)  # its stored receipt
-            self._brings_back(change, before.after, receipt)
+            self._extend_baseline(change, before.after, receipt)
             return receipt
         try:
             standing = evidence.standing_of(request)
@@ -87,16 +87,16 @@ class QuotaActivities:
             self._tell_of_refused(change, error)
             raise
         evidence.note(change, standing.proof, "called")
-        receipt = self._landed(change, standing, evidence)
-        self._brings_back(change, standing.proof.after, receipt)
-        meters.effect(change.cluster, change.kind)
+        receipt = self._apply_standing(change, standing, evidence)
+        self._extend_baseline(change, standing.proof.after, receipt)
+        meters.record_effect(change.cluster, change.kind)
         return receipt
 
-    def _landed(self, change: Change, standing: Standing, evidence: EvidenceRoom) -> Receipt:
+    def _apply_standing(self, change: Change, standing: Standing, evidence: EvidenceRoom) -> Receipt:
         if standing.proof.baseline is not None:  # the quotas as an approved plan found them
             self._registry.keep_baseline(change.fence, standing.proof.baseline)
         try:
-            return self._written(change, standing.limits, self._now())
+            return self._write(change, standing.limits, self._now())
         except Unavailable:
             raise
         except (Drift, BlastRadius, Conflict):
@@ -106,7 +106,7 @@ class QuotaActivities:
             evidence.note(change, standing.proof, "failed")
             raise
 
-    def _brings_back(self, change: Change, after: Mapping[str, int] | None, receipt: Receipt) -> None:
+    def _extend_baseline(self, change: Change, after: Mapping[str, int] | None, receipt: Receipt) -> None:
         """Add a grant to the baseline, which an undo restores."""
         opened = self._registry.open_rollout_of(change.cluster)
         if after is None or receipt.conflicts or opened is None or opened.rollout != change.fence.rollout:
@@ -128,7 +128,7 @@ class QuotaActivities:
         )
         self._registry.archive([entry])
 
-    def _rehearsed(self, request: EffectRequest) -> Receipt:
+    def _rehearse(self, request: EffectRequest) -> Receipt:
         """Return the receipt that the effect would have; the quota system is only read."""
         change: Change = request.change
         reading = self._quotas.read(change.cluster)
@@ -139,7 +139,7 @@ class QuotaActivities:
             fence=change.fence,
             at=request.at,
             generation=reading.generation,
-            before={w.team: w.expected_gpus for w in change.writes},
+            before={write.team: write.expected_gpus for write in change.writes},
             after={w.team: w.gpus for w in change.writes},
             reserved_gpus=reserved if change.kind is EffectKind.RESERVE else 0,
             flex_gpus=change.flex_gpus,

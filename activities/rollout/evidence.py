@@ -102,19 +102,19 @@ class EvidenceRoom:
                 raise Conflict(f"rollout {change.fence.rollout} may not write to cluster {change.cluster}")
             alone = Known(
                 baseline=self._present(change.cluster, self.warrants.now()),
-                decided=self._decided(change.cluster, request.order, alone=change.fence.rollout),
+                decided=self._decision(change.cluster, request.order, alone=change.fence.rollout),
             )
             return Standing(prove_change(change, alone, request.order), MayMove(None, None))
         if opened.shadow:
             raise Refusal(f"rollout {opened.rollout} is a shadow: it writes nothing")
-        evidence = self._known(opened, change, request.order)
+        evidence = self._gather(opened, change, request.order)
         return Standing(prove_change(change, evidence, request.order), self._limits(request, opened, evidence))
 
     def repeated_proof(self, change: Change) -> EffectProof | None:
         """Return the justification of an effect whose receipt is there already."""
         fence, book = change.fence, self.warrants.book
-        landed = any((r.fence, r.kind) == (fence, change.kind) for r in book.receipts(fence.rollout))
-        return next((p for p in book.proofs(fence.rollout) if p.fence == fence), None) if landed else None
+        landed = any((receipt.fence, receipt.kind) == (fence, change.kind) for receipt in book.receipts(fence.rollout))
+        return next((proof for proof in book.proofs(fence.rollout) if proof.fence == fence), None) if landed else None
 
     def note(self, change: Change, proof: Footing, outcome: Outcome) -> None:
         after = None if proof.after is None else dict(proof.after)
@@ -123,39 +123,39 @@ class EvidenceRoom:
 
     # --- gathering ------------------------------------------------------------------------------
 
-    def _known(self, opened: OpenRollout, change: Change, order: GrantOrder | None) -> Known:
+    def _gather(self, opened: OpenRollout, change: Change, order: GrantOrder | None) -> Known:
         book, rollout = self.warrants.book, opened.rollout
         receipts, proofs, rows = book.receipts(rollout), book.proofs(rollout), book.warrants(rollout)
         reading = self._quotas.read(change.cluster)
         changed = self._quotas.changes(change.cluster, opened.baseline.generation)
         back, forward = change.kind in INVERSE.values(), change.kind in INVERSE
         policy = self._policy(rows) if back else None
-        approval, ordered = self._words(rows, opened)
+        approval, ordered = self._orders(rows, opened)
         gathered = Known(
             baseline=opened.baseline,
             modes=opened.modes,
             present=reading.values,
-            present_modes={q.team: q.mode for q in reading.quotas},
+            present_modes={quota.team: quota.mode for quota in reading.quotas},
             changed=frozenset(one.team for one in changed),
             receipts=receipts,
-            written_before=self._before(opened),
+            written_before=self._written_before(opened),
             adopted=bool(opened.adopted_from),
-            grounds={p.fence.counter: p.ground for p in proofs},
-            failed=_failed(proofs, receipts),
-            approval=self._approved(approval) if forward else None,
-            drawn=self._drawn(rollout) if change.kind in (EffectKind.RESERVE, EffectKind.SET_SOFT) else (),
+            grounds={proof.fence.counter: proof.ground for proof in proofs},
+            failed=_has_failed(proofs, receipts),
+            approval=self._approved_plan(approval) if forward else None,
+            drawn=self._drawn_plans(rollout) if change.kind in (EffectKind.RESERVE, EffectKind.SET_SOFT) else (),
             undo=_nonce(ordered) if back else "",
             close=_nonce(self.warrants.live_among(rows, "rollout.close")) if change.kind is EffectKind.CLOSE else "",
             aims=self._aims(rollout) if back else (),
             to_baseline=policy is not None and policy.rollback_to is RollbackTo.BASELINE,
             surplus_gpus=self._surplus(change.cluster) if change.kind is EffectKind.FOLLOW else None,
-            decided=self._decided(change.cluster, order) if change.kind is EffectKind.GRANT else None,
+            decided=self._decision(change.cluster, order) if change.kind is EffectKind.GRANT else None,
         )
         if not change.refits:
             return gathered
-        return replace(gathered, accepted=self._accepted(gathered, reading, changed, rows))
+        return replace(gathered, accepted=self._accepted_values(gathered, reading, changed, rows))
 
-    def _accepted(
+    def _accepted_values(
         self, evidence: Known, reading: QuotaReading, changed: Sequence[ForeignChange], rows: Sequence[Warrant]
     ) -> Accepted | None:
         """Return the values accepted by the last answer to a drift, if nobody has changed a quota since."""
@@ -163,12 +163,12 @@ class EvidenceRoom:
         answer = self.warrants.live_among(answers, "rollout.resolve")
         if answer is None or any(one.at > answer.admitted_at for one in changed):
             return None
-        ours = {q.team: q.gpus for q in evidence.baseline.quotas}
+        ours = {quota.team: quota.gpus for quota in evidence.baseline.quotas}
         ours |= {**evidence.written_before, **values_written_last(evidence)}
-        others = {t for t in {*ours, *evidence.present} if ours.get(t) != evidence.present.get(t)}
+        others = {team for team in {*ours, *evidence.present} if ours.get(team) != evidence.present.get(team)}
         return Accepted(answer.nonce, baseline_beside(evidence.baseline, reading.quotas, others))
 
-    def _before(self, opened: OpenRollout) -> dict[str, int]:
+    def _written_before(self, opened: OpenRollout) -> dict[str, int]:
         """Return the last values of the rollouts that it adopted."""
         written: dict[str, int] = {}
         for rollout in adopted_by(opened, self._registry):
@@ -182,7 +182,7 @@ class EvidenceRoom:
         launch = self.warrants.live_among(rows, "rollout.launch")
         return None if launch is None else Policy.model_validate(launch.content["policy"])
 
-    def _words(self, rows: Sequence[Warrant], opened: OpenRollout) -> tuple[Warrant | None, Warrant | None]:
+    def _orders(self, rows: Sequence[Warrant], opened: OpenRollout) -> tuple[Warrant | None, Warrant | None]:
         """Return the approval, and the order to undo, which may be its fleet rollout's abort."""
         approval = self.warrants.live_among(rows, "rollout.approve")
         ended = ended_with_fleet(opened.rollout, opened.fleet, self.warrants)
@@ -190,12 +190,12 @@ class EvidenceRoom:
             return approval, self.warrants.live_among(rows, *UNDO_WORDS)
         return None, ended
 
-    def _approved(self, approval: Warrant | None) -> Approved | None:
+    def _approved_plan(self, approval: Warrant | None) -> Approved | None:
         if approval is None or "envelope" not in approval.content:  # given while tickets were not required
             return None
         return Approved(approval.nonce, self.warrants.envelope_of(approval), approval.content_sha256)
 
-    def _drawn(self, rollout: str) -> tuple[DrawnPlan, ...]:
+    def _drawn_plans(self, rollout: str) -> tuple[DrawnPlan, ...]:
         return tuple(
             DrawnPlan(
                 Plan.model_validate(one.content["plan"]),
@@ -211,11 +211,11 @@ class EvidenceRoom:
             (one.at, one.content["values"]) for one in self.warrants.book.drawn_plans(rollout, "aim") if one.at
         )
 
-    def _decided(self, cluster: str, order: GrantOrder | None, alone: str = "") -> Decided | None:
+    def _decision(self, cluster: str, order: GrantOrder | None, alone: str = "") -> Decided | None:
         if order is None or (alone and alone != f"{_REQUEST}{order.request}"):
             return None
         if order.request.startswith(OWED):
-            return self._owing(cluster, order)
+            return self._owed_decision(cluster, order)
         subject = f"{_REQUEST}{order.request}"
         decision = self.warrants.live(subject, "request.approve")
         asked = self.warrants.oldest(subject, "request.ask")
@@ -224,14 +224,14 @@ class EvidenceRoom:
         ask = QuotaAsk.model_validate(asked.message)
         if ask.cluster != cluster:
             return None
-        granted = self._granted_by(decision.nonce, order.request)
+        granted = self._grants_by(decision.nonce, order.request)
         extended = self.warrants.live(subject, "request.extend")
         day = ask.until if extended is None else RequestOrder.model_validate(extended.message).until
         over = day is not None and day <= self.warrants.now()
         ends = over or self.warrants.live(subject, "request.withdraw") is not None
         return Decided(decision.nonce, ask.team, ask.gpus, granted, ends)
 
-    def _granted_by(self, nonce: str, order: str) -> dict[str, int] | None:
+    def _grants_by(self, nonce: str, order: str) -> dict[str, int] | None:
         """Return what this decision granted for the order, by team, recorded or not; None: nothing."""
         for proof in self.warrants.book.standing_on(nonce):
             receipts = self.warrants.book.receipts(proof.fence.rollout) if order_name(order) in proof.evidence else ()
@@ -240,13 +240,13 @@ class EvidenceRoom:
                 return raised
         return None
 
-    def _owing(self, cluster: str, order: GrantOrder) -> Decided | None:
+    def _owed_decision(self, cluster: str, order: GrantOrder) -> Decided | None:
         """Return the first quotas still owed, by a live entry; one order after the other, as the book records."""
         entry = self.warrants.live(f"bringup/{cluster}", "bringup.add")
         if entry is None or order.ends or order.request != self._next_order(cluster):
             return None
         owed = self._owed(cluster, self.warrants.now()).get(order.team, 0)
-        return Decided(entry.nonce, order.team, owed, self._granted_by(entry.nonce, order.request))
+        return Decided(entry.nonce, order.team, owed, self._grants_by(entry.nonce, order.request))
 
     # --- limits ---------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class EvidenceRoom:
         return MayMove(policy.max_moved_gpus, policy.max_moved_gpus_day)
 
 
-def _failed(proofs: tuple[EffectProof, ...], receipts: tuple[Receipt, ...]) -> bool:
+def _has_failed(proofs: tuple[EffectProof, ...], receipts: tuple[Receipt, ...]) -> bool:
     """Return whether the last forward effect failed for good, or was called and never answered."""
     landed = {receipt.fence.counter for receipt in receipts}
     forward = [

@@ -193,11 +193,11 @@ class ManyLooks:
     def explain(self, clusters: Sequence[str], question: WhyNot, now: datetime) -> WhyAnswers:
         """Explain why the team cannot have so many GPUs, in each of these clusters where it has a quota."""
         readings = self.readings(clusters)
-        here = [c for c, one in readings.items() if any(q.team == question.team for q in one.quotas)]
-        seen, unanswered = self._seen(here, readings, now)
+        here = [c for c, one in readings.items() if any(quota.team == question.team for quota in one.quotas)]
+        seen, unanswered = self._read_evidence(here, readings, now)
         unanswered |= readings.senseless
         facts = self._registry.facts_of(here)
-        histories = _Lazily(lambda: self._health.histories(here, now - _SINCE, now))
+        histories = _LazyHistories(lambda: self._health.histories(here, now - _SINCE, now))
         answers = []
         for cluster in here:
             try:
@@ -207,7 +207,7 @@ class ManyLooks:
                 unanswered[cluster] = error.message
         return WhyAnswers(teams=tuple(answers), unanswered=dict(sorted(unanswered.items())))
 
-    def _seen(
+    def _read_evidence(
         self, clusters: Sequence[str], readings: Mapping[str, QuotaReading], now: datetime
     ) -> tuple[dict[str, Evidence], dict[str, str]]:
         """Return the evidence on each cluster, and why there is none."""
@@ -226,7 +226,7 @@ class ManyLooks:
                 unknown[cluster] = error.message
         return seen, unknown
 
-    def _why_of(self, seen: Evidence, facts: ClusterFacts, question: WhyNot, histories: _Lazily) -> TeamWhy:
+    def _why_of(self, seen: Evidence, facts: ClusterFacts, question: WhyNot, histories: _LazyHistories) -> TeamWhy:
         """Explain one cluster. Errors: Refusal if nothing can be said."""
         cluster, sample, policy = seen.reading.cluster, seen.sample, facts.policy
         by = (seen.reading, _islands(sample), _amounts(seen.usage), seen.jobs, seen.windows, policy.classes)
@@ -245,7 +245,7 @@ class ManyLooks:
         return answer.but(at=seen.at, health_at=sample.at, health_stale=stale)
 
 
-class _Lazily:
+class _LazyHistories:
     """Reads the histories of health, which are large, once and only if needed."""
 
     def __init__(self, ask: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:

@@ -37,7 +37,7 @@ def islands_for(quotas: tuple[Quota, ...], sample: HealthSample | None) -> tuple
 
 def as_it_stands(reading: QuotaReading, gpus_per_node: int, sample: HealthSample | None) -> Snapshot:
     """Return the cluster's quotas on its healthy GPUs."""
-    quotas = tuple(q.as_quota() for q in reading.quotas)
+    quotas = tuple(quota.as_quota() for quota in reading.quotas)
     return Snapshot(
         cluster=reading.cluster,
         gpus_per_node=gpus_per_node,
@@ -55,7 +55,7 @@ def to_plan(
     Errors: Refusal if its health is unknown; ValueError for readings that make no sense.
     """
     by_team = {u.team: u for u in usage.teams}
-    parents = {q.parent for q in reading.quotas}
+    parents = {quota.parent for quota in reading.quotas}
     quotas = tuple(
         q.as_quota(
             None if q.team in parents or q.team not in by_team else by_team[q.team].scheduled_gpus,
@@ -97,7 +97,7 @@ def observe_from(
     if sample is not None:
         fault = sample.fault
         ahead_to = sample.at if timely is None else sample.ahead_to
-    windows = tuple(w for w in evidence.windows if w.ends > request.at)
+    windows = tuple(window for window in evidence.windows if window.ends > request.at)
     bare = Observation(
         cluster=request.cluster,
         at=request.at,
@@ -114,21 +114,21 @@ def observe_from(
     tested, present = (as_it_stands(each, request.gpus_per_node, timely) for each in (as_tested, reading))
     return bare.but(
         health=timely.but(fault=""),
-        **_tested(tested, windows, evidence),
+        **_backing_fields(tested, windows, evidence),
         flex=None if request.flex_after is None else _flex(tested if request.shadow else present, least or {}),
         long_run=_long_run(tested.islands, usual or {}),
-        present=None if present.quotas == tested.quotas else _standing(PlacementSolver(present), evidence.usage),
+        present=None if present.quotas == tested.quotas else _present_backing(PlacementSolver(present), evidence.usage),
     )
 
 
-def _tested(snapshot: Snapshot, windows: tuple[Window, ...], evidence: Evidence) -> dict[str, Any]:
+def _backing_fields(snapshot: Snapshot, windows: tuple[Window, ...], evidence: Evidence) -> dict[str, Any]:
     """Return the part of an observation about the values that it tests."""
     ground = PlacementSolver(snapshot)
     backing = back_on(ground)
     whole = without_absences(snapshot.islands, windows, evidence.at)
-    standing = _standing(ground, evidence.usage, backing)
+    standing = _present_backing(ground, evidence.usage, backing)
     return {
-        "tested": {q.team: q.gpus for q in snapshot.quotas},
+        "tested": {quota.team: quota.gpus for quota in snapshot.quotas},
         "backing": backing.of,
         "shortage": backing.shortage,
         "counted": (backing if whole == snapshot.islands else back(snapshot.with_islands(whole))).shortage,
@@ -150,7 +150,7 @@ def _long_run(islands: tuple[Island, ...], usual: Mapping[str, int]) -> tuple[Is
     """Return the islands at their usual health; none if one with GPUs has no history."""
     if not usual or any(i.total_gpus and i.name not in usual for i in islands):
         return ()
-    return tuple(i.at_health(min(usual.get(i.name, 0), i.total_gpus)) for i in islands)
+    return tuple(island.at_health(min(usual.get(island.name, 0), island.total_gpus)) for island in islands)
 
 
 def surplus_of(snapshot: Snapshot) -> int:
@@ -158,7 +158,7 @@ def surplus_of(snapshot: Snapshot) -> int:
     return backing.healthy_gpus - backing.backed_gpus
 
 
-def _standing(
+def _present_backing(
     ground: PlacementSolver, usage: Mapping[str, TeamUsage], backing: Backing | None = None
 ) -> PresentBacking:
     backing = back_on(ground) if backing is None else backing

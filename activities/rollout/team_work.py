@@ -52,7 +52,7 @@ class Works:
     def with_work(self, snapshot: Snapshot, policy: Policy, now: datetime) -> Snapshot:
         """Return the snapshot with the work that plans use: the jobs that run in quota."""
         work = self.work_of(snapshot.cluster, snapshot.quotas, now, policy)
-        return snapshot.but(work=tuple(w for w in work if w.on is RunsOn.QUOTA))
+        return snapshot.but(work=tuple(each for each in work if each.on is RunsOn.QUOTA))
 
     def of_short(self, seen: Observation) -> tuple[TeamWork, ...]:
         """Return the work of the quotas that are short."""

@@ -163,15 +163,15 @@ class Admission:
             return target
         match command.partition(".")[0]:
             case "request":
-                return self._of_request(target, subject.removeprefix(_REQUEST), signed)
+                return self._fill_request(target, subject.removeprefix(_REQUEST), signed)
             case "fleet":
-                return self._of_fleet(command, target, subject, signed)
+                return self._fill_fleet(command, target, subject, signed)
             case "rollout":
-                return self._of_rollout(command, target, signed)
+                return self._fill_rollout(command, target, signed)
             case _:
-                return target.but(first=self._entered(target.cluster, signed))
+                return target.but(first=self._enterer(target.cluster, signed))
 
-    def _of_request(self, target: Target, request: str, signed: SignedBook) -> Target:
+    def _fill_request(self, target: Target, request: str, signed: SignedBook) -> Target:
         """Fill from the signed message, if it was asked with a ticket: the stored state is only a worker's word."""
         asked = signed.oldest(f"{_REQUEST}{request}", "request.ask")
         if asked is not None:
@@ -182,48 +182,48 @@ class Admission:
             raise Refusal(f"there is no request {request!r}: see `backstop request list`")
         return target.but(cluster=state.ask.cluster, team=state.ask.team, first=state.ask.actor)
 
-    def _of_fleet(self, command: str, target: Target, fleet: str, signed: SignedBook) -> Target:
+    def _fill_fleet(self, command: str, target: Target, fleet: str, signed: SignedBook) -> Target:
         launches = command == "fleet.launch"
         # A new fleet rollout adopts the one before it, whichever it claims to adopt.
         about = self._attribution.newest_fleet(but=fleet) if launches or not fleet else fleet
         if Case.UNDO in target.cases:
             return target.but(breaker_open=bool(about) and self._attribution.breaker_open(about))
-        first = self._fleet_launched(about, signed) if about else ""
+        first = self._fleet_launcher(about, signed) if about else ""
         return self._with_changers(command, target.but(first=first), "", signed)
 
-    def _of_rollout(self, command: str, target: Target, signed: SignedBook) -> Target:
+    def _fill_rollout(self, command: str, target: Target, signed: SignedBook) -> Target:
         one = self._attribution.open_one(target.cluster)
         if command == "rollout.launch" and one is None:
             return target.but(cases=target.cases - {Case.ADOPT})  # nothing is there to adopt
-        if command == "rollout.close" and one is not None and self._at_risk(target.cluster, one):
+        if command == "rollout.close" and one is not None and self._is_at_risk(target.cluster, one):
             target = target.but(cases=target.cases | {Case.AT_RISK})
-        if one is None or not _asks(command, target, *_PERSONS):
+        if one is None or not _asks_for(command, target, *_PERSONS):
             return target
-        return self._with_changers(command, target.but(first=self._launched(one, signed)), target.cluster, signed)
+        return self._with_changers(command, target.but(first=self._launcher(one, signed)), target.cluster, signed)
 
     def _with_changers(self, command: str, target: Target, cluster: str, signed: SignedBook) -> Target:
-        if not _asks(command, target, Second.NOT_CHANGER):
+        if not _asks_for(command, target, Second.NOT_CHANGER):
             return target
         return target.but(changed=self._attribution.changed_by(cluster, proven=bool(signed.keys)))
 
-    def _at_risk(self, cluster: str, one: OpenOne) -> bool:
+    def _is_at_risk(self, cluster: str, one: OpenOne) -> bool:
         stage = one.stage
         return stage == Stage.STUCK or (stage in _STAGES and Stage(stage).is_guarded and self._short(cluster))
 
-    def _launched(self, one: OpenOne, signed: SignedBook) -> str:
+    def _launcher(self, one: OpenOne, signed: SignedBook) -> str:
         """Return who launched the rollout; for a fleet rollout's member, who launched that."""
         own = signed.live(one.rollout, "rollout.launch")
         if own is not None and not (own.inherits and one.fleet):
             return giver_of(own, signed.keys)
         if one.fleet:
-            return self._fleet_launched(one.fleet, signed) or self._attribution.begun_by(one.rollout)
+            return self._fleet_launcher(one.fleet, signed) or self._attribution.begun_by(one.rollout)
         return self._attribution.begun_by(one.rollout)
 
-    def _fleet_launched(self, fleet: str, signed: SignedBook) -> str:
+    def _fleet_launcher(self, fleet: str, signed: SignedBook) -> str:
         launch = signed.live(fleet, "fleet.launch")
         return self._attribution.begun_by(fleet) if launch is None else giver_of(launch, signed.keys)
 
-    def _entered(self, cluster: str, signed: SignedBook) -> str:
+    def _enterer(self, cluster: str, signed: SignedBook) -> str:
         added = signed.live(f"{_BRINGUP}{cluster}", "bringup.add")
         return self._attribution.entered_by(cluster) if added is None else giver_of(added, signed.keys)
 
@@ -264,7 +264,7 @@ def note_of(ticket: Ticket, allowed: Permitted | None) -> str:
     return "an emergency" if alone else "two persons are off" if off else ""
 
 
-def _asks(command: str, target: Target, *seconds: Second) -> bool:
+def _asks_for(command: str, target: Target, *seconds: Second) -> bool:
     return any(right.second in seconds for right in RIGHTS[command].rights_under(target.cases))
 
 

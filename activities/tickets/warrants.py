@@ -143,7 +143,7 @@ class Warrants:
             return None
         content = {"policy": policy.model_dump(mode="json")}
         if launch.ticket:
-            return self._answer(self._started(launch, "rollout.launch", launch.rollout, content))
+            return self._answer(self._admit_start(launch, "rollout.launch", launch.rollout, content))
         try:
             return self._launched_by_machine(launch, content)
         except Refusal:
@@ -168,15 +168,15 @@ class Warrants:
 
     def fleet(self, launch: FleetLaunch) -> None:
         if self.judges(launch):
-            self._started(launch, "fleet.launch", launch.fleet, {})
+            self._admit_start(launch, "fleet.launch", launch.fleet, {})
 
     def admit_request(self, ask: QuotaAsk) -> None:
         if self.judges(ask):
-            self._started(ask, "request.ask", f"request/{ask.request}", {})
+            self._admit_start(ask, "request.ask", f"request/{ask.request}", {})
 
     def bringup(self, start: BringupStart) -> None:
         if self.judges(start):
-            self._started(start, "bringup.add", f"bringup/{start.entry.cluster}", {})
+            self._admit_start(start, "bringup.add", f"bringup/{start.entry.cluster}", {})
 
     def admit_entry(self, entry: BringupEntry) -> None:
         """Raise Refusal for an entry other than the one with a valid ticket."""
@@ -197,11 +197,11 @@ class Warrants:
         run = str(activity.info().workflow_run_id)
         if request.kind in READS_DESK:
             return check_ticket(request, command, workflow, self.keys, self.now()).principal
-        ticket = self._in_time(request, command, workflow, run)
+        ticket = self._check_in_time(request, command, workflow, run)
         question = QUESTIONS[request.kind].model_validate(request.arguments)
-        allowed = self._may(ticket, command, question, "", run, request)
-        alone = self._alone(allowed, ticket, command, question, "")
-        self._stands(self._warrant(ticket, request.but(arguments={}, payload=""), workflow, run), alone)
+        allowed = self._permission(ticket, command, question, "", run, request)
+        alone = self._lone_deed(allowed, ticket, command, question, "")
+        self._store(self._warrant(ticket, request.but(arguments={}, payload=""), workflow, run), alone)
         return ticket.principal
 
     def first_of(self, request: DeskRequest) -> str:
@@ -212,15 +212,15 @@ class Warrants:
         ticket = signed_by(request.ticket, self.keys) if self.judges(request) else None
         return signed_by(ticket.second, self.keys).principal.name if ticket is not None and ticket.second else ""
 
-    def _started(self, message: Model, command: str, subject: str, content: dict[str, Any]) -> Warrant:
+    def _admit_start(self, message: Model, command: str, subject: str, content: dict[str, Any]) -> Warrant:
         run = str(activity.info().workflow_run_id)
-        ticket = self._in_time(message, command, here(), run)
-        allowed = self._may(ticket, command, message, subject, run)
-        content = _noted(content, note_of(ticket, allowed))
-        alone = self._alone(allowed, ticket, command, message, subject)
-        return self._stands(self._warrant(ticket, message, subject, run, content), alone)
+        ticket = self._check_in_time(message, command, here(), run)
+        allowed = self._permission(ticket, command, message, subject, run)
+        content = _with_note(content, note_of(ticket, allowed))
+        alone = self._lone_deed(allowed, ticket, command, message, subject)
+        return self._store(self._warrant(ticket, message, subject, run, content), alone)
 
-    def _in_time(self, message: Model, command: str, workflow: str, run: str) -> Ticket:
+    def _check_in_time(self, message: Model, command: str, workflow: str, run: str) -> Ticket:
         """Check the ticket. A repeated call after the ticket has expired is valid if the first was admitted in time."""
         stood = self.book.warrant(nonce_of(str(getattr(message, "ticket", ""))))
         again = stood is not None and stood.update_id == run
@@ -238,20 +238,20 @@ class Warrants:
             message = _MESSAGES[request.kind].model_validate(request.message)
             signed = str(getattr(message, "ticket", ""))
             if not signed and str(getattr(message, "warrant", "")):
-                return self._by_machine(request, command, workflow, message)
+                return self._admit_machine(request, command, workflow, message)
             if not self.judges(message):
                 return AdmitAnswer()
             ticket = check_ticket(message, command, workflow, self.keys)
-            self._young(ticket)
-            subject, since = self._about(request, workflow)
+            self._check_age(ticket)
+            subject, since = self._subject_of(request, workflow)
             if since is not None and ticket.iat < (since - SKEW).timestamp():
                 raise Refusal(f"the ticket is older than this {request.kind}: give the command again")
-            allowed = self._may(ticket, command, message, subject, request.update_id)
-            content = _noted(self._content_or_none(command, subject, message), note_of(ticket, allowed))
+            allowed = self._permission(ticket, command, message, subject, request.update_id)
+            content = _with_note(self._content_or_none(command, subject, message), note_of(ticket, allowed))
             warrant = self._warrant(ticket, message, subject, request.update_id, content, request.attempt)
             roles = () if allowed is None else allowed.roles
-            alone = self._alone(allowed, ticket, command, message, subject)
-            return self._answer(self._stands(warrant, alone)).but(roles=roles)
+            alone = self._lone_deed(allowed, ticket, command, message, subject)
+            return self._answer(self._store(warrant, alone)).but(roles=roles)
 
     def _answer(self, warrant: Warrant) -> AdmitAnswer:
         by, note = warrant.principal, str(warrant.content.get("note", ""))
@@ -268,7 +268,7 @@ class Warrants:
                 raise
             return {}
 
-    def _may(
+    def _permission(
         self, ticket: Ticket, command: str, message: Model, subject: str, update_id: str, given: Model | None = None
     ) -> Permitted | None:
         """Return the roles that permit it; None: no access file is in force. Errors: Refusal.
@@ -286,14 +286,14 @@ class Warrants:
                 raise
             return Permitted(roles=())
 
-    def _alone(
+    def _lone_deed(
         self, allowed: Permitted | None, ticket: Ticket, command: str, message: Model, subject: str
     ) -> LoneDeed | None:
         if self._admission is None or allowed is None or not allowed.emergency:
             return None
         return self._admission.lone_deed(ticket, command, message, subject, self)
 
-    def _stands(self, warrant: Warrant, alone: LoneDeed | None = None) -> Warrant:
+    def _store(self, warrant: Warrant, alone: LoneDeed | None = None) -> Warrant:
         """Admit it, and notify admins if somebody acts alone. Errors: Refusal if its key counts no more."""
         still_signed(warrant, self.keys)
         with spoken_by(warrant.principal):
@@ -312,15 +312,15 @@ class Warrants:
         """For each, whom the access file in force lets give it; nobody where there is none."""
         return [()] * len(asked) if self._admission is None else self._admission.who_could(asked, self)
 
-    def _young(self, ticket: Ticket) -> None:
+    def _check_age(self, ticket: Ticket) -> None:
         age = self.now().timestamp() - ticket.iat
         if age > ADMITTED_WITHIN.total_seconds() or age < -SKEW.total_seconds():
             raise Refusal("the ticket is more than a day old: give the command again")
 
-    def _about(self, request: AdmitRequest, workflow: str) -> tuple[str, datetime | None]:
+    def _subject_of(self, request: AdmitRequest, workflow: str) -> tuple[str, datetime | None]:
         """Return the command's subject, and since when that exists, by the ledger."""
         if request.kind == "rollout":
-            opened = self._opened(workflow)
+            opened = self._open_rollout(workflow)
             return opened.rollout, opened.opened_at
         subject = request.subject if request.kind == "fleet" else workflow
         begun = {"fleet": "fleet.launch", "request": "request.ask", "bringup": "bringup.add"}[request.kind]
@@ -329,7 +329,7 @@ class Warrants:
             return subject, None
         return subject, datetime.fromtimestamp(still_signed(first, self.keys).iat, tz=UTC)
 
-    def _opened(self, workflow: str) -> OpenRollout:
+    def _open_rollout(self, workflow: str) -> OpenRollout:
         opened = self._registry.open_rollout_of(workflow.removeprefix("rollout/"))
         if opened is None:
             raise Refusal(f"the ledger has no open rollout for {workflow}")
@@ -360,11 +360,11 @@ class Warrants:
 
     # --- machines -------------------------------------------------------------------------------
 
-    def _by_machine(self, request: AdmitRequest, command: str, workflow: str, message: Model) -> AdmitAnswer:
+    def _admit_machine(self, request: AdmitRequest, command: str, workflow: str, message: Model) -> AdmitAnswer:
         """Admit a fleet rollout's or a bring-up's command to a rollout, by a person's command to it."""
         if request.kind != "rollout":
             raise Refusal("only a rollout takes commands from a fleet rollout or a bring-up")
-        opened = self._opened(workflow)
+        opened = self._open_rollout(workflow)
         parent = self.book.warrant(str(getattr(message, "warrant", "")))
         allowed = _MACHINES.get(command, frozenset())
         theirs = (opened.fleet, f"bringup/{opened.cluster}")
@@ -511,7 +511,7 @@ class Warrants:
         )
 
 
-def _noted(content: dict[str, Any], note: str) -> dict[str, Any]:
+def _with_note(content: dict[str, Any], note: str) -> dict[str, Any]:
     """Add the audit's remark to the content that is frozen with a warrant."""
     return {**content, "note": note} if note else content
 

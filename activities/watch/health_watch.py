@@ -151,7 +151,7 @@ class WatchActivities:
                 await asyncio.wait_for(
                     activity.wait_for_worker_shutdown(), left if self._pushes is None else min(left, pause)
                 )
-                raise _handed_over()
+                raise _handover_error()
             began = loop.time()
             try:
                 cursor = await self._look_at_pushed(request, cursor)
@@ -164,7 +164,7 @@ class WatchActivities:
         """Look at pushed clusters. The push's own word on their health does not count: it is read, as in any round."""
         if self._pushes is None:
             return cursor
-        mine = partial(_of_shard, request.shard, request.shards)
+        mine = partial(_is_in_shard, request.shard, request.shards)
         pushed = await asyncio.to_thread(self._pushes.take, mine)
         now, again = asyncio.get_running_loop().time(), self._again.setdefault(request.watch_id, {})
         due = {cluster for cluster, at in again.items() if at <= now}
@@ -183,7 +183,7 @@ class WatchActivities:
     def _work_beside(self, request: WatchInput) -> None:
         """Begin some work beside the next look: a ledger that is busy must not hold up an edge."""
         if self._tallier is not None:
-            self._begin("tallies", partial(self._go_on, self._tallier, timedelta(seconds=request.tally_seconds)))
+            self._begin("tallies", partial(self._tally, self._tallier, timedelta(seconds=request.tally_seconds)))
         if self._sweeper is not None:
             self._begin("grants", partial(self._sweeper.go_on, self._now()))
         if self._rounds is not None:
@@ -194,7 +194,7 @@ class WatchActivities:
         if task is None or task.done():
             self._beside[name] = asyncio.create_task(work())
 
-    async def _go_on(self, tallier: Tallier, every: timedelta) -> None:
+    async def _tally(self, tallier: Tallier, every: timedelta) -> None:
         """Tally, and log every error: the watch goes on."""
         try:
             await asyncio.to_thread(tallier.go_on, self._now(), every)
@@ -215,12 +215,12 @@ class WatchActivities:
         marks = {cluster: digest(cluster, mark) for cluster, mark in seen.items()}
         told_marks = {mark for mark in marks.values() if mark in cursor}
         last = self._turns.get(request.watch_id, "")
-        again = self._to_tell_again(request.watch_id, seen, loop.time()) if only is None else set()
+        again = self._due_again(request.watch_id, seen, loop.time()) if only is None else set()
         edges = sorted(
             (c for c in seen if marks[c] not in told_marks or c in again),
-            key=lambda c: (not _short(seen[c]), c <= last, c),
+            key=lambda c: (not _is_short(seen[c]), c <= last, c),
         )
-        beats = asyncio.create_task(_beating(told_marks))
+        beats = asyncio.create_task(_beat(told_marks))
         try:
             ends = loop.time() + max(_TELLING_SECONDS, request.interval_seconds)
             waiting = iter(edges)
@@ -240,12 +240,14 @@ class WatchActivities:
             beats.cancel()
         return told_marks
 
-    def _to_tell_again(self, watch_id: str, seen: Mapping[str, str], now: float) -> set[str]:
+    def _due_again(self, watch_id: str, seen: Mapping[str, str], now: float) -> set[str]:
         """Return the clusters with a fault whose last signal is so long ago."""
         earlier, judged = self._insisted.get(watch_id, {}), self._marks.get(watch_id, {})
-        wrong = {c: earlier.get(c, now) for c in seen if judged[c].facts.guarded and _wrong(seen[c], judged[c].facts)}
+        wrong = {
+            c: earlier.get(c, now) for c in seen if judged[c].facts.guarded and _is_wrong(seen[c], judged[c].facts)
+        }
         self._insisted[watch_id] = wrong
-        return {c for c, since in wrong.items() if now - since >= _TELL_AGAIN_SECONDS}
+        return {cluster for cluster, since in wrong.items() if now - since >= _TELL_AGAIN_SECONDS}
 
     def _fingerprints(
         self, request: WatchInput, alive: Callable[[], object], only: Set[str] | None = None
@@ -256,7 +258,7 @@ class WatchActivities:
         Five calls for all clusters; one more and the arithmetic for each whose facts have moved.
         """
         rollouts = self._rollouts.open_clusters()
-        mine, now = [c for c in sorted(rollouts) if _of_shard(request.shard, request.shards, c)], self._now()
+        mine, now = [c for c in sorted(rollouts) if _is_in_shard(request.shard, request.shards, c)], self._now()
         earlier = self._marks.get(request.watch_id, {})
         only = only if earlier else None  # nothing is known of the others yet
         names = mine if only is None else [c for c in mine if c in only]
@@ -273,7 +275,7 @@ class WatchActivities:
             last = earlier.get(cluster)
             if last is not None and last.facts == facts:
                 marks[cluster] = last
-            elif (judged := self._judged(cluster, facts, "" if last is None else last.mark)) is not None:
+            elif (judged := self._judge(cluster, facts, "" if last is None else last.mark)) is not None:
                 marks[cluster] = judged
             elif last is not None:
                 marks[cluster] = last
@@ -286,11 +288,11 @@ class WatchActivities:
         meters.record_watch(
             request.shard,
             request.interval_seconds,
-            [_watched(c, rollouts[c][0], marks.get(c), samples.get(c), now) for c in names],
+            [_seen_rollout(c, rollouts[c][0], marks.get(c), samples.get(c), now) for c in names],
         )
         return {cluster: judged.mark for cluster, judged in marks.items()}
 
-    def _judged(self, cluster: str, facts: Facts, before: str) -> Judged | None:
+    def _judge(self, cluster: str, facts: Facts, before: str) -> Judged | None:
         """Return the cluster's fingerprint; None if its quotas cannot be read now, which affects no other cluster.
 
         A senseless cluster is news too: the rollout looks, and reports why it cannot.
@@ -322,7 +324,7 @@ class WatchActivities:
         return True
 
 
-async def _beating(told_marks: Set[bytes]) -> None:
+async def _beat(told_marks: Set[bytes]) -> None:
     while True:
         await asyncio.sleep(_BEAT_SECONDS)
         activity.heartbeat(cursor_of(told_marks))
@@ -333,7 +335,7 @@ def shard_of(cluster: str, shards: int) -> int:
     return zlib.crc32(cluster.encode()) % shards
 
 
-def _of_shard(shard: int, shards: int, cluster: str) -> bool:
+def _is_in_shard(shard: int, shards: int, cluster: str) -> bool:
     return shard_of(cluster, shards) == shard
 
 
@@ -358,7 +360,7 @@ def told_of(cursor: object) -> Set[bytes]:
     return set()
 
 
-def _handed_over() -> ApplicationError:
+def _handover_error() -> ApplicationError:
     """Make the error that ends the call so that its retry, on another worker, goes on from the cursor in the heartbeat.
 
     Without it a stopping worker waits in vain for the watch until its grace is over.
@@ -401,7 +403,7 @@ class Judged(NamedTuple):
     unbacked_gpus: int | None = None
 
 
-def _watched(
+def _seen_rollout(
     cluster: str, stage: str, judged: Judged | None, sample: HealthSample | None, now: datetime
 ) -> meters.SeenRollout:
     age = None if sample is None else (now - sample.at).total_seconds()
@@ -427,7 +429,7 @@ def facts_of(
         doubted=doubted,
         at_fault=sample is not None and bool(sample.fault),
         windows=active(windows, now),
-        to_come=tuple(w for w in windows if w.starts > now),
+        to_come=tuple(window for window in windows if window.starts > now),
     )
 
 
@@ -446,14 +448,14 @@ def fingerprint(reading: QuotaReading, facts: Facts, before: str = "", backing: 
     parts += ["dated ahead"] * facts.ahead + ["more than installed"] * facts.beyond
     parts += [f"source {facts.doubted} in doubt"] if facts.doubted else []
     parts += ["its source is at fault"] * facts.at_fault
-    parts += [f"{w.kind} {w.reason}" for w in facts.windows]
+    parts += [f"{window.kind} {window.reason}" for window in facts.windows]
     parts += [f"to come {span_text(w)}" for w in facts.to_come]
     if facts.guarded:
         backing = backing or _backing(reading, sample)
         parts.append(_shortage(backing))
         parts += _flex(reading, backing.healthy_gpus - backing.backed_gpus, before.rpartition("; ")[2])
     else:
-        parts += [f"{i.name} {i.healthy_gpus}/{i.total_gpus}" for i in sample.islands]
+        parts += [f"{island.name} {island.healthy_gpus}/{island.total_gpus}" for island in sample.islands]
     return "; ".join(parts)
 
 
@@ -476,17 +478,17 @@ def _flex(reading: QuotaReading, surplus: int, last: str) -> list[str]:
 _SHORT = "short "
 
 
-def _short(mark: str) -> bool:
+def _is_short(mark: str) -> bool:
     """Return whether hardware is lacking, which is signalled first."""
     return _SHORT in mark
 
 
-def _wrong(mark: str, facts: Facts) -> bool:
+def _is_wrong(mark: str, facts: Facts) -> bool:
     """Return whether something is wrong that no rollout rests with: too little hardware, too much published flex,
     doubtful health.
     """
     unknown = facts.sample is None or facts.stale or facts.ahead or facts.beyond or facts.doubted or facts.at_fault
-    return bool(facts.senseless or unknown) or _short(mark) or _LESS in mark
+    return bool(facts.senseless or unknown) or _is_short(mark) or _LESS in mark
 
 
 def _backing(reading: QuotaReading, sample: HealthSample) -> Backing:

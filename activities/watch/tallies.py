@@ -44,7 +44,7 @@ class Tallier:
             return 0
         slot = slot_of(now, every)
         due = self._tallies.due_clusters(slot, PORTION)
-        tallies = self._tallied(due, slot, now) if due else []
+        tallies = self._tally_all(due, slot, now) if due else []
         if tallies:
             self._keep(tallies)
         if len(due) < PORTION and len(tallies) == len(due):
@@ -65,9 +65,11 @@ class Tallier:
                     self._tallies.keep([tally])
                 except BadInput as error:
                     logger.warning("no tally of %s: %s", tally.cluster, error)
-                    self._tallies.keep([_unknown(tally.cluster, tally.at, tally.seen_at, (tally.stage, tally.shadow))])
+                    self._tallies.keep(
+                        [_unknown_tally(tally.cluster, tally.at, tally.seen_at, (tally.stage, tally.shadow))]
+                    )
 
-    def _tallied(self, clusters: tuple[str, ...], slot: datetime, now: datetime) -> list[Tally]:
+    def _tally_all(self, clusters: tuple[str, ...], slot: datetime, now: datetime) -> list[Tally]:
         ends = time.monotonic() + BUDGET_SECONDS
         samples, usage = self._health.read(clusters), self._usage.latest(clusters, now)
         rollouts = self._rollouts.open_clusters()
@@ -93,9 +95,9 @@ class Tallier:
         except (Refusal, ValueError) as error:
             # Another tool left it so. It must neither delay the others nor be asked for again and again.
             logger.warning("no tally of %s: %s", cluster, error)
-            return _unknown(cluster, slot, now, rollout or (None, False))
+            return _unknown_tally(cluster, slot, now, rollout or (None, False))
 
 
-def _unknown(cluster: str, slot: datetime, now: datetime, rollout: tuple[str | None, bool]) -> Tally:
+def _unknown_tally(cluster: str, slot: datetime, now: datetime, rollout: tuple[str | None, bool]) -> Tally:
     """Return a tally without figures, but with the stage of the cluster's rollout."""
     return Tally(cluster=cluster, at=slot, seen_at=now, stage=rollout[0], shadow=rollout[1])

@@ -210,7 +210,7 @@ def test_clusters_that_look_at_one_branch_at_once_share_a_fetch(
     site: GitSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     branch = Repository(str(site.forge.bare), "main", tmp_path / "shared", GitTerms())
-    run, calls, ask, asked = branch._git.run, list[str](), branch._alone, threading.Semaphore(0)
+    run, calls, ask, asked = branch._git.run, list[str](), branch._lock_folder, threading.Semaphore(0)
 
     def counted(*arguments: str, stdin: bytes = b"") -> str:
         calls.append(arguments[0])
@@ -221,7 +221,7 @@ def test_clusters_that_look_at_one_branch_at_once_share_a_fetch(
         return ask()
 
     monkeypatch.setattr(branch._git, "run", counted)
-    monkeypatch.setattr(branch, "_alone", entered)
+    monkeypatch.setattr(branch, "_lock_folder", entered)
     with ThreadPoolExecutor(3) as clusters:
         with branch._fetching:
             looks = [clusters.submit(branch.fetch) for _ in range(3)]

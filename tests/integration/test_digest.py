@@ -364,7 +364,7 @@ def step(real):
     return dies
 ledger = Ledger(url, lambda: now)
 notifier = Notifier(pathlib.Path(home) / "notices.jsonl", lambda: now, mail, reach=Reach(networks_of("127.0.0.0/8")))
-notifier._once = step(notifier._once)
+notifier._deliver_once = step(notifier._deliver_once)
 notifier.deliver = step(notifier.deliver)
 ledger.registry.archive = step(ledger.registry.archive)
 ledger.outbox.mark_sent = step(ledger.outbox.mark_sent)

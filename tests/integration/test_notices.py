@@ -556,8 +556,8 @@ def test_who_opened_the_file_of_a_turn_that_is_over_does_not_share_the_next(tmp_
     class Late(FileTurns):
         """Between its opening of the file and its look whether it is locked, that turn ends and the next begins."""
 
-        def _opened(self, path: Path) -> int:
-            file = super()._opened(path)
+        def _open_file(self, path: Path) -> int:
+            file = super()._open_file(path)
             if not turns_passed:
                 turns_passed.append(path)
                 first.__exit__(None, None, None)

@@ -20,7 +20,7 @@ from models.rollout.stages import Stage
 
 def exported(gauge: metrics._Seen) -> dict[tuple[str, ...], float]:
     """What a reader is told, by the labels' values."""
-    return {tuple(map(str, (m.attributes or {}).values())): m.value for m in gauge._measured(CallbackOptions())}
+    return {tuple(map(str, (m.attributes or {}).values())): m.value for m in gauge._measure(CallbackOptions())}
 
 
 @pytest.fixture(autouse=True)

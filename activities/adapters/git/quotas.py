@@ -146,13 +146,13 @@ class GitQuotas:
                 after = self._book.rehearse(change)
                 if self._has_landed(sight, after, change):
                     # The branch took it while the generation was as expected: it is late in the ledger, but valid.
-                    return self._kept(sight, after, change.but(expected_generation=None))
+                    return self._keep_effect(sight, after, change.but(expected_generation=None))
                 gpus = _moves(sight, after)
                 if not gpus and not self._needs_fence(sight, change):
-                    return self._kept(sight, after, change)
+                    return self._keep_effect(sight, after, change)
                 message = self._message(change, sight, gpus)
-                if self._pushed(change.cluster, sight, gpus, message):
-                    return self._kept(sight, after, change.but(expected_generation=None))
+                if self._push(change.cluster, sight, gpus, message):
+                    return self._keep_effect(sight, after, change.but(expected_generation=None))
         raise Unavailable(f"the branch of {change.cluster} moves faster than Backstop can push to it")
 
     def _has_landed(self, sight: _Sight, after: MirroredCluster, change: Change) -> bool:
@@ -176,7 +176,7 @@ class GitQuotas:
         undoes = ours is not None and ours.rollout == fence.rollout and ours.kind in _INVERSES
         return change.kind in _INVERSES and not undoes
 
-    def _pushed(self, cluster: str, sight: _Sight, gpus: Mapping[str, int], message: str) -> bool:
+    def _push(self, cluster: str, sight: _Sight, gpus: Mapping[str, int], message: str) -> bool:
         """Return False if the branch has moved on."""
         try:
             texts = changed_files(sight.texts, sight.places, gpus)
@@ -186,10 +186,10 @@ class GitQuotas:
         self._book.renew(cluster)
         return sight.repository.push(commit)
 
-    def _kept(self, sight: _Sight, after: MirroredCluster, change: Change) -> Receipt:
+    def _keep_effect(self, sight: _Sight, after: MirroredCluster, change: Change) -> Receipt:
         """Keep the effect in the ledger, with the branch's present values as last seen."""
         receipt = self._others.apply(change)
-        written = {team: gpus for team, gpus in _wanted(after).items() if team in sight.places}
+        written = {team: gpus for team, gpus in _wanted_gpus(after).items() if team in sight.places}
         before = {team: limit.gpus for team, limit in after.limits.items()}
         moved = {team: gpus for team, gpus in written.items() if gpus != before.get(team)}
         self._book.note(change.cluster, moved, ours=True)
@@ -203,16 +203,16 @@ class GitQuotas:
     def check(self) -> dict[str, SchedulerCheck]:
         sources = self._book.git_sources()
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            checks = dict(zip(sources, pool.map(self._checked, sources, sources.values()), strict=True))
+            checks = dict(zip(sources, pool.map(self._check_one, sources, sources.values()), strict=True))
         return {**self._schedulers.check(), **checks}
 
-    def _checked(self, cluster: str, source: GitSource) -> SchedulerCheck:
+    def _check_one(self, cluster: str, source: GitSource) -> SchedulerCheck:
         try:
             sight = self._sync(cluster, source)
             barred, standing = sight.repository.barred_reason(sight.tip), self._book.mirrored_cluster(cluster)
         except Exception as error:  # one that cannot be checked must not stop the checks of others
             return SchedulerCheck(system="git", wrong=sentence(error))
-        wanted = _wanted(standing)
+        wanted = _wanted_gpus(standing)
         astray = sorted(team for team, gpus in sight.gpus.items() if wanted.get(team) != gpus)
         text = f"quotas that are not what they should be: {some_of(astray)}" if astray else ""
         return SchedulerCheck(system="git", wrong=text, barred=barred)
@@ -231,7 +231,7 @@ class GitQuotas:
                 back = {n: (limit.gpus, limit.first) for n, limit in limits if limit.ours and limit.gpus != limit.first}
                 gpus = {team: first for team, (_, first) in back.items() if first is not None and team in sight.places}
                 message = f"Restore {count_text(len(gpus), 'quota')} of {cluster} from before Backstop\n"
-                if look or not gpus or self._pushed(cluster, sight, gpus, message):
+                if look or not gpus or self._push(cluster, sight, gpus, message):
                     if not look:
                         self._book.detach(cluster)
                     return back
@@ -246,8 +246,8 @@ class GitQuotas:
         """Bring the ledger to the branch's values; what others changed there is a change by others."""
         for _ in range(_TRIES):
             seen = self._book.mirrored_cluster(cluster)
-            sight = self._sight(cluster, source)
-            held = _held(sight, seen)
+            sight = self._look_at_branch(cluster, source)
+            held = _quotas_as_seen(sight, seen)
             foreign, landed = differences(seen, held)
             if not foreign and not landed and all(team in seen.limits for team in held):
                 return sight
@@ -259,7 +259,7 @@ class GitQuotas:
     def _folder(self) -> Path:
         return self._kept_in if isinstance(self._kept_in, Path) else Path(self._kept_in.name)
 
-    def _sight(self, cluster: str, source: GitSource) -> _Sight:
+    def _look_at_branch(self, cluster: str, source: GitSource) -> _Sight:
         key = (source.repository, source.branch)
         repository = self._repositories.setdefault(key, Repository(*key, self._folder, self._terms))
         tip = repository.fetch()
@@ -267,15 +267,15 @@ class GitQuotas:
         if before is not None and before[0] == source and before[1].tip == tip:
             sight = before[1]
         else:
-            sight = self._parsed(cluster, source, repository, tip)
+            sight = self._parse_commit(cluster, source, repository, tip)
             self._sights[cluster] = source, sight
         ours = sight.newest
         if ours is None or not self._book.awaits(cluster, Fence(rollout=ours.rollout, counter=ours.counter)):
             return sight
-        wrote = self._parsed(cluster, source, repository, ours.oid).gpus
+        wrote = self._parse_commit(cluster, source, repository, ours.oid).gpus
         return sight._replace(pending={team: gpus for team, gpus in sight.gpus.items() if wrote.get(team) == gpus})
 
-    def _parsed(self, cluster: str, source: GitSource, repository: Repository, commit: str) -> _Sight:
+    def _parse_commit(self, cluster: str, source: GitSource, repository: Repository, commit: str) -> _Sight:
         listed = repository.files(commit, source.path)
         files = {path: file for path, file in listed.items() if path == source.path or path.endswith(_SUFFIXES)}
         if not files:
@@ -319,7 +319,7 @@ class GitQuotas:
         return "\n".join((f"{what} of {change.cluster} ({words})", "", *body, "", *ends, ""))
 
 
-def _held(sight: _Sight, seen: MirroredCluster) -> dict[str, Present]:
+def _quotas_as_seen(sight: _Sight, seen: MirroredCluster) -> dict[str, Present]:
     """Return the branch's quotas as the ledger is to see them: our writes that it has not kept yet keep their old
     value.
     """
@@ -332,7 +332,7 @@ def _held(sight: _Sight, seen: MirroredCluster) -> dict[str, Present]:
     return held
 
 
-def _wanted(standing: MirroredCluster) -> dict[str, int]:
+def _wanted_gpus(standing: MirroredCluster) -> dict[str, int]:
     """Return the values that the branch should have, by team."""
     admitted = {team: standing.admitted_limit(team) for team in standing.quotas}
     return {team: gpus for team, gpus in admitted.items() if gpus is not None}
@@ -340,4 +340,4 @@ def _wanted(standing: MirroredCluster) -> dict[str, int]:
 
 def _moves(sight: _Sight, after: MirroredCluster) -> dict[str, int]:
     """Return the quotas to write so that the branch is as it should be after the effect."""
-    return {team: n for team, n in _wanted(after).items() if team in sight.places and sight.places[team].gpus != n}
+    return {team: n for team, n in _wanted_gpus(after).items() if team in sight.places and sight.places[team].gpus != n}

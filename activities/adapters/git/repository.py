@@ -60,7 +60,7 @@ class Repository:
         Clusters share a repository. A fetch that began after this call, for another cluster, answers it too.
         """
         wanted = self._fetches + 1
-        with self._alone():
+        with self._lock_folder():
             if self._fetches < wanted:
                 self._fetches = wanted
                 try:
@@ -85,7 +85,7 @@ class Repository:
         return git.run("rev-parse", ref).strip()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _lock_folder(self) -> Iterator[None]:
         """Keep others from fetching into the folder meanwhile, in this process or another one."""
         with self._fetching:
             self._git.folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -82,7 +82,7 @@ class LedgerAccess(LedgerPart):
             row = last if waits and last is not None else _row(_number(last), file, after, by)
             row.version, row.how, row.in_force_at, row.second = after + 1, how.value, by.at, by.actor if waits else ""
             session.add(row)
-            append_all(session, [_entered(file, after + 1, by, how, proposal, changes_between(standing, file))])
+            append_all(session, [_import_entry(file, after + 1, by, how, proposal, changes_between(standing, file))])
             session.flush()
             return _version(row)
 
@@ -167,11 +167,11 @@ def _refuse_twin(session: Session, file: AccessFile) -> None:
     """
     for row in session.exec(select(AccessFileRow).where(AccessFileRow.hash == file.hash)):
         with contextlib.suppress(Stuck):
-            if _said(_file(row)) != _said(file):
+            if _hashed_text(_file(row)) != _hashed_text(file):
                 raise Refusal(f"another access file already has the hash {file.hash}: change something in this one")
 
 
-def _said(file: AccessFile) -> str:
+def _hashed_text(file: AccessFile) -> str:
     """Return all that the file's hash is computed from."""
     return file.model_dump_json(exclude={"schema_"}, exclude_defaults=True)
 
@@ -188,7 +188,7 @@ def _row(number: int, file: AccessFile, after: int, by: Signature) -> AccessFile
     )
 
 
-def _entered(
+def _import_entry(
     file: AccessFile,
     version: int,
     by: Signature,

@@ -45,7 +45,7 @@ class LedgerArchive(LedgerPart):
                 .order_by(col(AuditRow.seq))
                 .limit(limit)
             ).all()
-            return tuple(_chained(row) for row in rows)
+            return tuple(_chained_entry(row) for row in rows)
 
     def archived_of(self, keys: Sequence[str]) -> frozenset[str]:
         with self._database.reading() as session:
@@ -74,14 +74,14 @@ def append_all(session: Session, entries: Sequence[AuditEntry]) -> dict[str, Cha
     The ledger itself adds to people's commands how the person was proven: the caller's word for it does not count.
     """
     # Sorted: two archivists with the same clusters take the heads in the same order.
-    by_cluster = groupby(sorted(entries, key=lambda e: e.cluster), lambda e: e.cluster)
+    by_cluster = groupby(sorted(entries, key=lambda e: e.cluster), lambda entry: entry.cluster)
     return {cluster: _append(session, cluster, list(theirs)) for cluster, theirs in by_cluster}
 
 
 def _append(session: Session, cluster: str, entries: Sequence[AuditEntry]) -> ChainHead:
     head = _locked_head(session, cluster)
     entries = proven_entries(session, cluster, entries)
-    stored = _stored(session, entries)
+    stored = _stored_texts(session, entries)
     length, digest, rows = head.length, head.hash, []
     for new_entry in entries:
         entry, text = _beside_another(new_entry, stored)
@@ -137,7 +137,7 @@ def _text(entry: AuditEntry) -> str:
     return canonical_json(entry.model_dump(mode="json"))
 
 
-def _stored(session: Session, entries: Sequence[AuditEntry]) -> dict[str, str]:
+def _stored_texts(session: Session, entries: Sequence[AuditEntry]) -> dict[str, str]:
     """Return the texts of these entries and of those that were put beside them, by key."""
     stored = _texts(session, [entry.key for entry in entries])
     others = [e for e in entries if e.key in stored and not _same_but_for_proof(stored[e.key], e)]
@@ -170,7 +170,7 @@ def _stored_entries() -> sa.Select[str, str]:
     )
 
 
-def _chained(row: AuditRow) -> ChainedEntry:
+def _chained_entry(row: AuditRow) -> ChainedEntry:
     return ChainedEntry(seq=row.seq, previous_hash=row.previous_hash, hash=row.hash, entry=_entry(row))
 
 

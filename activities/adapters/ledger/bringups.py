@@ -78,7 +78,7 @@ class LedgerBringups(LedgerPart):
                 opened_at=at,
                 stage=BringupStage.PLANNED.value,
                 stage_at=at,
-                board=_entered(start, number, at).model_dump_json(),
+                board=_first_row(start, number, at).model_dump_json(),
             )
             session.add(row)
             return OpenedBringup(number=number)
@@ -143,14 +143,14 @@ class LedgerBringups(LedgerPart):
 
     def handed_over(self, cluster: str, number: int) -> HandedOver | None:
         with self._database.reading() as session:
-            stored = _stored(session, cluster, number)
-        return None if stored is None else self._archived(stored)
+            stored = _stored_answer(session, cluster, number)
+        return None if stored is None else self._archive_stored(stored)
 
     def take_in(self, incoming: Incoming) -> HandedOver:
         cluster, number = incoming.spec.name, incoming.number
         with self._database.begin() as session:
             one_at_a_time(session, "imports")
-            stored = _stored(session, cluster, number)
+            stored = _stored_answer(session, cluster, number)
             if stored is None:
                 last = _last(session, cluster, lock=True)
                 if last is not None and (last.number > number or last.ended_at is not None):
@@ -179,9 +179,9 @@ class LedgerBringups(LedgerPart):
                         result=canonical_json(stored),
                     )
                 )
-        return self._archived(stored)
+        return self._archive_stored(stored)
 
-    def _archived(self, stored: Mapping[str, Any]) -> HandedOver:
+    def _archive_stored(self, stored: Mapping[str, Any]) -> HandedOver:
         entries = [AuditEntry.model_validate(entry) for entry in stored["entries"]]
         with never_dropped(), self._database.begin() as session:
             append_all(session, entries)
@@ -247,7 +247,7 @@ class LedgerBringups(LedgerPart):
                 return Receipt.model_validate_json(own.receipt).raised
             rows = session.exec(select(AuditRow.entry).where(AuditRow.cluster == cluster, mention)).all()
         entries = (AuditEntry.model_validate_json(text) for text in rows)
-        return next((dict(e.data["raised"]) for e in entries if e.data.get("raised")), None)
+        return next((dict(entry.data["raised"]) for entry in entries if entry.data.get("raised")), None)
 
     # --- out of the fleet -----------------------------------------------------------------------
 
@@ -296,7 +296,7 @@ def _why_not(session: Session, start: BringupStart, at: datetime, last: BringupB
     return policy_fault(entry, default) or too_much(entry, opening_policy(entry.policy_over(default)))
 
 
-def _entered(start: BringupStart, number: int, at: datetime) -> BringupRow:
+def _first_row(start: BringupStart, number: int, at: datetime) -> BringupRow:
     entry, recipe = start.entry, start.recipe
     return BringupRow(
         cluster=entry.cluster,
@@ -315,7 +315,7 @@ def _entered(start: BringupStart, number: int, at: datetime) -> BringupRow:
     )
 
 
-def _stored(session: Session, cluster: str, number: int) -> dict[str, Any] | None:
+def _stored_answer(session: Session, cluster: str, number: int) -> dict[str, Any] | None:
     row = session.get(ImportRow, bringup_key(cluster, number))
     if row is None:
         return None

@@ -59,7 +59,7 @@ def update(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None
         same = [getattr(table, name) == row_table.c[name] for name in key]
         session.connection().execute(sa.update(table).where(*same).values({n: row_table.c[n] for n in others}))
         return
-    session.connection().execute(_update(table, tuple(others)), _renamed(rows, [*key, *others]))
+    session.connection().execute(_update(table, tuple(others)), _rename_columns(rows, [*key, *others]))
 
 
 def delete(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None:
@@ -73,7 +73,7 @@ def delete(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None
         session.connection().execute(statement.where(*(getattr(table, n) == row_table.c[n] for n in key)))
         return
     same = [getattr(table, name) == sa.bindparam(f"to_{name}") for name in key]
-    session.connection().execute(statement.where(*same), _renamed(rows, key))
+    session.connection().execute(statement.where(*same), _rename_columns(rows, key))
 
 
 class _Names(TypeDecorator[Sequence[str]]):
@@ -150,7 +150,7 @@ def _insert(session: Session, table: type[SQLModel], statement: Any, rows: Seque
         return
     row_table = _as_table(table, rows)
     names = list(rows[0])
-    session.connection().execute(statement.from_select(names, sa.select(*(row_table.c[n] for n in names))))
+    session.connection().execute(statement.from_select(names, sa.select(*(row_table.c[name] for name in names))))
 
 
 # Built once for each table: to build a statement takes about as long as to run it.
@@ -199,6 +199,6 @@ def _key_and_others(table: type[SQLModel], row: Mapping[str, Any]) -> tuple[list
     return key, [name for name in row if name not in key]
 
 
-def _renamed(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+def _rename_columns(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     """Rename the columns, whose own names SQLAlchemy reserves in an UPDATE."""
     return [{f"to_{name}": row[name] for name in names} for row in rows]

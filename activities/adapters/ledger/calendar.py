@@ -70,7 +70,7 @@ class LedgerCalendar(LedgerPart):
                 .where(theirs, col(WindowRow.ends) > now)
                 .order_by(col(WindowRow.id))
             )
-            wanted = {(name, d.source, _tidy(window)) for d in declared for name, window in d.windows}
+            wanted = {(name, each.source, _tidy(window)) for each in declared for name, window in each.windows}
             present = _entries(session.connection().execute(live))
             stale = [e for e in present if (e.cluster, e.source, e.window) not in wanted]
             for entry in stale:
@@ -140,7 +140,7 @@ def _end(session: Session, entry: Entry, now: datetime) -> Entry:
 
 def hold_new_clusters(session: Session, clusters: Sequence[str], now: datetime) -> None:
     """Declare for new clusters the holds of every cluster that are not over."""
-    columns = [c for c in sa.inspect(WindowRow).columns if c.name not in ("id", "cluster")]
+    columns = [column for column in sa.inspect(WindowRow).columns if column.name not in ("id", "cluster")]
     live = sa.select(*columns).where(col(WindowRow.source).startswith(FLEET_HOLD), col(WindowRow.ends) > now).distinct()
     rows = [dict(row) for row in session.connection().execute(live).mappings()]
     add(session, WindowRow, [{**row, "cluster": name} for name in clusters for row in rows])

@@ -57,7 +57,7 @@ class LedgerAttribution(LedgerPart):
             first = select(AuditRow.entry).where(AuditRow.key == f"{rollout}/{FIRST_ENTRY}")
             entries = list(_readable(session.exec(first)))
         launches = (one for one in entries if one.data.get("command") == LAUNCH and not one.refused)
-        return next((one.actor for one in launches if not _asserted(one)), "")
+        return next((one.actor for one in launches if not _is_asserted(one)), "")
 
     def newest_fleet(self, but: str = "") -> str:
         keys = select(AuditRow.key).where(AuditRow.cluster == FLEET, col(AuditRow.key).like(f"%/{FIRST_ENTRY}"))
@@ -78,8 +78,8 @@ class LedgerAttribution(LedgerPart):
 
     def changed_by(self, cluster: str, *, proven: bool) -> tuple[str, ...]:
         with self._database.reading() as session:
-            since = _approved(session, cluster) if proven else _said_approved(session, cluster)
-            actors = _changed(session, since, cluster) if cluster else _changed_any(session, since)
+            since = _last_approval(session, cluster) if proven else _archived_approval(session, cluster)
+            actors = _authors_of_changes(session, since, cluster) if cluster else _authors_of_any_change(session, since)
         return tuple(sorted({actor for actor in actors if ":" in actor}))
 
     def breaker_open(self, fleet: str) -> bool:
@@ -94,7 +94,7 @@ class LedgerAttribution(LedgerPart):
         return any(one.data.get("hold") == BREAKER for one in last)
 
 
-def _approved(session: Session, cluster: str) -> datetime | None:
+def _last_approval(session: Session, cluster: str) -> datetime | None:
     """Return when a plan was last approved with a ticket, there or by a fleet rollout; None: never."""
     command, subject = col(WarrantRow.command), col(WarrantRow.subject)
     if cluster:
@@ -107,7 +107,7 @@ def _approved(session: Session, cluster: str) -> datetime | None:
     return session.execute(newest.limit(1)).scalar()
 
 
-def _said_approved(session: Session, cluster: str) -> datetime | None:
+def _archived_approval(session: Session, cluster: str) -> datetime | None:
     """Return the time of the last approval in the archive, which counts if no keys are configured."""
     entry = col(AuditRow.entry)
     rows = select(AuditRow.entry).where(AuditRow.cluster == (cluster or FLEET), entry.like(_APPROVED))
@@ -115,7 +115,7 @@ def _said_approved(session: Session, cluster: str) -> datetime | None:
     return next((one.at for one in _readable(session.exec(last))), None)
 
 
-def _changed(session: Session, since: datetime | None, cluster: str) -> Iterable[str]:
+def _authors_of_changes(session: Session, since: datetime | None, cluster: str) -> Iterable[str]:
     """Name the authors of changes, by imports' entries in the cluster's chain and in that of the fleet's own policy."""
     imports = session.execute(_since(sa.select(col(ImportRow.import_id), col(ImportRow.actor)), since)).all()
     if not imports:
@@ -124,7 +124,7 @@ def _changed(session: Session, since: datetime | None, cluster: str) -> Iterable
     actors = {import_key(one, chain): actor for one, actor in imports for chain in chains}
     rows = sa.select(col(AuditRow.entry)).where(is_among(AuditRow.key, "keys"))
     texts = session.connection().execute(rows, {"keys": list(actors)}).scalars()
-    changes = [one for one in _readable(texts) if _changes(one) and not _asserted(one)]
+    changes = [one for one in _readable(texts) if _has_changes(one) and not _is_asserted(one)]
     return [_author(one, actors[one.key]) for one in changes]
 
 
@@ -140,12 +140,12 @@ def _names(session: Session, cluster: str) -> list[str]:
         names.append(before[-1])
 
 
-def _changed_any(session: Session, since: datetime | None) -> Iterable[str]:
+def _authors_of_any_change(session: Session, since: datetime | None) -> Iterable[str]:
     """Name the authors of changes by the book of imports, which keeps each import's entries of all chains."""
     result = col(ImportRow.result)
     perhaps = sa.or_(*(result.like(f'%"kind":"{kind}"%') for kind in sorted(_POLICY_OR_QUOTAS)))
     rows = session.execute(_since(sa.select(col(ImportRow.actor), result).where(perhaps), since))
-    changes_by_actor = [(actor, [one for one in _stored(text) if _changes(one)]) for actor, text in rows]
+    changes_by_actor = [(actor, [one for one in _stored_entries(text) if _has_changes(one)]) for actor, text in rows]
     return [_author(one, actor) for actor, changes in changes_by_actor for one in changes]
 
 
@@ -153,7 +153,7 @@ def _since(rows: sa.Select[*_Columns], since: datetime | None) -> sa.Select[*_Co
     return rows if since is None else rows.where(col(ImportRow.at) > since)
 
 
-def _stored(text: str) -> Iterable[AuditEntry]:
+def _stored_entries(text: str) -> Iterable[AuditEntry]:
     try:
         documents = json.loads(text).get("entries", ())
     except (ValueError, AttributeError):
@@ -172,13 +172,13 @@ def _author(entry: AuditEntry, actor: str) -> str:
     return _given_by(entry) or actor
 
 
-def _asserted(entry: AuditEntry) -> bool:
+def _is_asserted(entry: AuditEntry) -> bool:
     """Return whether nobody checked the actor's name: then the entry proves nothing about anybody."""
     proof = entry.data.get("proof")
     return isinstance(proof, dict) and proof.get("proof") == Proof.ASSERTED
 
 
-def _changes(entry: AuditEntry) -> bool:
+def _has_changes(entry: AuditEntry) -> bool:
     """Return whether the entry is one person's change of policy or quotas.
 
     A policy change that a second admin countersigned does not count. An entry that names only its first lines may have

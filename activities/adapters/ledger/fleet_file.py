@@ -69,32 +69,32 @@ class LedgerFleetFile(LedgerPart):
         self, import_id: str, parts: int, terms: ImportTerms, actor: str, now: datetime, given_by: str = ""
     ) -> FleetOutcome:
         with self._database.reading() as session:
-            stored, answer = _stored(session, import_id), session.get(ImportAnswerRow, import_id)
-            staged = [] if stored else _staged(session, import_id)
+            stored, answer = _stored_answer(session, import_id), session.get(ImportAnswerRow, import_id)
+            staged = [] if stored else _staged_parts(session, import_id)
         if stored is not None:
-            return self._archived(stored)
+            return self._archive_stored(stored)
         if answer is not None:
-            return _answered(json.loads(answer.answer))
+            return _repeat_answer(json.loads(answer.answer))
         try:
             fleet = _fleet_of(staged, parts)
             sentence = "" if self.tokens_in_clear() else in_clear({team.name: team.contacts for team in fleet.teams})
             if sentence:
                 raise Refusal(sentence)
             if terms.dry_run:
-                return self._tried(import_id, fleet, terms, actor, now)
-            return self._taken(import_id, fleet, terms, Signature(actor, now, import_id), given_by)
+                return self._try_out(import_id, fleet, terms, actor, now)
+            return self._take(import_id, fleet, terms, Signature(actor, now, import_id), given_by)
         except _AwaitsSecond as waits:
             return waits.outcome
         except Barred:
             raise  # it may be taken once a person has granted the right
         except (BadInput, Refusal) as error:
-            self._forgotten(import_id, {"refused": error.message, "bad_input": isinstance(error, BadInput)})
+            self._forget_parts(import_id, {"refused": error.message, "bad_input": isinstance(error, BadInput)})
             raise
 
-    def _taken(self, import_id: str, fleet: Fleet, terms: ImportTerms, by: Signature, given_by: str) -> FleetOutcome:
+    def _take(self, import_id: str, fleet: Fleet, terms: ImportTerms, by: Signature, given_by: str) -> FleetOutcome:
         with self._database.begin() as session:
             one_at_a_time(session, "imports")
-            stored = _stored(session, import_id)
+            stored = _stored_answer(session, import_id)
             if stored is None:
                 outcome, gone = write_fleet(session, fleet, terms, by.actor, by.at)
                 if outcome.policy and not terms.policy and self.policy_takes_two():
@@ -106,12 +106,12 @@ class LedgerFleetFile(LedgerPart):
                     "entries": [entry.model_dump(mode="json") for entry in entries],
                 }
                 session.add(ImportRow(import_id=import_id, actor=by.actor, at=by.at, result=canonical_json(stored)))
-        return self._archived(stored)
+        return self._archive_stored(stored)
 
     def would_change(self, import_id: str, parts: int, terms: ImportTerms) -> tuple[str, ...]:
         tried = terms.but(dry_run=True)
         with self._database.reading() as session:
-            fleet = _fleet_of(_staged(session, import_id), parts)
+            fleet = _fleet_of(_staged_parts(session, import_id), parts)
             outcome, _ = write_fleet(session, fleet, tried, "", self._database.now())
         changes = [line for line in outcome.lines if line.verb in _TOLD and line.kind != "health"]
         ranked = sorted(changes, key=lambda line: line.kind != "policy")
@@ -126,20 +126,20 @@ class LedgerFleetFile(LedgerPart):
         other = "" if outcome.policy == terms.policy else "its changes of policy are no longer the ones that were given"
         return (*([other] if other else []), *sentences[:_LINES_SHOWN], *rest)
 
-    def _tried(self, import_id: str, fleet: Fleet, terms: ImportTerms, actor: str, now: datetime) -> FleetOutcome:
+    def _try_out(self, import_id: str, fleet: Fleet, terms: ImportTerms, actor: str, now: datetime) -> FleetOutcome:
         with self._database.reading() as session:
             outcome, _ = write_fleet(session, fleet, terms, actor, now)
-        self._forgotten(import_id, {"outcome": outcome.model_dump(mode="json")})
+        self._forget_parts(import_id, {"outcome": outcome.model_dump(mode="json")})
         return outcome
 
-    def _forgotten(self, import_id: str, answer: Mapping[str, Any]) -> None:
+    def _forget_parts(self, import_id: str, answer: Mapping[str, Any]) -> None:
         """Remove the parts of an import that wrote nothing, and keep its answer for a repeated call."""
         row = {"import_id": import_id, "at": self._database.now(), "answer": canonical_json(answer)}
         with self._database.begin() as session:
             _forget(session, import_id)
             store(session, ImportAnswerRow, [row])
 
-    def _archived(self, stored: Mapping[str, Any]) -> FleetOutcome:
+    def _archive_stored(self, stored: Mapping[str, Any]) -> FleetOutcome:
         entries = [AuditEntry.model_validate(entry) for entry in stored["entries"]]
         if entries:
             with never_dropped(), self._database.begin() as session:
@@ -178,9 +178,9 @@ class LedgerFleetFile(LedgerPart):
 
     def remove_cluster(self, cluster: str, by: Signature, *, dry_run: bool) -> Departure:
         with self._database.reading() if dry_run else self._database.begin() as session:
-            if not dry_run and (before := _before(session, by.key)) is not None:
+            if not dry_run and (before := _earlier_answer(session, by.key)) is not None:
                 return before
-            answer, was = _about(session, cluster, self._database.now())
+            answer, was = _describe_departure(session, cluster, self._database.now())
             if dry_run:
                 return answer
             data = {"command": "remove_cluster", "cluster": was}
@@ -190,9 +190,9 @@ class LedgerFleetFile(LedgerPart):
 
     def rename_cluster(self, cluster: str, name: str, by: Signature, *, dry_run: bool) -> Departure:
         with self._database.reading() if dry_run else self._database.begin() as session:
-            if not dry_run and (before := _before(session, by.key)) is not None:
+            if not dry_run and (before := _earlier_answer(session, by.key)) is not None:
                 return before
-            answer, _ = _about(session, cluster, self._database.now(), renamed=True)
+            answer, _ = _describe_departure(session, cluster, self._database.now(), renamed=True)
             refuse_taken(session, name)
             if dry_run:
                 return answer
@@ -205,7 +205,9 @@ class LedgerFleetFile(LedgerPart):
             return answer.but(done=True)
 
 
-def _about(session: Session, cluster: str, now: datetime, *, renamed: bool = False) -> tuple[Departure, dict[str, Any]]:
+def _describe_departure(
+    session: Session, cluster: str, now: datetime, *, renamed: bool = False
+) -> tuple[Departure, dict[str, Any]]:
     """Return the facts about the cluster, and the cluster as a fleet file has it, which can bring it back.
 
     Errors: Refusal for an unknown one.
@@ -218,7 +220,7 @@ def _about(session: Session, cluster: str, now: datetime, *, renamed: bool = Fal
     if isinstance(present, str):  # nobody can read it, and it can be taken out all the same
         return Departure(cluster=cluster, summary=present, history=history, barred=why), {"name": cluster}
     health = latest_health(session, [cluster], now)
-    islands = {i.name: i for i in health[cluster].islands} if cluster in health else {}
+    islands = {island.name: island for island in health[cluster].islands} if cluster in health else {}
     answer = Departure(cluster=cluster, summary=present.summary, history=history, barred=why)
     return answer, cluster_document(present, islands)
 
@@ -235,7 +237,7 @@ def _sign(
     append_all(session, entries)
 
 
-def _before(session: Session, key: str) -> Departure | None:
+def _earlier_answer(session: Session, key: str) -> Departure | None:
     """Return the answer to the same request, if it was carried out already and its answer was lost."""
     text = session.scalar(select(AuditRow.entry).where(AuditRow.key == key))
     if text is None:
@@ -255,7 +257,7 @@ class _AwaitsSecond(Exception):
 # --- a staged file ----------------------------------------------------------------------------------------
 
 
-def _stored(session: Session, import_id: str) -> dict[str, Any] | None:
+def _stored_answer(session: Session, import_id: str) -> dict[str, Any] | None:
     row = session.get(ImportRow, import_id)
     if row is None:
         return None
@@ -266,14 +268,14 @@ def _stored(session: Session, import_id: str) -> dict[str, Any] | None:
     return {"outcome": counts.model_dump(mode="json"), "entries": []}
 
 
-def _answered(answer: Mapping[str, Any]) -> FleetOutcome:
+def _repeat_answer(answer: Mapping[str, Any]) -> FleetOutcome:
     """Return the first answer again. Errors: Refusal, BadInput."""
     if "refused" in answer:
         raise (BadInput if answer["bad_input"] else Refusal)(answer["refused"])
     return FleetOutcome.model_validate(answer["outcome"])
 
 
-def _staged(session: Session, import_id: str) -> list[tuple[int, bytes]]:
+def _staged_parts(session: Session, import_id: str) -> list[tuple[int, bytes]]:
     parts = select(ImportPartRow.part, ImportPartRow.payload).where(ImportPartRow.import_id == import_id)
     return list(session.exec(parts.order_by(col(ImportPartRow.part))).all())
 

@@ -149,7 +149,7 @@ def _import_portion(
     before = {**present_clusters(session, names, {c.name: c for c in clusters}), **being_made}
     fed = (
         told_by_others(session, names),
-        _fed(session, UsageRow, UsageRow.team, QuotaRow.team, names),
+        _others_samples_at(session, UsageRow, UsageRow.team, QuotaRow.team, names),
     )
     taken: list[ClusterSpec] = []
     changed: list[ClusterNow] = []
@@ -165,7 +165,7 @@ def _import_portion(
         done.lines += lines
         if any(line.verb is Verb.REFUSED for line in lines) or after is None:
             continue
-        done.lines += _unheard(spec, fed[0], place, session)
+        done.lines += _unheard_lines(spec, fed[0], place, session)
         taken.append(spec)
         changed += [after] if after != present else []
         done.counts["clusters"] += 1
@@ -186,14 +186,14 @@ def _default_policy(session: Session, fleet: Fleet, terms: ImportTerms) -> tuple
         return default, lines
     if why := policy_fault(default, {}):
         why = f"does not fit the values that the file leaves out: {why}"
-    elif broken := _broken_by(session, fleet, terms, default, standing_one):
+    elif broken := _broken_clusters(session, fleet, terms, default, standing_one):
         first, why = next(iter(broken.items()))
         beside = f" (and {count_text(len(broken) - 1, 'other')})" if len(broken) > 1 else ""
         why = f"does not fit cluster {first}{beside}: {why}"
     return (standing_one, default_refused(lines, why)) if why else (default, lines)
 
 
-def _broken_by(
+def _broken_clusters(
     session: Session, fleet: Fleet, terms: ImportTerms, default: Mapping[str, Any], standing_one: Mapping[str, Any]
 ) -> dict[str, str]:
     """Return why clusters that stay are invalid with the new default, by name: those that are valid with the present
@@ -243,7 +243,7 @@ def _remove_others(
         return {}
     health = latest_health(session, going, now)
     was = {
-        name: cluster_document(each, {i.name: i for i in health[name].islands} if name in health else {})
+        name: cluster_document(each, {island.name: island for island in health[name].islands} if name in health else {})
         for name, each in present_clusters(session, going).items()
         if isinstance(each, ClusterNow)
     }
@@ -261,7 +261,7 @@ def _contacts_after(
 
 def difference(key: Sequence[str], wanted: Iterable[Row], present: Iterable[Row]) -> Difference:
     """Compare rows whole; two rows with the same values in the key's columns are the same row."""
-    before = {tuple(row[k] for k in key): row for row in present}
+    before = {tuple(row[column] for column in key): row for row in present}
     after = {tuple(row[k] for k in key): row for row in wanted}
     return Difference(
         new=[row for k, row in after.items() if k not in before],
@@ -285,7 +285,7 @@ def _write_clusters(session: Session, clusters: Sequence[ClusterNow], counts: Co
     present = _present(session, IslandRow, ISLAND_COLUMNS, col(IslandRow.cluster), names)
     _write(session, IslandRow, difference(["cluster", "name"], wanted, present))
 
-    wanted = [_quota_row(c.name, q) for c in clusters for q in c.quotas]
+    wanted = [_quota_row(c.name, quota) for c in clusters for quota in c.quotas]
     present = _present(session, QuotaRow, QUOTA_COLUMNS, col(QuotaRow.cluster), names)
     quotas = difference(["cluster", "team"], wanted, present)
     _write_quotas(session, quotas)
@@ -344,7 +344,7 @@ def _depths(rows: Sequence[Row]) -> Callable[[Row], int]:
 def _write_windows(session: Session, clusters: Sequence[ClusterNow], actor: str) -> None:
     """Replace the windows that files declared; windows from other sources stay."""
     present = file_windows(session, [c.name for c in clusters])
-    changed = [c for c in clusters if set(c.windows) != set(present.get(c.name, ()))]
+    changed = [cluster for cluster in clusters if set(cluster.windows) != set(present.get(cluster.name, ()))]
     stale = (col(WindowRow.cluster).in_([c.name for c in changed]), col(WindowRow.source) == FILE)
     session.execute(sa.delete(WindowRow).where(*stale))
     add(session, WindowRow, [window_row(c.name, window, FILE, actor) for c in changed for window in c.windows])
@@ -352,14 +352,14 @@ def _write_windows(session: Session, clusters: Sequence[ClusterNow], actor: str)
 
 def told_by_others(session: Session, clusters: Sequence[str]) -> dict[tuple[str, str], datetime]:
     """Return the time of the last health sample that no fleet file brought, by cluster and island."""
-    return _fed(session, HealthRow, HealthRow.island, IslandRow.name, clusters)
+    return _others_samples_at(session, HealthRow, HealthRow.island, IslandRow.name, clusters)
 
 
 _Fed = Mapping[tuple[str, str], datetime]
 """The time of the last sample that no fleet file brought, by cluster and island (or team)."""
 
 
-def _fed(
+def _others_samples_at(
     session: Session, table: type[Any], key: Any, of: Any, names: Sequence[str]
 ) -> dict[tuple[str, str], datetime]:
     """Return the times of the last samples that no fleet file brought.
@@ -378,7 +378,7 @@ def _fed(
     return {(cluster, name): at for cluster, name, at in times if at is not None and at not in by_files}
 
 
-def _unheard(spec: ClusterSpec, fed: _Fed, place: int, session: Session) -> list[Line]:
+def _unheard_lines(spec: ClusterSpec, fed: _Fed, place: int, session: Session) -> list[Line]:
     """List the islands whose health comes from another source, which has another value than the file."""
     lines = []
     for number, island in enumerate(spec.islands):
@@ -404,10 +404,10 @@ def _write_samples(
     session: Session, clusters: Sequence[ClusterSpec], fed: tuple[_Fed, _Fed], actor: str, now: datetime
 ) -> None:
     health = [
-        health_row(c.name, island, now, actor)
-        for c in clusters
-        for island in c.islands
-        if (c.name, island.name) not in fed[0]
+        health_row(cluster.name, island, now, actor)
+        for cluster in clusters
+        for island in cluster.islands
+        if (cluster.name, island.name) not in fed[0]
     ]
     store(session, HealthRow, health)
     usage = [

@@ -42,7 +42,7 @@ class LedgerFleet(LedgerSamples, LedgerCalendar, LedgerFleetFile):
 
     def clusters(self, after: str, limit: int) -> tuple[tuple[ClusterSpec, OpenRollout | None], ...]:
         """Return the clusters by name after `after` that make sense."""
-        return tuple((c.spec, c.rollout) for c in self.describe(after, limit) if c.spec is not None)
+        return tuple((each.spec, each.rollout) for each in self.describe(after, limit) if each.spec is not None)
 
     def describe(self, after: str, limit: int, *, free: bool = False) -> tuple[Described, ...]:
         """Describe clusters by name after `after`.
@@ -132,17 +132,17 @@ class _Page:
             name=row.name,
             gpu_model=row.gpu_model,
             gpus_per_node=row.gpus_per_node,
-            islands=tuple(_shown(i, self.health.get(row.name)) for i in self.islands[row.name]),
+            islands=tuple(_shown_island(island, self.health.get(row.name)) for island in self.islands[row.name]),
             policy=settings_of(row.policy),
-            quotas=tuple(_quota(q, self.usage.get(row.name, {})) for q in self.quotas[row.name]),
+            quotas=tuple(_quota(quota, self.usage.get(row.name, {})) for quota in self.quotas[row.name]),
             windows=self.windows.get(row.name, ()),
             **holding(row.source),
             prometheus=None if row.health_source is None else PrometheusSource.model_validate_json(row.health_source),
         )
 
 
-def _shown(row: IslandRow, sample: HealthSample | None) -> Island:
-    seen = next((i for i in sample.islands if i.name == row.name), None) if sample else None
+def _shown_island(row: IslandRow, sample: HealthSample | None) -> Island:
+    seen = next((island for island in sample.islands if island.name == row.name), None) if sample else None
     if seen is None:
         return Island(name=row.name, total_gpus=row.total_gpus, healthy_gpus=0)
     healthy = min(seen.healthy_gpus, row.total_gpus)

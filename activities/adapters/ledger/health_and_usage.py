@@ -135,8 +135,8 @@ class LedgerSamples(LedgerPart):
                 last = session.exec(
                     select(HealthRow).where(*of_island).order_by(col(HealthRow.at).desc()).limit(2)
                 ).all()
-                values = {n: row[n] for n in ("total_gpus", "healthy_gpus", "block_gpus")}
-                same = [all(getattr(one, n) == v for n, v in values.items()) for one in last]
+                values = {name: row[name] for name in ("total_gpus", "healthy_gpus", "block_gpus")}
+                same = [all(getattr(one, n) == value for n, value in values.items()) for one in last]
                 if same == [True, True]:
                     session.delete(last[0])
                     session.flush()
@@ -169,7 +169,7 @@ class LedgerUsage(_Fed):
         self._refresh([cluster])
         with self._database.reading() as session:
             instant = latest_usage(session, [cluster], now).get(cluster, {})
-            return _usual(session, {cluster: instant}, window, now)[cluster].reading
+            return _compute_usual(session, {cluster: instant}, window, now)[cluster].reading
 
     def readings(self, windows: Mapping[str, timedelta], now: datetime) -> dict[str, UsageReading]:
         self._refresh(list(windows))
@@ -180,7 +180,9 @@ class LedgerUsage(_Fed):
                 kept, instant = self._kept.get(cluster), latest.get(cluster, {})
                 if kept is None or not kept.stands(window, instant, now):
                     moved.setdefault(window, {})[cluster] = instant
-            new = {c: one for window, of in moved.items() for c, one in _usual(session, of, window, now).items()}
+            new = {
+                c: one for window, of in moved.items() for c, one in _compute_usual(session, of, window, now).items()
+            }
         usual = {c: new[c] if c in new else self._kept[c] for c in windows}
         self._kept = usual if len(usual) <= _KEPT else {}
         return {c: one.reading for c, one in usual.items()}
@@ -197,7 +199,7 @@ class LedgerUsage(_Fed):
             store(session, UsageRow, rows)
 
 
-def _alone(usage: TeamUsage) -> TeamUsage:
+def _usage_to_plan(usage: TeamUsage) -> TeamUsage:
     """Return S and L alone, which a plan is made from."""
     return usage if usage.at is None else TeamUsage(**usage.model_dump(include={"team", "scheduled_gpus", "idle_gpus"}))
 
@@ -213,7 +215,7 @@ def latest_health(session: Session, clusters: Sequence[str], now: datetime) -> B
         session.connection().execute(_latest_samples(), {"clusters": list(clusters), "latest": now + CLOCK_SKEW}).all()
     )
     by_cluster, latest = groupby(rows, lambda row: row.cluster), now + CLOCK_SKEW
-    return build_each("its health", by_cluster, lambda c, islands: _sample(c, list(islands), latest))
+    return build_each("its health", by_cluster, lambda cluster, islands: _sample(cluster, list(islands), latest))
 
 
 def last_sample_at(sample: type[HealthRow], *which: Any) -> Any:
@@ -414,7 +416,7 @@ def _refuse_unknown_islands(session: Session, wanted: set[tuple[str, str]]) -> N
         raise BadInput(f"a health sample of cluster {cluster!r} names {what} that the ledger does not have")
 
 
-def _usual(
+def _compute_usual(
     session: Session, instants: Mapping[str, Mapping[str, TeamUsage]], window: timedelta, now: datetime
 ) -> dict[str, _Usual]:
     """Return the 95th percentile (nearest-rank) of each team with enough samples in the window up to now, by cluster.
@@ -444,7 +446,7 @@ def _reading(
     return UsageReading(
         cluster=cluster,
         source=_source(len(usual), len(instant), window),
-        teams=tuple(_alone(usage) for _, usage in sorted({**instant, **usual}.items())),
+        teams=tuple(_usage_to_plan(usage) for _, usage in sorted({**instant, **usual}.items())),
     )
 
 

@@ -35,7 +35,7 @@ def stretches_of(
 
 def _stretch(rows: Sequence[Any]) -> Stretch:
     """Shapes: one stretch for each row that begins one; it ends with its last sample's hour, or as the next begins."""
-    begins = [n for n, row in enumerate(rows) if row.begins]
+    begins = [number for number, row in enumerate(rows) if row.begins]
     since = np.array([rows[n].at.timestamp() for n in begins])
     # The sample before the next beginning is the last of this stretch; the last of all is the last row.
     lasts = np.array([max(rows[n].before, rows[0].at).timestamp() for n in begins[1:]] + [rows[-1].at.timestamp()])

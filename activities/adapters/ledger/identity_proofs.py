@@ -37,7 +37,7 @@ def proven_entries(session: Session, cluster: str, entries: Sequence[AuditEntry]
 def without_proof(entry: AuditEntry) -> AuditEntry:
     if "proof" not in entry.data:
         return entry
-    return entry.but(data={k: v for k, v in entry.data.items() if k != "proof"})
+    return entry.but(data={key: value for key, value in entry.data.items() if key != "proof"})
 
 
 def _with_proof(entry: AuditEntry, book: _Book) -> AuditEntry:
@@ -77,11 +77,11 @@ class _Book(NamedTuple):
     @classmethod
     def read(cls, session: Session, cluster: str, entries: Sequence[AuditEntry]) -> _Book:
         nonces = {nonce for entry in entries if (nonce := _nonce(entry))}
-        warrants = _given(session, col(WarrantRow.nonce).in_(nonces)) if nonces else {}
+        warrants = _read_given(session, col(WarrantRow.nonce).in_(nonces)) if nonces else {}
         if not warrants:
             return cls({}, (), {}, {})
         links = _links(session, {entry.rollout for entry in entries if entry.rollout})
-        book = cls(warrants, links, _asked_for(session, warrants.values()), {})
+        book = cls(warrants, links, _asked_clusters(session, warrants.values()), {})
         for stored in _naming(session, cluster, warrants):
             if _says_proven(stored) and (row := book.row_for(stored)):
                 book.proven.setdefault(row, stored)
@@ -102,7 +102,7 @@ def _says_proven(entry: AuditEntry) -> bool:
     return isinstance(proof, dict) and proof.get("proof") != Proof.ASSERTED
 
 
-def _given(session: Session, which: sa.ColumnElement[bool]) -> dict[str, Given]:
+def _read_given(session: Session, which: sa.ColumnElement[bool]) -> dict[str, Given]:
     """Read the warrants of people, by nonce. One that cannot be read is left out."""
     names = ("nonce", "command", "workflow", "subject", "principal", "message", "content")
     rows = sa.select(*(getattr(WarrantRow, name) for name in names)).where(which, col(WarrantRow.inherits).is_(None))
@@ -140,11 +140,13 @@ def _links(session: Session, rollouts: set[str]) -> tuple[Link, ...]:
     return tuple(Link(*row) for row in session.connection().execute(rows)) if rollouts else ()
 
 
-def _asked_for(session: Session, given: Iterable[Given]) -> dict[str, set[str]]:
+def _asked_clusters(session: Session, given: Iterable[Given]) -> dict[str, set[str]]:
     subjects = {one.subject for one in given if one.command.startswith("request.")}
     if not subjects:
         return {}
-    asks = _given(session, sa.and_(col(WarrantRow.subject).in_(subjects), col(WarrantRow.command) == "request.ask"))
+    asks = _read_given(
+        session, sa.and_(col(WarrantRow.subject).in_(subjects), col(WarrantRow.command) == "request.ask")
+    )
     clusters: dict[str, set[str]] = {}
     for ask in asks.values():
         clusters.setdefault(ask.subject, set()).add(str(ask.message.get("cluster", "")))

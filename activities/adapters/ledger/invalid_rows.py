@@ -100,7 +100,7 @@ def _classes(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
         .group_by(*named)
         .order_by(*named)
     )
-    for cluster, team, job_class, count in session.connection().execute(rows, _given(clusters)):
+    for cluster, team, job_class, count in session.connection().execute(rows, _parameters(clusters)):
         own = has.get((cluster, team), ())
         if job_class not in own:
             are, they = ("1 job is", "it counts") if count == 1 else (f"{count} jobs are", "they count")
@@ -116,9 +116,11 @@ def _old_samples(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
     ):
         cluster: Any = col(table.cluster)
         rows = sa.select(cluster, sa.func.count()).where(gpus > sa.text(str(MOST_GPUS))).group_by(cluster)
-        for name, count in session.connection().execute(rows.where(is_among(cluster, "clusters")), _given(clusters)):
+        for name, count in session.connection().execute(
+            rows.where(is_among(cluster, "clusters")), _parameters(clusters)
+        ):
             yield name, what, ValueError(f"samples of more than {MOST_GPUS} GPUs, left out: {count}")
 
 
-def _given(clusters: Sequence[str]) -> dict[str, list[str]]:
+def _parameters(clusters: Sequence[str]) -> dict[str, list[str]]:
     return {"clusters": list(clusters)}

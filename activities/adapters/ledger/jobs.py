@@ -43,7 +43,7 @@ class LedgerJobs(LedgerPart):
 
     def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
         """Store the jobs. Errors: BadInput for a cluster that the ledger does not have; nothing is stored then."""
-        rows = {(j.cluster, j.job, j.started): _row(j) for j in jobs}
+        rows = {(job.cluster, job.job, job.started): _row(job) for job in jobs}
         with self._database.begin() as session:
             _refuse_impossible(session, jobs, self._database.now())
             store(session, JobRow, list(rows.values()))

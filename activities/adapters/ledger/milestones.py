@@ -20,16 +20,16 @@ class LedgerMilestones(LedgerPart):
 
     def milestones(self) -> Milestones:
         with self._database.reading() as session:
-            planned = _planned(session)
-            names = [p.milestone.name for p in planned]
+            planned = _read_plan(session)
+            names = [each.milestone.name for each in planned]
             rows = session.exec(
                 select(MilestoneNoteRow)
                 .where(col(MilestoneNoteRow.milestone).in_(names))
                 .order_by(col(MilestoneNoteRow.at), col(MilestoneNoteRow.key))
             )
             notes = tuple(
-                MilestoneNote(milestone=r.milestone, at=r.at, number=r.number, actor=r.actor, reason=r.reason)
-                for r in rows
+                MilestoneNote(milestone=row.milestone, at=row.at, number=row.number, actor=row.actor, reason=row.reason)
+                for row in rows
             )
             return Milestones(planned=planned, notes=notes)
 
@@ -38,7 +38,7 @@ class LedgerMilestones(LedgerPart):
     ) -> None:
         with self._database.begin() as session:
             one_at_a_time(session, "milestones")
-            plan = replace_plan(_planned(session), milestones, now, measured)
+            plan = replace_plan(_read_plan(session), milestones, now, measured)
             session.execute(sa.delete(MilestoneRow))
             add(session, MilestoneRow, [_row(number, planned) for number, planned in enumerate(plan)])
 
@@ -52,7 +52,7 @@ class LedgerMilestones(LedgerPart):
             keep(session, MilestoneNoteRow, [{"key": key, **note.model_dump()}])
 
 
-def _planned(session: Session) -> tuple[Planned, ...]:
+def _read_plan(session: Session) -> tuple[Planned, ...]:
     return tuple(
         Planned(
             milestone=Milestone(

@@ -65,8 +65,8 @@ def move(source: Path, target_url: str, progress: Progressed) -> list[str]:
     """
     if database_url(target_url).drivername != "postgresql+psycopg":
         raise BadInput("a ledger is copied to PostgreSQL: set BACKSTOP_LEDGER_URL to postgresql://USER@HOST/DATABASE")
-    with closing(_taken(source)) as book:
-        others = _of_this_schema(book, source)
+    with closing(_lock_file(source)) as book:
+        others = _foreign_tables(book, source)
         engine = make_engine(target_url, PATIENCE)
         try:
             with translate_errors(), engine.connect() as connection:
@@ -82,7 +82,7 @@ def move(source: Path, target_url: str, progress: Progressed) -> list[str]:
     return others
 
 
-def _taken(source: Path) -> sqlite3.Connection:
+def _lock_file(source: Path) -> sqlite3.Connection:
     """Lock the file until this is closed. Errors: BadInput if somebody has it open, a worker for example."""
     if not source.is_file():
         raise BadInput(f"there is no ledger {source}")
@@ -99,7 +99,7 @@ def _taken(source: Path) -> sqlite3.Connection:
     return book
 
 
-def _of_this_schema(book: sqlite3.Connection, source: Path) -> list[str]:
+def _foreign_tables(book: sqlite3.Connection, source: Path) -> list[str]:
     """Return the tables that are not ours. Errors: BadInput for another schema, and for a file that is no ledger."""
     names = {name for (name,) in book.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if "alembic_version" not in names:
@@ -147,7 +147,7 @@ def _copy(book: sqlite3.Connection, connection: sa.Connection, progress: Progres
     read: dict[str, _Sum] = {}
     for table in tables:
         counted = _Sum(_rows(book, table))
-        rows = map(_idle, counted) if table is _CLUSTERS else counted
+        rows = map(_idle_row, counted) if table is _CLUSTERS else counted
         _write(connection, table, rows, partial(_rows, book, table))
         read[table.name] = counted
         progress(table.name, counted.rows)
@@ -155,7 +155,7 @@ def _copy(book: sqlite3.Connection, connection: sa.Connection, progress: Progres
     _count_on(connection, tables)
     connection.execute(sa.text("SET CONSTRAINTS ALL IMMEDIATE"))
     for table in tables:
-        if not read[table.name].equals(_Sum(_written(connection, table))):
+        if not read[table.name].equals(_Sum(_read_back(connection, table))):
             raise Conflict(f"table {table.name} does not read back as it was written, so nothing is copied: try again")
 
 
@@ -186,7 +186,7 @@ def _rows(book: sqlite3.Connection, table: sa.Table) -> Iterator[Cells]:
         yield tuple(_value(column, value, row) for column, value in zip(columns, row, strict=True))
 
 
-def _written(connection: sa.Connection, table: sa.Table) -> Iterator[Cells]:
+def _read_back(connection: sa.Connection, table: sa.Table) -> Iterator[Cells]:
     with connection.execution_options(yield_per=_BATCH).execute(sa.select(*table.columns)) as result:
         for row in result:
             yield tuple(row)
@@ -216,17 +216,17 @@ def _value(column: sa.Column[Any], value: Any, row: Cells) -> Any:
         return value
     what = {sa.Boolean: "yes or no", sa.Integer: "a whole number", sa.LargeBinary: "bytes", UtcTime: "a time"}
     wanted = next((text for column_type, text in what.items() if isinstance(kind, column_type)), "a text without NUL")
-    raise BadInput(f"{_named(column.table, row)} cannot be copied: its {column.name} is not {wanted}")
+    raise BadInput(f"{_name_of_row(column.table, row)} cannot be copied: its {column.name} is not {wanted}")
 
 
-def _named(table: Any, row: Cells) -> str:
+def _name_of_row(table: Any, row: Cells) -> str:
     """Name a row by its key: no key is a secret."""
     at = [column.name for column in table.columns]
     key = ", ".join(f"{column.name} {row[at.index(column.name)]}" for column in table.primary_key)
     return f"the row of {table.name} with {key}"
 
 
-def _idle(row: Cells) -> Cells:
+def _idle_row(row: Cells) -> Cells:
     """Return a cluster's row as if no rollout were open there."""
     return tuple(_AT_FIRST.get(column.name, value) for column, value in zip(_CLUSTERS.columns, row, strict=True))
 
@@ -247,7 +247,9 @@ def _write(
     except (psycopg.IntegrityError, psycopg.DataError) as error:
         line = _LINE.match(error.diag.context or "")
         which = (
-            f"a row of {table.name}" if line is None else _named(table, next(islice(again(), int(line[1]) - 1, None)))
+            f"a row of {table.name}"
+            if line is None
+            else _name_of_row(table, next(islice(again(), int(line[1]) - 1, None)))
         )
         rule = error.diag.constraint_name or error.diag.column_name or type(error).__name__
         raise BadInput(

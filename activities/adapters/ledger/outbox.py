@@ -69,7 +69,7 @@ class LedgerOutbox(LedgerPart):
         now = self._database.now()
         with self._database.begin() as session:
             one_at_a_time(session, f"notices of {audience}")
-            waiting = [w.notice for w in _waiting(session, audience)]
+            waiting = [posted.notice for posted in _waiting(session, audience)]
             rows = []
             for notice, lane in posts:
                 rows.append(_row(notice, overtake_lane(notice, lane, waiting), now))
@@ -81,7 +81,7 @@ class LedgerOutbox(LedgerPart):
         with self._database.begin() as session:
             one_at_a_time(session, f"notices of {audience}")
             while going := notices_together(
-                _waiting(session, audience), _told(session, audience, now, pace), now, pace
+                _waiting(session, audience), _latest_messages(session, audience, now, pace), now, pace
             ):
                 _form(session, audience, going, now)
             own = {row.message for row in _rows(session, keys) if row.message is not None}
@@ -99,21 +99,21 @@ class LedgerOutbox(LedgerPart):
             retried = select(MessageRow.audience).where(col(MessageRow.over).is_(False), col(MessageRow.try_at) <= now)
             names = set(session.exec(retried.distinct()))
             for audience in _audiences_waiting(session):
-                at = due_at(_waiting(session, audience), _told(session, audience, now, pace), pace)
+                at = due_at(_waiting(session, audience), _latest_messages(session, audience, now, pace), pace)
                 names |= {audience} if at is not None and at <= now else set()
             return tuple(sorted(names))
 
     def mark_sent(self, key: str, deliveries: Sequence[Delivery]) -> None:
         now = self._database.now()
-        document = json.dumps([d.model_dump(mode="json") for d in deliveries])
-        self._ended(key, sent_at=now, deliveries=document, trouble="")
+        document = json.dumps([delivery.model_dump(mode="json") for delivery in deliveries])
+        self._end(key, sent_at=now, deliveries=document, trouble="")
         with self._database.begin() as session:
             old = select(MessageRow.key).where(col(MessageRow.over), col(MessageRow.formed_at) < now - _KEPT)
             session.execute(sa.delete(NoticeRow).where(col(NoticeRow.message).in_(old)))
             session.execute(sa.delete(MessageRow).where(col(MessageRow.key).in_(old)))
 
     def mark_refused(self, key: str, why: str) -> None:
-        self._ended(key, refused=why, trouble="")
+        self._end(key, refused=why, trouble="")
 
     def mark_failed(self, key: str, why: str) -> None:
         now = self._database.now()
@@ -131,8 +131,8 @@ class LedgerOutbox(LedgerPart):
             formed = {row.message for row in rows if row.message is not None}
             messages = {m.key: m for m in session.exec(select(MessageRow).where(col(MessageRow.key).in_(formed)))}
             waiting = _waiting(session, audience)
-            next_at = due_at(waiting, _told(session, audience, now, pace), pace) or now
-            own = {w.notice.key: max(next_at, due_of(w, pace)) for w in waiting}
+            next_at = due_at(waiting, _latest_messages(session, audience, now, pace), pace) or now
+            own = {posted.notice.key: max(next_at, due_of(posted, pace)) for posted in waiting}
             return {row.key: _fate(row, messages, own.get(row.key, next_at)) for row in rows}
 
     def waits(self, pace: MailPace) -> tuple[Untold, ...]:
@@ -141,14 +141,14 @@ class LedgerOutbox(LedgerPart):
             waits = []
             for audience in _audiences_waiting(session):
                 waiting = _waiting(session, audience)
-                at = due_at(waiting, _told(session, audience, now, pace), pace)
+                at = due_at(waiting, _latest_messages(session, audience, now, pace), pace)
                 if at is not None:
                     since, digest = min(w.posted_at for w in waiting), all(w.lane is Lane.DIGEST for w in waiting)
                     count = len(waiting)
                     waits.append(Untold(audience=audience, notices=count, since=since, due=at, digest=digest))
             waits += _unread(session, now)
             for row in session.exec(select(MessageRow).where(col(MessageRow.over).is_(False))):
-                count = len(_of_message(session, row.key))
+                count = len(_rows_of_message(session, row.key))
                 waits.append(
                     Untold(
                         audience=row.audience,
@@ -159,9 +159,9 @@ class LedgerOutbox(LedgerPart):
                         trouble=row.trouble,
                     )
                 )
-            return tuple(sorted(waits, key=lambda w: (w.audience, w.since)))
+            return tuple(sorted(waits, key=lambda posted: (posted.audience, posted.since)))
 
-    def _ended(self, key: str, **what: object) -> None:
+    def _end(self, key: str, **what: object) -> None:
         with self._database.begin() as session:
             still = (col(MessageRow.key) == key, col(MessageRow.over).is_(False))
             session.execute(sa.update(MessageRow).where(*still).values(over=True, **what))
@@ -180,14 +180,14 @@ def _row(notice: Notice, lane: Lane, now: datetime) -> dict[str, object]:
     }
 
 
-def _posted(row: NoticeRow) -> Posted:
+def _posted_notice(row: NoticeRow) -> Posted:
     return Posted(notice=Notice.model_validate_json(row.notice), posted_at=row.posted_at, lane=Lane(row.lane))
 
 
 def _waiting(session: Session, audience: str) -> list[Posted]:
     those = select(NoticeRow).where(col(NoticeRow.message).is_(None), NoticeRow.audience == audience)
     rows = session.exec(those.order_by(col(NoticeRow.posted_at), col(NoticeRow.key))).all()
-    return list(those_that_do(rows, _posted))
+    return list(those_that_do(rows, _posted_notice))
 
 
 def _unread(session: Session, now: datetime) -> Iterator[Untold]:
@@ -195,7 +195,7 @@ def _unread(session: Session, now: datetime) -> Iterator[Untold]:
     waiting = select(NoticeRow).where(col(NoticeRow.message).is_(None))
     for row in session.exec(waiting.order_by(col(NoticeRow.audience), col(NoticeRow.key))).all():
         try:
-            _posted(row)
+            _posted_notice(row)
         except SENSELESS as error:
             why = f"this version cannot read {row.key}: {why_senseless(error)}"
             yield Untold(
@@ -215,7 +215,7 @@ def _audiences_waiting(session: Session) -> Sequence[str]:
     return session.exec(waiting.distinct().order_by(col(NoticeRow.audience))).all()
 
 
-def _told(session: Session, audience: str, now: datetime, pace: MailPace) -> list[Told]:
+def _latest_messages(session: Session, audience: str, now: datetime, pace: MailPace) -> list[Told]:
     """List the audience's latest messages."""
     lately = col(MessageRow.formed_at) > now - 2 * pace.window
     of_it = (col(NoticeRow.message) == col(MessageRow.key), col(NoticeRow.lane) == Lane.URGENT.value)
@@ -229,7 +229,7 @@ def _rows(session: Session, keys: Sequence[str]) -> Sequence[NoticeRow]:
     return session.exec(select(NoticeRow).where(col(NoticeRow.key).in_(keys))).all()
 
 
-def _of_message(session: Session, key: str) -> list[NoticeRow]:
+def _rows_of_message(session: Session, key: str) -> list[NoticeRow]:
     those = select(NoticeRow).where(NoticeRow.message == key)
     return list(session.exec(those.order_by(col(NoticeRow.posted_at), col(NoticeRow.key))))
 
@@ -240,7 +240,7 @@ def _form(session: Session, audience: str, going: Sequence[Posted], now: datetim
     key = first if len(going) == 1 else f"together/{hash_of(f'{audience} {now.isoformat()} {first}')}"
     session.add(MessageRow(key=key, audience=audience, formed_at=now, try_at=now))
     session.flush()
-    rows = {row.key: row for row in _rows(session, [g.notice.key for g in going])}
+    rows = {row.key: row for row in _rows(session, [posted.notice.key for posted in going])}
     for notice in restate_notices(going, now):
         row = rows[notice.key]
         row.message = key
@@ -254,9 +254,9 @@ def _message(session: Session, row: MessageRow) -> Letter | None:
     The rest waits again, for a message of its own; None: nothing is readable.
     """
     readable = []
-    for each in _of_message(session, row.key):
+    for each in _rows_of_message(session, row.key):
         try:
-            readable.append(_posted(each))
+            readable.append(_posted_notice(each))
         except SENSELESS:
             each.message = None
     session.flush()
@@ -280,6 +280,6 @@ def _fate(row: NoticeRow, messages: dict[str, MessageRow], due_at: datetime) -> 
         sent_at=message.sent_at,
         refused=message.refused,
         trouble=message.trouble or ("" if message.over else "it is on its way"),
-        deliveries=tuple(Delivery.model_validate(d) for d in json.loads(message.deliveries)),
+        deliveries=tuple(Delivery.model_validate(delivery) for delivery in json.loads(message.deliveries)),
         due=message.try_at,
     )

@@ -43,19 +43,19 @@ def present_clusters(
     `specs`: the file's clusters; values that rollouts have overwritten are read only for a cluster that differs.
     """
     islands: dict[str, dict[str, int]] = {name: {} for name in names}
-    for row in _of(session, IslandRow, IslandRow.cluster, names, IslandRow.name):
+    for row in _rows_of(session, IslandRow, IslandRow.cluster, names, IslandRow.name):
         islands[row.cluster][row.name] = row.total_gpus
     quotas: dict[str, list[sa.Row[Any]]] = {name: [] for name in names}
-    for row in _of(session, QuotaRow, QuotaRow.cluster, names, QuotaRow.team):
+    for row in _rows_of(session, QuotaRow, QuotaRow.cluster, names, QuotaRow.team):
         quotas[row.cluster].append(row)
     windows = file_windows(session, names)
-    clusters = _of(session, ClusterRow, ClusterRow.name, names, ClusterRow.name)
+    clusters = _rows_of(session, ClusterRow, ClusterRow.name, names, ClusterRow.name)
     busy = {row.name: _busy(session, row) for row in clusters}
     asked = [name for name in busy if _may_be_older((specs or {}).get(name), quotas[name])]
-    overwritten = _overwritten(session, asked)
+    overwritten = _overwritten_values(session, asked)
 
     def now(row: sa.Row[Any]) -> ClusterNow:
-        theirs = {q.team for q in quotas[row.name] if busy[row.name] or _ours(q)}
+        theirs = {quota.team for quota in quotas[row.name] if busy[row.name] or _is_ours(quota)}
         return ClusterNow(
             name=row.name,
             gpu_model=row.gpu_model,
@@ -67,7 +67,7 @@ def present_clusters(
             **holding(row.source),
             prometheus=None if row.health_source is None else PrometheusSource.model_validate_json(row.health_source),
             busy=busy[row.name],
-            overwritten={t: tuple(v) for t, v in overwritten.get(row.name, {}).items() if t in theirs},
+            overwritten={team: tuple(value) for team, value in overwritten.get(row.name, {}).items() if team in theirs},
         )
 
     present: dict[str, ClusterNow | str] = {}
@@ -79,7 +79,7 @@ def present_clusters(
     return present
 
 
-def _of(session: Session, table: Any, cluster: Any, names: Sequence[str], order: Any) -> Sequence[sa.Row[Any]]:
+def _rows_of(session: Session, table: Any, cluster: Any, names: Sequence[str], order: Any) -> Sequence[sa.Row[Any]]:
     rows = sa.select(*sa.inspect(table).columns).where(is_among(cluster, "names")).order_by(cluster, order)
     return session.connection().execute(rows, {"names": list(names)}).all()
 
@@ -96,7 +96,7 @@ def _busy(session: Session, cluster: sa.Row[Any]) -> str:
     return ""
 
 
-def _ours(row: sa.Row[Any]) -> bool:
+def _is_ours(row: sa.Row[Any]) -> bool:
     """Return whether Backstop wrote the present value."""
     return row.written_by is not None and row.written_gpus == row.gpus
 
@@ -107,7 +107,7 @@ def _may_be_older(spec: ClusterSpec | None, rows: Sequence[sa.Row[Any]]) -> bool
     return any(gpus_in_file.get(row.team, row.gpus) != row.gpus for row in rows)
 
 
-def _overwritten(session: Session, clusters: Sequence[str]) -> dict[str, dict[str, set[int]]]:
+def _overwritten_values(session: Session, clusters: Sequence[str]) -> dict[str, dict[str, set[int]]]:
     """Return the values of baselines and those that grants have overwritten, by cluster and team."""
     values: dict[str, dict[str, set[int]]] = {name: {} for name in clusters}
     if not clusters:
@@ -171,14 +171,14 @@ def others(session: Session, named: Iterable[str], *, prune: bool) -> list[Other
 def barred_reasons(session: Session, names: Sequence[str], *, retired: bool = False) -> dict[str, str]:
     """Return why clusters can be neither removed nor renamed now. `retired`: their bring-ups themselves remove them."""
     reasons: dict[str, str] = {}
-    for row in _of(session, ClusterRow, ClusterRow.name, names, ClusterRow.name):
+    for row in _rows_of(session, ClusterRow, ClusterRow.name, names, ClusterRow.name):
         if row.open_rollout is not None:
             rollout = session.get(RolloutRow, row.open_rollout)
             stage = "" if rollout is None else f" ({rollout.stage})"
             reasons[row.name] = f"rollout {row.open_rollout} is open{stage}: close or abort it first"
         elif row.reserve_limit is not None:
             reasons[row.name] = f"{_busy(session, row)}: launch it again with --adopt, and close it"
-    for cluster in [] if retired else _brought_up(session, names, in_fleet=True):
+    for cluster in [] if retired else _clusters_in_bringup(session, names, in_fleet=True):
         reasons.setdefault(
             cluster, f"its bring-up is open: `backstop bringup retire {shlex.quote(cluster)}` takes it out"
         )
@@ -200,11 +200,11 @@ def being_made(session: Session, names: Sequence[str]) -> dict[str, str]:
     return {
         name: "it is being brought up, and comes into the fleet by itself: "
         f"`backstop bringup status {shlex.quote(name)}`"
-        for name in _brought_up(session, names, in_fleet=False)
+        for name in _clusters_in_bringup(session, names, in_fleet=False)
     }
 
 
-def _brought_up(session: Session, names: Sequence[str], *, in_fleet: bool) -> list[str]:
+def _clusters_in_bringup(session: Session, names: Sequence[str], *, in_fleet: bool) -> list[str]:
     """Return the clusters that have an open bring-up, and are in the fleet, or not yet."""
     there = sa.exists().where(col(ClusterRow.name) == col(BringupBookRow.cluster))
     rows = sa.select(col(BringupBookRow.cluster)).where(

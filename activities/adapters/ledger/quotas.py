@@ -95,17 +95,17 @@ class LedgerQuotas(LedgerPart):
         """Apply the change in the caller's transaction."""
         if _touches_quotas(change):
             _lock_quotas(session, change.cluster)
-        cluster = _locked_standing(session, change.cluster)
-        alone = change.kind is EffectKind.GRANT and _by_request(session, cluster, change.fence)
+        cluster = _lock_standing(session, change.cluster)
+        alone = change.kind is EffectKind.GRANT and _is_by_request(session, cluster, change.fence)
         stored = (_stored_grant if alone else _stored_receipt)(session, change, cluster)
         if stored is not None:
             return stored
         _refuse_drift(cluster, change)
-        receipt = self._landed(session, cluster, change, alone=alone)
+        receipt = self._carry_out(session, cluster, change, alone=alone)
         add(session, GrantReceiptRow if alone else ReceiptRow, [_receipt_row(receipt)])
         return receipt
 
-    def _landed(self, session: Session, cluster: ClusterLine, change: Change, *, alone: bool) -> Receipt:
+    def _carry_out(self, session: Session, cluster: ClusterLine, change: Change, *, alone: bool) -> Receipt:
         before, after, conflicts = _write_quotas(session, change) if _touches_quotas(change) else ({}, {}, ())
         standing = _write_standing(session, cluster, change, alone=alone)
         return Receipt(
@@ -146,7 +146,7 @@ def locked_cluster(session: Session, cluster: str) -> ClusterRow:
     return row
 
 
-def _locked_standing(session: Session, cluster: str) -> ClusterLine:
+def _lock_standing(session: Session, cluster: str) -> ClusterLine:
     """Lock as `locked_cluster` does, about twice as fast."""
     row = session.connection().execute(_standing_for_update(), {"cluster": cluster}).first()
     if row is None:
@@ -242,7 +242,7 @@ def present_of(row: QuotaRow | sa.Row[Any]) -> Present:
         minimum_gpus=row.minimum,
         parent=row.parent,
         hand=row.hand + (row.gpus != row.written_gpus),
-        namespaces=None if row.namespaces is None else tuple(n for n in row.namespaces.split(",") if n),
+        namespaces=None if row.namespaces is None else tuple(name for name in row.namespaces.split(",") if name),
         classes=None if row.classes is None else tuple(n for n in row.classes.split(",") if n),
     )
 
@@ -280,7 +280,7 @@ def _stored_receipt(session: Session, change: Change, cluster: ClusterLine) -> R
     return Receipt.model_validate_json(row.receipt)
 
 
-def _by_request(session: Session, cluster: ClusterLine, fence: Fence) -> bool:
+def _is_by_request(session: Session, cluster: ClusterLine, fence: Fence) -> bool:
     """Return whether the fence is a request's own. A rollout's is dead once it has ended, for a grant too."""
     return cluster.open_rollout != fence.rollout and session.get(RolloutRow, fence.rollout) is None
 

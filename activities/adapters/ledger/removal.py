@@ -109,7 +109,7 @@ def rename_rows(session: Session, cluster: str, name: str) -> None:
     columns = sa.select(*sa.inspect(ClusterRow).columns).where(col(ClusterRow.name) == cluster)
     row = dict(session.connection().execute(columns).mappings().one())
     # Its name in other systems stays: only Backstop's own name for it changes.
-    sources = {field: _named_there(row[field], cluster) for field in ("source", "health_source")}
+    sources = {field: _keep_name_there(row[field], cluster) for field in ("source", "health_source")}
     add(session, ClusterRow, [{**row, **sources, "name": name}])
     islands = sa.select(*sa.inspect(IslandRow).columns).where(col(IslandRow.cluster) == cluster)
     island_rows: list[Row] = [dict(island) for island in session.connection().execute(islands).mappings()]
@@ -128,7 +128,7 @@ def refuse_taken(session: Session, name: str) -> None:
         raise BadInput(f"the ledger already has a cluster {name!r}")
 
 
-def _named_there(source: str | None, cluster: str) -> str | None:
+def _keep_name_there(source: str | None, cluster: str) -> str | None:
     if source is None:
         return None
     return json.dumps({"cluster": cluster, **json.loads(source)})

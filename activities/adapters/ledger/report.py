@@ -47,7 +47,7 @@ class LedgerReport(LedgerPart):
                     cluster=cluster,
                     rollout=rollout,
                     wrote_at=wrote.get(rollout)
-                    or next((m.at for m in moves.get(rollout, ()) if m.after == "buffered"), None),
+                    or next((move.at for move in moves.get(rollout, ()) if move.after == "buffered"), None),
                     moves=tuple(moves.get(rollout, ())),
                 )
                 for rollout, cluster in rows

@@ -104,10 +104,10 @@ class LedgerRegistry(LedgerArchive):
                 newest = _newest(session, earlier_call, opening.opened_at)
                 if newest.opened_at == opening.opened_at:
                     earlier_call = newest
-                elif _lacks(session, newest, fence, own=newest is earlier_call):
+                elif _has_lapsed(session, newest, fence, own=newest is earlier_call):
                     lost = newest
             if earlier_call is not None and lost is None:
-                return _with_written(session, _reopened(session, cluster, earlier_call))
+                return _with_written(session, _reopen(session, cluster, earlier_call))
             if lost is not None:
                 opening, adopt = opening.but(rollout=_next_name(opening.rollout)), True
             else:
@@ -121,7 +121,7 @@ class LedgerRegistry(LedgerArchive):
             for earlier in before:
                 earlier.superseded_by = opening.rollout
                 earlier.ended_at = earlier.ended_at or opening.opened_at
-            opened = _opened(opening, lost)
+            opened = _opened_row(opening, lost)
             if adopt and not opened.fleet:  # it stays a member of the fleet rollout that launched it
                 opened.fleet = next((earlier.fleet for earlier in before if earlier.fleet), "")
             session.add(opened)
@@ -137,12 +137,12 @@ class LedgerRegistry(LedgerArchive):
     def _record(self, request: RecordRequest) -> None:
         if not request.entries and not request.ended:  # a read waits for nobody
             with self._database.reading() as session:
-                if _stands(session, request):
+                if _is_noted(session, request):
                     return
         with self._database.begin() as session:
             append_all(session, request.entries)
             # Most entries change no stage.
-            stands = not request.ended and _stands(session, request)
+            stands = not request.ended and _is_noted(session, request)
             there = stands or _came_late(session, request) or self._note(session, request)
         if not there:
             raise Refusal(f"the ledger has no rollout {request.rollout!r}")
@@ -189,7 +189,7 @@ class LedgerRegistry(LedgerArchive):
             health = latest_health(session, [row.cluster for row in rows], self._database.now())
             ended = session.execute(by_cluster.where(past_shadow)).all()
 
-        def told(row: Any, *, ended: bool) -> Overview:
+        def overview_of(row: Any, *, ended: bool) -> Overview:
             return Overview(
                 cluster=row.cluster,
                 rollout=row.id,
@@ -204,7 +204,7 @@ class LedgerRegistry(LedgerArchive):
                 counter=counters.get(row.id, 0),
             )
 
-        return (*(told(row, ended=False) for row in rows), *(told(row, ended=True) for row in ended))
+        return (*(overview_of(row, ended=False) for row in rows), *(overview_of(row, ended=True) for row in ended))
 
     def open_clusters(self) -> ByCluster[tuple[Stage, bool]]:
         with self._database.reading() as session:
@@ -330,16 +330,16 @@ class LedgerRegistry(LedgerArchive):
         return {cluster: envelope for cluster, envelope in envelopes.items() if envelope is not None}
 
     def noted_rollouts(self, rollouts: Sequence[str], fleet: str = "") -> dict[str, Noted]:
-        rows = self._noted(is_among(RolloutRow.id, "rollouts"), rollouts=list(rollouts))
+        rows = self._read_noted(is_among(RolloutRow.id, "rollouts"), rollouts=list(rollouts))
         if fleet:
-            rows += self._noted(col(RolloutRow.fleet) == fleet)
+            rows += self._read_noted(col(RolloutRow.fleet) == fleet)
         return {noted.rollout: noted for _, noted in rows}
 
     def newest(self, clusters: Sequence[str]) -> dict[str, Noted]:
         opened = sa.select(col(ClusterRow.open_rollout)).where(is_among(ClusterRow.name, "clusters"))
-        return dict(self._noted(col(RolloutRow.id).in_(opened), clusters=list(clusters)))
+        return dict(self._read_noted(col(RolloutRow.id).in_(opened), clusters=list(clusters)))
 
-    def _noted(self, which: sa.ColumnElement[bool], **given: list[str]) -> list[tuple[str, Noted]]:
+    def _read_noted(self, which: sa.ColumnElement[bool], **given: list[str]) -> list[tuple[str, Noted]]:
         """List the rollouts that `which` selects, each after the name of its cluster."""
         columns = [getattr(RolloutRow, name) for name in ("id", "cluster", "stage", "needs", "rollbacks")]
         with self._database.reading() as session:
@@ -349,9 +349,9 @@ class LedgerRegistry(LedgerArchive):
             ]
 
 
-def _stands(session: Session, request: RecordRequest) -> bool:
+def _is_noted(session: Session, request: RecordRequest) -> bool:
     """Return whether the ledger already has all that the request notes, as long as the rollout has not ended."""
-    noted = session.connection().execute(_noted(), {"rollout": request.rollout}).first()
+    noted = session.connection().execute(_select_noted(), {"rollout": request.rollout}).first()
     stands = (request.stage.value, request.needs, request.rollbacks)
     return noted is not None and tuple(noted) in ((*stands, True), (*stands, request.completed))
 
@@ -376,7 +376,7 @@ def _came_late(session: Session, request: RecordRequest) -> bool:
 
 
 @cache
-def _noted() -> sa.Select[str, str, int, bool]:
+def _select_noted() -> sa.Select[str, str, int, bool]:
     columns = (col(RolloutRow.stage), col(RolloutRow.needs), col(RolloutRow.rollbacks), col(RolloutRow.completed))
     return sa.select(*columns).where(col(RolloutRow.id) == sa.bindparam("rollout"))
 
@@ -411,7 +411,7 @@ def open_rollouts(session: Session, rows: Sequence[RolloutRow]) -> dict[str, Ope
     }
 
 
-def _reopened(session: Session, cluster: ClusterRow, row: RolloutRow) -> OpenRollout:
+def _reopen(session: Session, cluster: ClusterRow, row: RolloutRow) -> OpenRollout:
     if row.cluster != cluster.name:
         raise Refusal(f"rollout {row.id} belongs to cluster {row.cluster}, not to {cluster.name}")
     if row.superseded_by is not None:
@@ -446,7 +446,7 @@ def _newest(session: Session, row: RolloutRow, at: datetime) -> RolloutRow:
     return newest
 
 
-def _lacks(session: Session, newest: RolloutRow, fence: int, *, own: bool) -> bool:
+def _has_lapsed(session: Session, newest: RolloutRow, fence: int, *, own: bool) -> bool:
     """Return whether a history that ends with `fence` lacks effects of the rollout.
 
     `own`: `newest` has its first name.
@@ -510,7 +510,7 @@ def _earlier(session: Session, cluster: ClusterRow, lost: RolloutRow | None) -> 
     return rows
 
 
-def _opened(opening: OpenRollout, lost: RolloutRow | None) -> RolloutRow:
+def _opened_row(opening: OpenRollout, lost: RolloutRow | None) -> RolloutRow:
     return RolloutRow(
         id=opening.rollout,
         cluster=opening.cluster,

@@ -141,7 +141,7 @@ def differences(seen: MirroredCluster, held: Mapping[str, Present]) -> tuple[lis
     return foreign, landed
 
 
-class _Found(NamedTuple):
+class _SourcesRead(NamedTuple):
     quotas: ByCluster[QuotaSource]
     prometheus: ByCluster[PrometheusSource]
 
@@ -152,24 +152,24 @@ class _Found(NamedTuple):
 
 def sources_of(session: Session, clusters: Sequence[str] | None) -> Sources:
     """Return these clusters' (or all clusters') schedulers and Prometheus servers."""
-    sources = _found(session, clusters)
+    sources = _read_sources(session, clusters)
     return Sources(sources.slurm, sources.prometheus)
 
 
-def _found(session: Session, clusters: Sequence[str] | None) -> _Found:
+def _read_sources(session: Session, clusters: Sequence[str] | None) -> _SourcesRead:
     parameters = {} if clusters is None else {"clusters": list(clusters)}
-    source_rows = session.connection().execute(_with_sources(bool(parameters)), parameters).all()
+    source_rows = session.connection().execute(_select_sources(bool(parameters)), parameters).all()
     # A senseless source is not asked: its last samples grow old, and its cluster is reported.
     quotas = [(name, text) for name, text, _ in source_rows if text is not None]
     prometheus = [(name, text) for name, _, text in source_rows if text is not None]
-    return _Found(
+    return _SourcesRead(
         quotas=build_each("its scheduler", quotas, lambda _, text: quota_source_in(text)),
         prometheus=build_each("its Prometheus", prometheus, lambda _, text: PrometheusSource.model_validate_json(text)),
     )
 
 
 @cache
-def _with_sources(named: bool) -> sa.Select[str, str | None, str | None]:
+def _select_sources(named: bool) -> sa.Select[str, str | None, str | None]:
     """Built once: each look at a cluster runs it several times. `named`: only for the clusters given as a parameter."""
     quotas, health = col(ClusterRow.source), col(ClusterRow.health_source)
     rows = sa.select(col(ClusterRow.name), quotas, health).where(quotas.is_not(None) | health.is_not(None))
@@ -204,9 +204,9 @@ class SchedulerBook(LedgerPart):
         quotas = self._sources(clusters).quotas
         return {name: source for name, source in quotas.items() if isinstance(source, GitSource)}
 
-    def _sources(self, clusters: Sequence[str] | None) -> _Found:
+    def _sources(self, clusters: Sequence[str] | None) -> _SourcesRead:
         with self._database.reading() as session:
-            sources = _found(session, clusters)
+            sources = _read_sources(session, clusters)
         if clusters is not None and len(clusters) == 1 and clusters[0] in sources.quotas.senseless:
             # Left out, it would count as a cluster whose quotas the ledger holds, and be written past its scheduler.
             raise Refusal(sources.quotas.senseless[clusters[0]])
@@ -302,7 +302,7 @@ class SchedulerBook(LedgerPart):
                 return False
             for team in foreign:
                 by = actors.get(team, "somebody, by sacctmgr")
-                with signed(session, [cluster], by), _unreserved(session, cluster):
+                with signed(session, [cluster], by), _lift_reservation(session, cluster):
                     _take_one(session, cluster, team, held.get(team))
             teams = {team for team in {*seen.quotas, *seen.limits, *held} if not team.startswith(_NO_TEAMS)}
             limits = {team: held[team].gpus if team in held else None for team in teams}
@@ -343,7 +343,7 @@ class SchedulerBook(LedgerPart):
             if session.exec(of_cluster).first() is not None:
                 return
         with self._database.begin() as session:
-            rows = [{"cluster": cluster, "name": i.name, "total_gpus": i.total_gpus} for i in islands]
+            rows = [{"cluster": cluster, "name": island.name, "total_gpus": island.total_gpus} for island in islands]
             keep(session, IslandRow, rows)
 
     def detach(self, cluster: str) -> None:
@@ -368,13 +368,13 @@ def _standing(session: Session, cluster: str) -> MirroredCluster:
         counter=row.last_counter,
         reserved=row.reserve_limit is not None,
         flex_gpus=row.flex_gpus if row.follows_health else None,
-        quotas={q.team: _mirrored(q) for q in quotas},
+        quotas={quota.team: _mirrored_quota(quota) for quota in quotas},
         limits={limit.name: Limit(limit.gpus, limit.first_gpus, limit.ours) for limit in limits},
         baseline=_baseline(session, row.open_rollout),
     )
 
 
-def _mirrored(row: QuotaRow) -> MirroredQuota:
+def _mirrored_quota(row: QuotaRow) -> MirroredQuota:
     classes = None if row.classes is None else tuple(name for name in row.classes.split(",") if name)
     blocks = sum(int(block) for block in row.blocks.split(",") if block)
     return MirroredQuota(row.gpus, LimitMode(row.mode), row.parent, row.written_gpus, blocks, classes)
@@ -386,7 +386,7 @@ def _baseline(session: Session, rollout: str | None) -> dict[str, int]:
 
 
 @contextmanager
-def _unreserved(session: Session, cluster: str) -> Iterator[None]:
+def _lift_reservation(session: Session, cluster: str) -> Iterator[None]:
     """Accept what the scheduler let through although the ledger would have refused it: it counts as drift."""
     of_cluster = col(ClusterRow.name) == cluster
     connection = session.connection()

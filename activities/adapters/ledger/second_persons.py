@@ -40,7 +40,9 @@ class LedgerSecondPersons(LedgerPart):
     def keep(self, kept: KeptCommand, by: Signature) -> Awaited:
         with never_dropped(), self._database.begin() as session:
             one_at_a_time(session, _LOCK)
-            mine = [_awaited(row) for row in _open(session, self._database.now()) if row.given_by == by.actor]
+            mine = [
+                _awaited_command(row) for row in _open_rows(session, self._database.now()) if row.given_by == by.actor
+            ]
             for other in mine:
                 if (other.kept.command, other.kept.message) == (kept.command, kept.message):
                     return other
@@ -64,11 +66,11 @@ class LedgerSecondPersons(LedgerPart):
 
     def awaited(self) -> Sequence[Awaited]:
         with self._database.reading() as session:
-            return tuple(map(_awaited, _open(session, self._database.now())))
+            return tuple(map(_awaited_command, _open_rows(session, self._database.now())))
 
     def awaited_one(self, digits: str) -> Awaited:
         with self._database.reading() as session:
-            return _awaited(_row(session, digits))
+            return _awaited_command(_row(session, digits))
 
     def take(self, digits: str, by: Signature) -> Awaited:
         with never_dropped(), self._database.begin() as session:
@@ -80,7 +82,7 @@ class LedgerSecondPersons(LedgerPart):
                 session.add(row)
                 text = f"to {waits.deed_text}, given by {row.given_by}, is countersigned by {by.actor}"
                 _archive(session, waits, by, text)
-            return _awaited(row)
+            return _awaited_command(row)
 
     def let_go(self, digits: str, by: Signature) -> Awaited:
         with self._database.begin() as session:
@@ -89,7 +91,7 @@ class LedgerSecondPersons(LedgerPart):
             if row.second == by.actor and not row.ended:
                 row.second, row.taken_at = "", None
                 session.add(row)
-            return _awaited(row)
+            return _awaited_command(row)
 
     def mark_given(self, digits: str, by: Signature) -> Awaited:
         with self._database.begin() as session:
@@ -100,7 +102,7 @@ class LedgerSecondPersons(LedgerPart):
             if not row.ended:
                 row.ended, row.ended_at = "given", by.at
                 session.add(row)
-            return _awaited(row)
+            return _awaited_command(row)
 
     def withdraw(self, digits: str, by: Signature) -> Awaited:
         with never_dropped(), self._database.begin() as session:
@@ -112,13 +114,13 @@ class LedgerSecondPersons(LedgerPart):
             row.ended, row.ended_at = "withdrawn", by.at
             session.add(row)
             _archive(session, waits, by, f"to {waits.deed_text} is withdrawn: nobody needs to countersign it any more")
-            return _awaited(row)
+            return _awaited_command(row)
 
     def _still_waiting(self, session: Session, digits: str) -> tuple[WaitingRow, Awaited]:
         """Return the row and the command. Errors: Refusal for one that waits no more."""
         one_at_a_time(session, _LOCK)
         row = _row(session, digits)
-        waits = _awaited(row)
+        waits = _awaited_command(row)
         if why := waits.why_not(self._database.now()):
             raise Refusal(why)
         return row, waits
@@ -130,7 +132,9 @@ class LedgerSecondPersons(LedgerPart):
             one_at_a_time(session, _LOCK)
             used = col(EmergencyRow.key).startswith(f"{by.key}{_ADMITTED}", autoescape=True)
             earlier_row = session.exec(select(EmergencyRow).where(or_(col(EmergencyRow.key) == by.key, used))).first()
-            return _noted(session, command, what, chain, by) if earlier_row is None else _emergency(earlier_row)
+            return (
+                _note_emergency(session, command, what, chain, by) if earlier_row is None else _emergency(earlier_row)
+            )
 
     def admitted_alone(self, nonce: str) -> Emergency | None:
         with self._database.reading() as session:
@@ -175,13 +179,13 @@ def note_admitted(session: Session, warrant: Warrant, alone: LoneDeed) -> None:
     earlier = session.exec(before.order_by(col(EmergencyRow.number))).first()
     if earlier is None:
         by = Signature(actor=name, at=warrant.admitted_at, key=f"{_ADMITTED}{warrant.nonce}", reason=alone.reason)
-        _noted(session, warrant.command, alone.what, alone.chain, by)
+        _note_emergency(session, warrant.command, alone.what, alone.chain, by)
     else:
         earlier.key = f"{earlier.key}{_ADMITTED}{warrant.nonce}"
         session.add(earlier)
 
 
-def _noted(session: Session, command: str, what: str, chain: str, by: Signature) -> Emergency:
+def _note_emergency(session: Session, command: str, what: str, chain: str, by: Signature) -> Emergency:
     last = session.exec(select(func.max(EmergencyRow.number))).one()
     row = EmergencyRow(
         number=(last or 0) + 1, key=by.key, given_by=by.actor, given_at=by.at, what=what, reason=by.reason
@@ -192,7 +196,7 @@ def _noted(session: Session, command: str, what: str, chain: str, by: Signature)
     return _emergency(row)
 
 
-def _open(session: Session, now: datetime) -> Sequence[WaitingRow]:
+def _open_rows(session: Session, now: datetime) -> Sequence[WaitingRow]:
     since = now - COUNTERSIGNED_WITHIN
     rows = select(WaitingRow).where(WaitingRow.ended == "", col(WaitingRow.given_at) > since)
     return session.exec(rows.order_by(col(WaitingRow.given_at), col(WaitingRow.hash))).all()
@@ -208,7 +212,7 @@ def _row(session: Session, digits: str) -> WaitingRow:
     return rows[0]
 
 
-def _awaited(row: WaitingRow) -> Awaited:
+def _awaited_command(row: WaitingRow) -> Awaited:
     """Return the waiting command. Errors: Stuck for a row that is not what was kept."""
     try:
         kept = KeptCommand.model_validate_json(row.document)

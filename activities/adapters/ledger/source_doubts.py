@@ -76,7 +76,7 @@ class LedgerDoubts(LedgerPart):
             one_at_a_time(session, "doubts")
             rows = _rows(session)
             stand = _standing(session, now, rows, cluster)
-            for source, judgement in _judged(session, cluster, limits, now, rows).items():
+            for source, judgement in _judge_sources(session, cluster, limits, now, rows).items():
                 if source not in {one.source for one in stand}:
                     _store(session, source, since=now, judgement=judgement.model_dump_json())
             return _doubt_of(cluster, _standing(session, now, only=cluster))
@@ -101,7 +101,7 @@ class LedgerDoubts(LedgerPart):
         with self._database.begin() as session:
             one_at_a_time(session, "doubts")
             stand = {one.source: one for one in _standing(session, now)}
-            if source not in stand and (done := _confirmed(session, source, actor, now)) is not None:
+            if source not in stand and (done := _repeated_confirmation(session, source, actor, now)) is not None:
                 return done
             if source not in stand:
                 names = ", ".join(sorted(stand)) or "none"
@@ -118,7 +118,7 @@ def _store(session: Session, source: str, **values: Any) -> None:
     store(session, SourceDoubtRow, [{"source": source, **blank, **kept, **values}])
 
 
-def _confirmed(session: Session, source: str, actor: str, now: datetime) -> DoubtedSource | None:
+def _repeated_confirmation(session: Session, source: str, actor: str, now: datetime) -> DoubtedSource | None:
     """Return the source if the same person confirmed it a moment ago: a repeated call gets the same answer."""
     row = session.get(SourceDoubtRow, source)
     if row is None or row.confirmed_at is None or row.confirmed_by != actor or now - row.confirmed_at > _AGAIN:
@@ -157,7 +157,9 @@ def _standing(
             session, [name for one in judgement.levels if (name := one.cluster) == only or not only], now
         )
         levels = {
-            level.cluster: _at(level, present[level.cluster]) for level in judgement.levels if level.cluster in present
+            level.cluster: _level_now(level, present[level.cluster])
+            for level in judgement.levels
+            if level.cluster in present
         }
         fallen = still_fallen(levels.values(), judgement.plausible_drop)
         doubts.append(_Standing(row.source, row.since, judgement.why, {name: levels[name] for name in fallen}))
@@ -174,10 +176,10 @@ def _present(session: Session, clusters: Sequence[str], now: datetime) -> dict[s
     """Return the islands' health now, as if there were no declared absences."""
     windows = windows_of(session, clusters)
     samples = latest_health(session, clusters, now)
-    return {name: without_absences(s.islands, windows.get(name, ()), now) for name, s in samples.items()}
+    return {name: without_absences(sample.islands, windows.get(name, ()), now) for name, sample in samples.items()}
 
 
-def _at(level: Level, now: tuple[Island, ...]) -> Level:
+def _level_now(level: Level, now: tuple[Island, ...]) -> Level:
     """Return the level today, without GPUs that an import removed: no source lost those."""
     installed = {island.name: island.total_gpus for island in now}
     before = tuple(
@@ -203,9 +205,9 @@ def _surely_believed(
     drop, most = limits
     since, confirmed = now - HOUR, _confirmations(rows)
     suspects = _suspects(session, cluster, drop, confirmed, now)
-    named = _named(session, None) if suspects else {}
+    named = _named_sources(session, None) if suspects else {}
     for source in suspects:
-        start = _from(confirmed, source, since)
+        start = _start_of(confirmed, source, since)
         by_it = {name: source in sources for name, sources in named.items()}
         lost, whole_gpus = _sums(session, source, by_it, since, now)
         histories = _histories(session, lost, since, now).values()
@@ -222,7 +224,7 @@ def _suspects(
     own = _histories(session, [cluster], now - HOUR, now).get(cluster)
     if own is None:
         return []
-    return sorted(s for s in own.sources if own.level(_from(confirmed, s, now - HOUR)).has_fallen(drop))
+    return sorted(s for s in own.sources if own.level(_start_of(confirmed, s, now - HOUR)).has_fallen(drop))
 
 
 def _sums(
@@ -236,7 +238,7 @@ def _sums(
     """
     window = {"since": since, "latest": now + CLOCK_SKEW}
     written = {"sources": ["", LEDGER] if source == LEDGER else [source], **window}
-    near = {row.cluster for row in session.connection().execute(_spoken_for(), written)}
+    near = {row.cluster for row in session.connection().execute(_select_clusters_of(), written)}
     near |= {name for name, by_it in named.items() if by_it}
     near -= {name for name, by_it in named.items() if not by_it}
     lost, whole_gpus = list[str](), 0
@@ -250,7 +252,7 @@ def _sums(
     return lost, whole_gpus
 
 
-def _judged(
+def _judge_sources(
     session: Session, cluster: str, limits: tuple[Fraction, int], now: datetime, rows: Sequence[SourceDoubtRow]
 ) -> dict[str, Judgement]:
     """Return the judgements on the sources of this cluster that are not to be believed, by source."""
@@ -262,7 +264,7 @@ def _judged(
     every = _histories(session, list(session.exec(select(ClusterRow.name))), since, now)
     judgements = {}
     for source in sources:
-        start = _from(confirmed, source, since)
+        start = _start_of(confirmed, source, since)
         levels = tuple(history.level(start) for _, history in sorted(every.items()) if source in history.sources)
         why = doubt_reason(source, levels, drop, most)
         if why:
@@ -274,7 +276,7 @@ def _confirmations(rows: Iterable[SourceDoubtRow]) -> dict[str, datetime | None]
     return {row.source: row.confirmed_at for row in rows}
 
 
-def _from(confirmed: Mapping[str, datetime | None], source: str, since: datetime) -> datetime:
+def _start_of(confirmed: Mapping[str, datetime | None], source: str, since: datetime) -> datetime:
     return max(since, confirmed.get(source) or since)
 
 
@@ -293,12 +295,14 @@ class _History:
         return Level(
             cluster=self.cluster,
             gpus_per_node=self.gpus_per_node,
-            before=tuple(_island(max(_since(rows, since), key=lambda row: row.healthy_gpus)) for rows in self.rows),
+            before=tuple(
+                _island(max(_rows_since(rows, since), key=lambda row: row.healthy_gpus)) for rows in self.rows
+            ),
             now=self.now,
         )
 
 
-def _since(rows: Sequence[Any], since: datetime) -> Sequence[Any]:
+def _rows_since(rows: Sequence[Any], since: datetime) -> Sequence[Any]:
     stood = sum(row.at <= since for row in rows)
     return rows[max(0, stood - 1) :]
 
@@ -314,13 +318,13 @@ def _island(row: Any) -> Island:
 
 def _histories(session: Session, clusters: Sequence[str], since: datetime, now: datetime) -> dict[str, _History]:
     parameters = {"clusters": list(clusters), "since": since, "latest": now + CLOCK_SKEW}
-    named = _named(session, clusters)
+    named = _named_sources(session, clusters)
     nodes = session.connection().execute(_nodes(), parameters)
     per_node: dict[str, int] = {row.name: row.gpus_per_node for row in nodes}
     windows = windows_of(session, clusters)
     importers = cache(lambda: frozenset(session.exec(select(ImportRow.actor).distinct())))
     histories = {}
-    lines = session.connection().execute(_of_the_hour(), parameters).all()
+    lines = session.connection().execute(_select_hour(), parameters).all()
     for cluster, rows in groupby(lines, lambda row: row.cluster):
         islands = [list(of_island) for _, of_island in groupby(rows, lambda row: row.name)]
         present = tuple(_island(of_island[-1]) for of_island in islands)
@@ -334,7 +338,7 @@ def _histories(session: Session, clusters: Sequence[str], since: datetime, now: 
     return histories
 
 
-def _named(session: Session, clusters: Sequence[str] | None) -> dict[str, frozenset[str]]:
+def _named_sources(session: Session, clusters: Sequence[str] | None) -> dict[str, frozenset[str]]:
     """Return the source that a cluster names itself, for these clusters or for all."""
     sources = sources_of(session, clusters)
     slurm = {name: frozenset({f"slurm/{source.connection}"}) for name, source in sources.slurm.items()}
@@ -362,7 +366,7 @@ def _nodes() -> sa.Select[str, int]:
 
 
 @cache
-def _of_the_hour() -> sa.Select[Any]:
+def _select_hour() -> sa.Select[Any]:
     earlier = aliased(HealthRow)
     fits = col(earlier.healthy_gpus) <= IslandRow.total_gpus
     stood = last_sample_at(earlier, col(earlier.at) <= sa.bindparam("since"), fits)
@@ -388,7 +392,7 @@ def _of_the_hour() -> sa.Select[Any]:
 
 
 @cache
-def _spoken_for() -> sa.Select[str]:
+def _select_clusters_of() -> sa.Select[str]:
     """Select the clusters with a sample of this source within the hour."""
     at = col(HealthRow.at)
     within = at >= sa.bindparam("since"), at <= sa.bindparam("latest")
@@ -398,7 +402,7 @@ def _spoken_for() -> sa.Select[str]:
 @cache
 def _extremes() -> sa.Select[Any]:
     """Select a row for each island: its best health of the hour, its health now, and the source of that."""
-    hour = _of_the_hour().order_by(None).subquery()
+    hour = _select_hour().order_by(None).subquery()
     key = hour.c.cluster, hour.c.name, hour.c.total_gpus
     of_island = (
         sa.select(*key, sa.func.max(hour.c.healthy_gpus).label("best"), sa.func.max(hour.c.at).label("newest"))

@@ -82,7 +82,7 @@ class LedgerTallies(LedgerPart):
             sums = {at: self._past[key] for at, key in keys.items() if key in self._past}
             new = [at for at in keys if at not in sums]
             for start in range(0, len(new), _TIMES_AT_ONCE):
-                sums |= _summed(session, cluster, new[start : start + _TIMES_AT_ONCE], within)
+                sums |= _sum_at(session, cluster, new[start : start + _TIMES_AT_ONCE], within)
             settled = self._database.now() - _SETTLED
             self._keep_past({keys[at]: sums[at] for at in new if at < settled})
             points: list[Point] = []
@@ -132,7 +132,7 @@ def _due() -> sa.Select[str]:
     return rows.order_by(col(ClusterRow.name)).limit(sa.bindparam("most"))
 
 
-def _summed(
+def _sum_at(
     session: Session, cluster: str, times: Sequence[datetime], within: timedelta
 ) -> dict[datetime, Point | None]:
     """Return the sum for each of these times; None if it has no tally."""
@@ -155,7 +155,7 @@ def _sums(times: int, *, of_one: bool) -> sa.Select[Any]:
 
     To read all tallies between them would take a second of CPU.
     """
-    asked = _asked(times)
+    asked = _times_table(times)
     recent = aliased(TallyRow)
     last = (
         sa.select(sa.func.max(recent.at))
@@ -206,7 +206,7 @@ def _sums(times: int, *, of_one: bool) -> sa.Select[Any]:
     )
 
 
-def _asked(times: int) -> Any:
+def _times_table(times: int) -> Any:
     """Return a table of so many times, by their number."""
     names = ("early", "least", "most")
     columns: list[Any] = [sa.column("n", sa.Integer()), *(sa.column(name, UtcTime()) for name in names)]

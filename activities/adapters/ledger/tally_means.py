@@ -81,7 +81,7 @@ class TallyMeans:
 
     def _sums(self, session: Session, parts: Sequence[_Part]) -> Iterator[_Sum | None]:
         past = self._past = self._past if len(self._past) < _MOST_KEPT else {}
-        new = [n for n, part in enumerate(parts) if part.of is None or part.key not in past]
+        new = [number for number, part in enumerate(parts) if part.of is None or part.key not in past]
         read = dict(zip(new, _read(session, [parts[n] for n in new]), strict=True))
         past |= {parts[n].key: one for n, one in read.items() if parts[n].of is not None}
         return (read[n] if n in read else past[part.key] for n, part in enumerate(parts))
@@ -137,10 +137,10 @@ def _mean(sums: Sequence[_Sum]) -> Mean | None:
 
 def _read(session: Session, parts: Sequence[_Part]) -> list[_Sum | None]:
     """Read the sum of each part, in order; None if it has no tally."""
-    asked = [{"n": n, **part.row} for n, part in enumerate(parts)]
+    asked = [{"n": number, **part.row} for number, part in enumerate(parts)]
     sums: list[_Sum | None] = [None] * len(parts)
     if asked:
-        statement = _of_parts(session.get_bind().dialect.name)
+        statement = _select_sums(session.get_bind().dialect.name)
         for n, tallies, first_at, last_at, *gpus in session.connection().execute(
             statement, {"parts": as_json(session, asked)}
         ):
@@ -149,7 +149,7 @@ def _read(session: Session, parts: Sequence[_Part]) -> list[_Sum | None]:
 
 
 @cache
-def _of_parts(dialect: str) -> Any:
+def _select_sums(dialect: str) -> Any:
     times = dict.fromkeys(("since", "until", "early", "start", "end", "over"), UtcTime())
     asked = rows_of(dialect, "parts", n=sa.Integer(), cluster=NameText(), monitored=sa.Boolean(), **times).c
     at, seen, day = col(TallyRow.at), col(TallyRow.seen_at), TallyDayRow

@@ -71,27 +71,29 @@ def proving_nonce(
     `asked_for`: the clusters that a request was signed for, by its subject.
     """
     reason = str(given.message.get("reason", ""))
-    if entry.actor != given.by.name or not _as_signed(entry.data, given.message):
+    if entry.actor != given.by.name or not _is_as_signed(entry.data, given.message):
         return ""
-    if _at_its_place(entry, given, asked_for):
-        return given.nonce if entry.reason == reason and _told(entry, given.command, given.command) else ""
+    if _is_at_its_place(entry, given, asked_for):
+        return given.nonce if entry.reason == reason and _has_words(entry, given.command, given.command) else ""
     for link in links:
         same = (link.rollout, link.cluster) == (entry.rollout, entry.cluster)
-        if same and _leads_to(given, link) and _told(entry, link.command, given.command):
+        if same and _leads_to(given, link) and _has_words(entry, link.command, given.command):
             theirs = (one.format(reason=reason, cluster=entry.cluster) for one in _REASONS.get(given.command, ()))
             if entry.reason in (reason, *(one[:_REASON_CHARS] for one in theirs)):
                 return link.nonce
     return ""
 
 
-def _at_its_place(entry: AuditEntry, given: Given, asked_for: Mapping[str, Collection[str]]) -> bool:
+def _is_at_its_place(entry: AuditEntry, given: Given, asked_for: Mapping[str, Collection[str]]) -> bool:
     match given.command.partition(".")[0]:
         case "rollout":
             return (entry.rollout, rollout_workflow_id(entry.cluster)) == (given.subject, given.workflow)
         case "fleet":
             return (entry.rollout, entry.cluster) == (given.subject, FLEET)
         case "bringup":
-            return given.subject == f"bringup/{entry.cluster}" and entry.data.get("command") == _word(given.command)
+            return given.subject == f"bringup/{entry.cluster}" and entry.data.get("command") == _command_word(
+                given.command
+            )
         case "request":
             own = given.subject == f"request/{entry.data.get('request')}" and not entry.rollout
             return own and entry.cluster in asked_for.get(given.subject, ())
@@ -108,34 +110,34 @@ def _leads_to(given: Given, link: Link) -> bool:
     return link.parent == given.nonce or (of_launch and link.parent_subject == given.subject)
 
 
-def _told(entry: AuditEntry, command: str, signed: str) -> bool:
+def _has_words(entry: AuditEntry, command: str, signed: str) -> bool:
     """Return whether the entry has the words of that command.
 
     An admitted command may be recorded as refused only if it asks for a request that is refused at once.
     """
-    if entry.data.get("command") != _word(command) or (entry.refused and signed != "request.ask"):
+    if entry.data.get("command") != _command_word(command) or (entry.refused and signed != "request.ask"):
         return False
     pattern = _TEXTS.get(command) or _TEXT.get(command.partition(".")[0], _ABOUT)
     named = {"word": command.partition(".")[2], "actor": entry.actor, "cluster": entry.cluster}
     named["request"] = str(entry.data.get("request", ""))
-    return re.fullmatch(pattern.format(**{k: re.escape(v) for k, v in named.items()}), entry.text) is not None
+    return re.fullmatch(pattern.format(**{key: re.escape(v) for key, v in named.items()}), entry.text) is not None
 
 
-def _word(command: str) -> str | None:
+def _command_word(command: str) -> str | None:
     """Return the command's name as in an entry's data."""
     return None if command in _WITHOUT_WORD else command.partition(".")[2]
 
 
-def _as_signed(data: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
+def _is_as_signed(data: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
     """Return whether the entry's arguments are the signed ones. An unnamed step is chosen by the bring-up."""
     launch = data.get("launch")
-    arguments = {k: v for k, v in data.items() if k not in _NOT_SIGNED and (k != "step" or message.get("step"))}
-    return _within(arguments, message) and (not isinstance(launch, Mapping) or _within(launch, message))
+    arguments = {key: v for key, v in data.items() if key not in _NOT_SIGNED and (key != "step" or message.get("step"))}
+    return _is_within(arguments, message) and (not isinstance(launch, Mapping) or _is_within(launch, message))
 
 
-def _within(said: object, signed: object) -> bool:
+def _is_within(said: object, signed: object) -> bool:
     if isinstance(said, Mapping) and isinstance(signed, Mapping):
-        return all(_within(value, signed[name]) for name, value in said.items() if name in signed)
+        return all(_is_within(value, signed[name]) for name, value in said.items() if name in signed)
     if isinstance(said, list | tuple) and isinstance(signed, list | tuple):
-        return len(said) == len(signed) and all(map(_within, said, signed))
+        return len(said) == len(signed) and all(map(_is_within, said, signed))
     return said == signed

@@ -36,7 +36,7 @@ class LedgerWarrants(LedgerPart):
             one_at_a_time(session, f"warrants of {warrant.subject}")
             stood = session.get(WarrantRow, warrant.nonce)
             if stood is not None:
-                earlier_warrant = _of(stood)
+                earlier_warrant = _warrant_of(stood)
                 if (
                     earlier_warrant.update_id,
                     earlier_warrant.command,
@@ -68,7 +68,7 @@ class LedgerWarrants(LedgerPart):
     def warrant(self, nonce: str) -> Warrant | None:
         with self._database.reading() as session:
             row = session.get(WarrantRow, nonce)
-            return None if row is None else _of(row)
+            return None if row is None else _warrant_of(row)
 
     def warrants(self, subject: str, *commands: str) -> tuple[Warrant, ...]:
         rows = select(WarrantRow).where(col(WarrantRow.subject) == subject)
@@ -76,7 +76,7 @@ class LedgerWarrants(LedgerPart):
             rows = rows.where(col(WarrantRow.command).in_(commands))
         with self._database.reading() as session:
             warrant_rows = session.exec(rows.order_by(col(WarrantRow.admitted_at), col(WarrantRow.nonce)))
-            return tuple(_of(row) for row in warrant_rows)
+            return tuple(_warrant_of(row) for row in warrant_rows)
 
     def draw(self, subject: str, drawn: Drawn, now: datetime) -> None:
         text = canonical_json(drawn.content)
@@ -173,7 +173,7 @@ def _row(warrant: Warrant) -> WarrantRow:
     )
 
 
-def _of(row: WarrantRow) -> Warrant:
+def _warrant_of(row: WarrantRow) -> Warrant:
     fields = row.model_dump(exclude={"human"}) | {
         "principal": Principal.model_validate_json(row.principal),
         "message": json.loads(row.message),

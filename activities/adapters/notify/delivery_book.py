@@ -68,13 +68,13 @@ class SqliteBook:
         Opening takes longer than a delivery; it is done again only if the file has been replaced.
         """
         try:
-            if self._mine.connection is None or self._mine.file != self._present():
+            if self._mine.connection is None or self._mine.file != self._file_there():
                 self._connect()
             assert self._mine.connection is not None
             yield self._mine.connection
-        except (sqlite3.Error, OSError) as e:
+        except (sqlite3.Error, OSError) as error:
             self._mine.connection = None
-            raise Unavailable(f"the delivery book {self._path.name} cannot be used: {e}") from e
+            raise Unavailable(f"the delivery book {self._path.name} cannot be used: {error}") from error
 
     def _connect(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,9 +86,9 @@ class SqliteBook:
             "CREATE TABLE IF NOT EXISTS deliveries (key TEXT NOT NULL, address TEXT NOT NULL, "
             "at TEXT NOT NULL, PRIMARY KEY (key, address)) WITHOUT ROWID"
         )
-        self._mine.connection, self._mine.file = book, self._present()
+        self._mine.connection, self._mine.file = book, self._file_there()
 
-    def _present(self) -> tuple[int, int] | None:
+    def _file_there(self) -> tuple[int, int] | None:
         """Identify the file that is there now."""
         try:
             file = self._path.stat()
@@ -119,7 +119,7 @@ class FileTurns:
     def take_turn(self, key: str, address: str) -> Iterator[None]:
         pair = hashlib.sha256(f"{key}\0{address}".encode()).hexdigest()
         path = self._folder / f"{pair}.lock"
-        file = self._locked(path)
+        file = self._lock_path(path)
         try:
             yield
         finally:
@@ -127,12 +127,12 @@ class FileTurns:
                 path.unlink()  # still locked: a waiting caller sees that it is gone, and makes a new one
             os.close(file)  # which unlocks; so does the end of the process
 
-    def _locked(self, path: Path) -> int:
+    def _lock_path(self, path: Path) -> int:
         """Return the file at this path, locked by nobody else."""
         deadline = time.monotonic() + self._patience_seconds
         try:
             while True:
-                file = self._opened(path)
+                file = self._open_file(path)
                 try:
                     self._lock(file, deadline)
                     if os.path.samestat(os.fstat(file), path.stat()):
@@ -143,10 +143,10 @@ class FileTurns:
                     os.close(file)
                     raise
                 os.close(file)
-        except OSError as e:
-            raise Unavailable(f"the folder of delivery turns cannot be used: {e.strerror}") from e
+        except OSError as error:
+            raise Unavailable(f"the folder of delivery turns cannot be used: {error.strerror}") from error
 
-    def _opened(self, path: Path) -> int:
+    def _open_file(self, path: Path) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
             return os.open(path, flags, 0o644)

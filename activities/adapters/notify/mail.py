@@ -67,10 +67,10 @@ def mail_server(url: ContactUrl) -> MailServer:
     name, sender = parseaddr(plain.get("from", ""))
     if "@" not in sender:  # at most a name
         name, sender = plain.get("from") or "Backstop", f"{user.partition('@')[0]}@{url.host}"
-    reply_to = _listed(plain.get("reply", ""))
+    reply_to = _split_addresses(plain.get("reply", ""))
     if mode not in _PORTS or not all(map(_EMAIL.fullmatch, (sender, *reply_to))):
         raise url.malformed_refusal()
-    recipients = [plain_email(each) for each in (*url.segments(), *_listed(plain.get("to", "")))]
+    recipients = [plain_email(each) for each in (*url.segments(), *_split_addresses(plain.get("to", "")))]
     if None in recipients:
         raise url.malformed_refusal("it names a recipient that is not an e-mail address")
     return MailServer(
@@ -91,17 +91,17 @@ def mail_server(url: ContactUrl) -> MailServer:
 def email_route(address: str, server: MailServer) -> Route:
     def send(message: Message) -> None:
         # Raised outside of any handler: the foreign error and its text, secrets and all, end in `_failure`.
-        if reason := _failure(server, address, _written(server, address, message)):
+        if reason := _failure(server, address, _compose(server, address, message)):
             raise Unavailable(reason)
 
     return Route("email", address, send)
 
 
-def _listed(addresses: str) -> tuple[str, ...]:
+def _split_addresses(addresses: str) -> tuple[str, ...]:
     return tuple(filter(None, re.split(r"[,;\s]+", addresses)))
 
 
-def _written(server: MailServer, address: str, message: Message) -> str:
+def _compose(server: MailServer, address: str, message: Message) -> str:
     mail = MIMEText(message.body, "plain", "utf-8")
     for name, value in server.headers.items():
         mail[name] = value

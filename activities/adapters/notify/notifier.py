@@ -66,8 +66,8 @@ class LogFile:
                 while line:
                     line = line[file.write(line) :]
                 os.fsync(file.fileno())
-        except OSError as e:
-            raise Unavailable(f"cannot be written: {e.strerror}") from e
+        except OSError as error:
+            raise Unavailable(f"cannot be written: {error.strerror}") from error
 
     @staticmethod
     def _ends_torn(file: int) -> bool:
@@ -128,12 +128,12 @@ class Notifier:
             try:
                 if time.monotonic() >= ends:
                     raise Unavailable("no time was left for it in this round")
-                deliveries.append(self._once(route, message))
-            except Unavailable as e:
-                logger.warning("notice %s did not reach %s %s: %s", notice.key, route.channel, route.address, e)
-                failed.append(f"{route.channel} {route.address} ({e.message})")
-            except Refusal as e:
-                refused.append(f"{route.channel} {route.address}: {e.message}")
+                deliveries.append(self._deliver_once(route, message))
+            except Unavailable as error:
+                logger.warning("notice %s did not reach %s %s: %s", notice.key, route.channel, route.address, error)
+                failed.append(f"{route.channel} {route.address} ({error.message})")
+            except Refusal as error:
+                refused.append(f"{route.channel} {route.address}: {error.message}")
         if failed:
             raise Unavailable(_sentence(notice, "was not delivered to", [*failed, *refused]))
         if refused:
@@ -151,15 +151,15 @@ class Notifier:
             if is_log(contact):
                 continue
             try:
-                for route in self._routes_of(self._meant(contact)):
+                for route in self._routes_of(self._contact_behind(contact)):
                     taken.setdefault(route.address, route)
-            except Refusal as e:
-                refused.append(f"contact {number} of {notice.audience}: {e.message}")
-            except Unavailable as e:  # a secret that is not there: perhaps it will be
-                failed.append(f"contact {number} of {notice.audience} ({e.message})")
+            except Refusal as error:
+                refused.append(f"contact {number} of {notice.audience}: {error.message}")
+            except Unavailable as error:  # a secret that is not there: perhaps it will be
+                failed.append(f"contact {number} of {notice.audience} ({error.message})")
         return list(taken.values()), refused, failed
 
-    def _meant(self, contact: str) -> str:
+    def _contact_behind(self, contact: str) -> str:
         """Return the contact behind a name; any other contact itself. Errors: Refusal, Unavailable."""
         if not contact.strip().lower().startswith(NAMED):
             return self._secrets.resolve(contact)
@@ -175,7 +175,7 @@ class Notifier:
             server = self._secrets.resolve(server)
         return routes(contact, server, self._reach)
 
-    def _once(self, route: Route, message: Message) -> Delivery:
+    def _deliver_once(self, route: Route, message: Message) -> Delivery:
         key = message.notice.key
         with self._turns.take_turn(key, route.address):
             at = self._book.seen_at(key, route.address)

@@ -54,11 +54,11 @@ def _routes(url: ContactUrl, cloud: str, segments: Sequence[str]) -> tuple[Route
             words = {"title": slack_text(message.subject), "text": slack_text(message.body), "color": colour}
             # Blocks cannot stand beside a title and a text: so the buttons are an attachment of their own.
             buttons = {"color": colour, "blocks": blocks_of(message.rows)}
-            where = {"username": url.user, "channel": _named(channel)}
+            where = {"username": url.user, "channel": _channel_name(channel)}
             content = {
                 "mrkdwn": False,
                 "attachments": [words, *([buttons] if message.rows else [])],
-                **{k: v for k, v in where.items() if v},
+                **{key: value for key, value in where.items() if value},
             }
             door = httpx.URL("/".join((DOORS[cloud], *tokens)))
             answer = exchange(Asked("POST", door, content, verify=settings.verify), url.reach)
@@ -70,6 +70,6 @@ def _routes(url: ContactUrl, cloud: str, segments: Sequence[str]) -> tuple[Route
     return tuple(route(channel) for channel in sorted(channels) or [""])
 
 
-def _named(channel: str) -> str:
+def _channel_name(channel: str) -> str:
     """Return the channel as Slack wants it: an id bare, a name with its #."""
     return channel[1:] if channel.startswith("+") else channel if channel[:1] in ("", "#", "@") else f"#{channel}"

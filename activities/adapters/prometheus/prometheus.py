@@ -91,7 +91,7 @@ class Prometheuses:
 
     def refresh_health(self, sources: Sources) -> dict[str, str]:
         """Read each Prometheus's answer for its clusters into the ledger; return late faults, by cluster."""
-        by_connection = self._by_connection(sources)
+        by_connection = self._group_by_connection(sources)
         now = time.monotonic()
         due = [name for name in by_connection if now - self._read_at.get(name, -self._every) >= self._every]
         for name in due:
@@ -105,7 +105,7 @@ class Prometheuses:
         sentences = dict.fromkeys(sources.prometheus, "its Prometheus does not answer")
 
         def look(name: str, its: Mapping[str, PrometheusSource]) -> None:
-            reading = self._found(name, its)
+            reading = self._query_all(name, its)
             seen = {sample.cluster for sample in reading.samples}
             for cluster in its:
                 sentences[cluster] = reading.wrong.get(
@@ -115,12 +115,12 @@ class Prometheuses:
         def wrong(name: str, text: str) -> None:
             sentences.update(dict.fromkeys(by_connection[name], text))
 
-        by_connection = self._by_connection(sources)
+        by_connection = self._group_by_connection(sources)
         SourceThreads(wrong, timedelta(seconds=25)).read({n: partial(look, n, its) for n, its in by_connection.items()})
         return sentences
 
     @staticmethod
-    def _by_connection(sources: Sources) -> dict[str, dict[str, PrometheusSource]]:
+    def _group_by_connection(sources: Sources) -> dict[str, dict[str, PrometheusSource]]:
         by_connection: dict[str, dict[str, PrometheusSource]] = {}
         for cluster, source in sources.prometheus.items():
             by_connection.setdefault(source.connection, {})[cluster] = source
@@ -129,7 +129,7 @@ class Prometheuses:
     def _look(self, name: str, sources: Mapping[str, PrometheusSource]) -> None:
         """Keep the answer; while there is none, the last samples stay and visibly grow old."""
         try:
-            reading = self._found(name, sources)
+            reading = self._query_all(name, sources)
         except Exception as error:
             for cluster in sources:
                 self._faults.note_fault("health", cluster, f"Prometheus {name}: {sentence(error)}")
@@ -143,16 +143,16 @@ class Prometheuses:
             except Exception as error:  # one sample that the ledger refuses must not cost the others
                 self._faults.note_fault("health", sample.cluster, f"Prometheus {name}: {sentence(error)}")
 
-    def _found(self, name: str, sources: Mapping[str, PrometheusSource]) -> Found:
+    def _query_all(self, name: str, sources: Mapping[str, PrometheusSource]) -> Found:
         """Ask the three queries. Errors: Unavailable."""
         connection = self._connections.get(name)
         if connection is None:
             raise Unavailable(f"this worker has no Prometheus {name!r}: BACKSTOP_PROMETHEUS names them")
         labels = clusters_by_label({cluster: source.cluster for cluster, source in sources.items()})
         ends = time.monotonic() + connection.timeout.total_seconds()
-        q = connection.queries
+        queries = connection.queries
         installed, healthy, seen = (
-            ask(connection, query, ends, self._secrets) for query in (q.installed, q.healthy, q.seen)
+            ask(connection, query, ends, self._secrets) for query in (queries.installed, queries.healthy, queries.seen)
         )
         return samples_of(installed, healthy, seen, labels, self._ledger.now())
 

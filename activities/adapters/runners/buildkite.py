@@ -130,7 +130,7 @@ class BuildkiteRunner:
             raise Unavailable(f"a build of {order.pipeline} is being made by another call")
         self._being_made.add(key)
         try:
-            build = api.find_build(order) or self._made(api, order)
+            build = api.find_build(order) or self._make(api, order)
         finally:
             self._being_made.discard(key)
         return self._report(api, order, build)
@@ -151,20 +151,20 @@ class BuildkiteRunner:
     def _api(self, order: RunOrder) -> _Api:
         return _Api(self._allowed, self._allowed.pipeline(order.pipeline), self._quiet)
 
-    def _made(self, api: _Api, order: RunOrder) -> BuildkiteBuild:
+    def _make(self, api: _Api, order: RunOrder) -> BuildkiteBuild:
         """Make the build. Errors: BadInput if Buildkite refused: there is no build. Unavailable if nobody knows."""
         try:
             build = api.make_build(order)
         except _Throttled:
             raise
         except Unavailable as error:
-            landed_build = self._landed(api, order)
+            landed_build = self._search_again(api, order)
             if landed_build is None:
                 raise Unavailable(f"{error.message}; Buildkite shows no build for it yet") from None
             return landed_build
         return self._the_first(api, order, build)
 
-    def _landed(self, api: _Api, order: RunOrder) -> BuildkiteBuild | None:
+    def _search_again(self, api: _Api, order: RunOrder) -> BuildkiteBuild | None:
         for seconds in _LOOKS_AGAIN:
             self._pause(seconds)
             try:
@@ -191,7 +191,7 @@ class BuildkiteRunner:
         over = (build.finished_at or self._now()) - build.created_at >= order.limit
         if over and build.phase is RunPhase.RUNNING and build.state != "canceling":
             build = api.cancel_build(order, build)
-        phase, sentence = _told(build, order, over)
+        phase, sentence = _describe(build, order, over)
         code, tail = (
             api.failure_text(order, build) if phase is RunPhase.FAILED and build.state == "failed" else (None, "")
         )
@@ -206,7 +206,7 @@ class BuildkiteRunner:
         )
 
 
-def _told(build: BuildkiteBuild, order: RunOrder, over: bool) -> tuple[RunPhase, str]:
+def _describe(build: BuildkiteBuild, order: RunOrder, over: bool) -> tuple[RunPhase, str]:
     what = f"build {build.number} of {order.pipeline}"
     if over and build.phase in (RunPhase.STOPPED, RunPhase.RUNNING):
         limit = duration_text(order.limit)
@@ -241,14 +241,14 @@ class _Api:
     def builds(self, order: RunOrder) -> Iterator[BuildkiteBuild]:
         query = f"{quote(f'meta_data[{KEY}]')}={quote(order.key.text, safe='')}"
         # Check the key again: a filter that the server ignored would give us another run's build.
-        for document in self._listed(order.pipeline, query):
+        for document in self._list_builds(order.pipeline, query):
             build = _build(document)
             if build.meta_data.get(KEY) == order.key.text:
                 yield build
 
     def under_way(self, pipeline: str) -> Iterator[BuildkiteBuild]:
         """Yield those that have not ended. Unreadable builds of others are left out: they are not ours."""
-        for document in self._listed(pipeline, "&".join(f"{quote('state[]')}={state}" for state in _UNDER_WAY)):
+        for document in self._list_builds(pipeline, "&".join(f"{quote('state[]')}={state}" for state in _UNDER_WAY)):
             try:
                 build = _build(document)
             except Unavailable:
@@ -256,11 +256,11 @@ class _Api:
             if not build.phase.has_ended:
                 yield build
 
-    def _listed(self, pipeline: str, query: str) -> Iterator[Any]:
+    def _list_builds(self, pipeline: str, query: str) -> Iterator[Any]:
         rest = f"per_page={_PER_PAGE}&exclude_jobs=true&exclude_pipeline=true"
         url = f"{self._base}/{quote(pipeline)}/builds?{query}&{rest}"
         for _ in range(_PAGES):
-            answer = self._asked("GET", url)
+            answer = self._ask("GET", url)
             listed = self._document(answer, 200)
             if not isinstance(listed, list):
                 raise Unavailable("Buildkite did not answer with a list of builds")
@@ -282,35 +282,35 @@ class _Api:
             "env": {**order.values, "BACKSTOP_RUN": order.key.text},
             "meta_data": {**order.values, KEY: order.key.text},
         }
-        answer = self._asked("POST", f"{self._base}/{quote(order.pipeline)}/builds", content)
+        answer = self._ask("POST", f"{self._base}/{quote(order.pipeline)}/builds", content)
         if answer.status in (400, 401, 403, 404, 410, 422):
             raise BadInput(refusal_text(answer, f"Buildkite made no build of {order.pipeline}: it"))
         return _build(self._document(answer, 201))
 
     def cancel_build(self, order: RunOrder, build: BuildkiteBuild) -> BuildkiteBuild:
         """Cancel the build; return it as it is then, or as it ended meanwhile."""
-        answer = self._asked("PUT", f"{self._one(order, build)}/cancel")
+        answer = self._ask("PUT", f"{self._build_url(order, build)}/cancel")
         if answer.status == 422:
-            return self._got(order, build)
+            return self._get_build(order, build)
         return _build(self._document(answer, 200))
 
     def failure_text(self, order: RunOrder, build: BuildkiteBuild) -> tuple[int | None, str]:
         """Return the exit status of the first job that failed, and the end of its log, as far as they are available."""
         try:
-            jobs = self._got(order, build).jobs
+            jobs = self._get_build(order, build).jobs
             job = next(
                 job for job in jobs if job.get("state") in ("failed", "timed_out") and not job.get("soft_failed")
             )
             code = job.get("exit_status")
-            answer = self._asked("GET", f"{self._one(order, build)}/jobs/{quote(str(job['id']), safe='')}/log")
+            answer = self._ask("GET", f"{self._build_url(order, build)}/jobs/{quote(str(job['id']), safe='')}/log")
             return code if type(code) is int else None, tail_of(str(self._document(answer, 200)["content"]))
         except (Unavailable, StopIteration, LookupError, TypeError):
             return None, ""
 
-    def _got(self, order: RunOrder, build: BuildkiteBuild) -> BuildkiteBuild:
-        return _build(self._document(self._asked("GET", self._one(order, build)), 200))
+    def _get_build(self, order: RunOrder, build: BuildkiteBuild) -> BuildkiteBuild:
+        return _build(self._document(self._ask("GET", self._build_url(order, build)), 200))
 
-    def _one(self, order: RunOrder, build: BuildkiteBuild) -> str:
+    def _build_url(self, order: RunOrder, build: BuildkiteBuild) -> str:
         return f"{self._base}/{quote(order.pipeline)}/builds/{build.number}"
 
     @staticmethod
@@ -319,7 +319,7 @@ class _Api:
             raise Unavailable(refusal_text(answer, "Buildkite"))
         return answer.document("Buildkite")
 
-    def _asked(self, method: str, url: str, content: Mapping[str, Any] | None = None) -> Answered:
+    def _ask(self, method: str, url: str, content: Mapping[str, Any] | None = None) -> Answered:
         wait = self._quiet.until - time.monotonic()
         if wait > 0:
             raise _Throttled(f"Buildkite's rate limit is reached: it is asked again in {math.ceil(wait)} s")

@@ -50,12 +50,14 @@ class CommandRunner:
         if not (self._here.boot and self._here.table):
             raise BadInput("commands run only on Linux: this host does not have its processes in /proc")
         run = RunDirectory(self._runs_dir, order.key)
-        ours = run.claim(self._ordered(order))
+        ours = run.claim(self._order_document(order))
         if not ours and self._begun(run, _OTHERS_BEGIN):
             return self._report(run, order)
         self._launch(run)
         if not self._begun(run, _BEGINS):
-            raise Unavailable(f"the supervisor of {_shown(order)} has not started within {_BEGINS:g} s on {self._host}")
+            raise Unavailable(
+                f"the supervisor of {_shown_name(order)} has not started within {_BEGINS:g} s on {self._host}"
+            )
         return self._report(run, order)
 
     def look(self, order: RunOrder) -> RunReport | None:
@@ -73,7 +75,7 @@ class CommandRunner:
     def stop(self, order: RunOrder) -> RunReport | None:
         """Stop the run. A key without a trace is never begun from now on, however late a start of it comes."""
         run = RunDirectory(self._runs_dir, order.key)
-        run.claim(self._ordered(order))
+        run.claim(self._order_document(order))
         if not run.has_record:
             run.give_up("stopped")
         run.ask_to_stop()
@@ -87,7 +89,7 @@ class CommandRunner:
     def _grace(self) -> float:
         return self._allowed.settings.grace.total_seconds()
 
-    def _ordered(self, order: RunOrder) -> dict[str, Any]:
+    def _order_document(self, order: RunOrder) -> dict[str, Any]:
         return {
             "key": order.key.text,
             "run": list(order.run),
@@ -143,9 +145,9 @@ class CommandRunner:
             sentence = "it was stopped before it began" if phase is RunPhase.STOPPED else record["given_up"]
             return RunReport(phase=phase, said=sentence, host=self._host)
         if run.exit is None:
-            alive = self._lives(run, record)
+            alive = self._is_alive(run, record)
         ended = run.exit
-        teller = _Told(run, order, record)
+        teller = _Teller(run, order, record)
         if ended is not None:
             return teller.ended_report(ended)
         if alive:
@@ -158,15 +160,17 @@ class CommandRunner:
         """Report on a run by its other files. Errors: Stuck if they say nothing."""
         ended = run.exit
         if ended is not None:
-            return _Told(run, order, {"host": self._host, "at": ended["at"]}).ended_report(ended)
+            return _Teller(run, order, {"host": self._host, "at": ended["at"]}).ended_report(ended)
         if not run.beats():
-            raise Stuck(f"{_shown(order)} has stopped reporting, and it is unknown how it ended: {error.message}")
-        return RunReport(phase=RunPhase.RUNNING, said=f"{_shown(order)} still reports that it runs: {error.message}")
+            raise Stuck(f"{_shown_name(order)} has stopped reporting, and it is unknown how it ended: {error.message}")
+        return RunReport(
+            phase=RunPhase.RUNNING, said=f"{_shown_name(order)} still reports that it runs: {error.message}"
+        )
 
-    def _lives(self, run: RunDirectory, record: dict[str, Any]) -> bool:
+    def _is_alive(self, run: RunDirectory, record: dict[str, Any]) -> bool:
         """Return whether the run lives. Errors: Unavailable if only another machine could say."""
         if (record["host"], record["boot"], record["table"]) == (self._host, self._here.boot, self._here.table):
-            return _own_lives(run, record)
+            return _is_alive_here(run, record)
         if run.beats():
             return True
         if record["host"] == self._host and record["boot"] != self._here.boot:
@@ -177,7 +181,7 @@ class CommandRunner:
         )
 
 
-def _own_lives(run: RunDirectory, record: dict[str, Any]) -> bool:
+def _is_alive_here(run: RunDirectory, record: dict[str, Any]) -> bool:
     supervisor = wrapper.stat_of(record["pid"])
     if supervisor is not None and supervisor.born == record["born"] and supervisor.lives:
         return True
@@ -192,40 +196,44 @@ def _own_lives(run: RunDirectory, record: dict[str, Any]) -> bool:
     return bool(left)
 
 
-class _Told:
+class _Teller:
     """Reports on a run in words."""
 
     def __init__(self, run: RunDirectory, order: RunOrder, record: dict[str, Any]) -> None:
         self._run = run
         self._order = order
         self._record = record
-        self._what = _shown(order)
+        self._what = _shown_name(order)
 
     def running_report(self, stopping: bool) -> RunReport:
         sentence = f"{self._what} {'is being stopped' if stopping else 'runs'} on {self._record['host']}"
-        return self._told(RunPhase.RUNNING, sentence)
+        return self._make_report(RunPhase.RUNNING, sentence)
 
     def lost_report(self, rebooted: bool) -> RunReport:
         why = "its host has rebooted" if rebooted else "its processes are gone"
-        return self._told(RunPhase.FAILED, f"{self._what} ended without an exit status: {why}")
+        return self._make_report(RunPhase.FAILED, f"{self._what} ended without an exit status: {why}")
 
     def ended_report(self, ended: dict[str, Any]) -> RunReport:
         code, because, at = ended["code"], ended["because"], _time(ended["at"])
         if ended["error"]:
-            return self._told(RunPhase.FAILED, f"{self._what} cannot be run: {one_line(ended['error'])}", None, at)
+            return self._make_report(
+                RunPhase.FAILED, f"{self._what} cannot be run: {one_line(ended['error'])}", None, at
+            )
         if because == "stopped":
-            return self._told(RunPhase.STOPPED, f"{self._what} was stopped", code, at)
+            return self._make_report(RunPhase.STOPPED, f"{self._what} was stopped", code, at)
         if because == "limit":
             limit = duration_text(self._order.limit)
-            return self._told(RunPhase.FAILED, f"{self._what} did not end within {limit}, and was stopped", code, at)
+            return self._make_report(
+                RunPhase.FAILED, f"{self._what} did not end within {limit}, and was stopped", code, at
+            )
         if because == "terminated":
-            return self._told(RunPhase.FAILED, f"{self._what} was ended from outside, by SIGTERM", code, at)
+            return self._make_report(RunPhase.FAILED, f"{self._what} was ended from outside, by SIGTERM", code, at)
         if code == 0:
-            return self._told(RunPhase.SUCCEEDED, f"{self._what} ended well", code, at)
+            return self._make_report(RunPhase.SUCCEEDED, f"{self._what} ended well", code, at)
         how = f"was killed by {_signal_name(-code)}" if code < 0 else f"failed with exit status {code}"
-        return self._told(RunPhase.FAILED, f"{self._what} {how}", code, at)
+        return self._make_report(RunPhase.FAILED, f"{self._what} {how}", code, at)
 
-    def _told(
+    def _make_report(
         self, phase: RunPhase, sentence: str, code: int | None = None, ended_at: datetime | None = None
     ) -> RunReport:
         host = str(self._record["host"])
@@ -241,7 +249,7 @@ class _Told:
         )
 
 
-def _shown(order: RunOrder) -> str:
+def _shown_name(order: RunOrder) -> str:
     return one_line(order.run[0]) if order.run else "the command"
 
 

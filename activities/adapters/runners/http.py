@@ -67,7 +67,7 @@ class HttpRunner:
             return RunReport(phase=RunPhase.RUNNING, said=f"{where} is still taking the order in")
         if starts and 400 <= answer.status < 500 and answer.status not in _AGAIN:
             raise BadInput(f"{refusal_text(answer, where)}{NOTHING_BEGUN}")
-        return self._report(order, self._taken(order, answer, where), where)
+        return self._report(order, self._take_id(order, answer, where), where)
 
     def _by_status(self, order: RunOrder) -> RunReport | None:
         text = order.status_url.replace("{id}", quote(self._ids.get(order.key.text, ""), safe=""))
@@ -75,10 +75,10 @@ class HttpRunner:
         answer, where = self._web.ask(Asked("GET", url, None, _headers(order), most=MOST_ANSWER)), place_of(url)
         if answer.status in (404, 410):
             return None
-        return self._report(order, _whole(answer, where), where)
+        return self._report(order, _whole_document(answer, where), where)
 
-    def _taken(self, order: RunOrder, answer: Answered, where: str) -> Any:
-        document = _whole(answer, where)
+    def _take_id(self, order: RunOrder, answer: Answered, where: str) -> Any:
+        document = _whole_document(answer, where)
         run_id = document.get("id") if isinstance(document, Mapping) else None
         if isinstance(run_id, str | int) and not isinstance(run_id, bool):
             while len(self._ids) >= _IDS:
@@ -88,7 +88,7 @@ class HttpRunner:
 
     @staticmethod
     def _report(order: RunOrder, document: Any, where: str) -> RunReport:
-        status = _field(document, order.field)
+        status = _field_text(document, order.field)
         phase = RunPhase.RUNNING
         if status is None:
             sentence = f"{where} answered without the field {one_line(order.field)}"
@@ -98,7 +98,7 @@ class HttpRunner:
                 phase = RunPhase.SUCCEEDED
             elif status in order.failed:
                 phase = RunPhase.FAILED
-        tail, link = (_field(document, name) or "" for name in ("log", "link"))
+        tail, link = (_field_text(document, name) or "" for name in ("log", "link"))
         return RunReport(phase=phase, said=sentence, tail=tail_of(tail), link=one_line(link))
 
 
@@ -106,14 +106,14 @@ def _headers(order: RunOrder) -> dict[str, str]:
     return {"Idempotency-Key": header_text(order.key.text), "Accept": "application/json"}
 
 
-def _whole(answer: Answered, where: str) -> Any:
+def _whole_document(answer: Answered, where: str) -> Any:
     """Return the answer's document. Errors: Unavailable for any answer but a good one."""
     if not answer.is_success:
         raise Unavailable(refusal_text(answer, where))
     return answer.document(where)
 
 
-def _field(document: Any, path: str) -> str | None:
+def _field_text(document: Any, path: str) -> str | None:
     """Return the value at the dotted path, as text; None if it is not one value."""
     for step in path.split("."):
         if isinstance(document, Mapping):

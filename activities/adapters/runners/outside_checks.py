@@ -77,14 +77,14 @@ class OutsideChecks:
         return CheckAnswer(colour=colour, said=sentence, number=number, at=self._now())
 
     def _command(self, order: CheckOrder) -> CheckAnswer:
-        ended, what = self._ran(order)
+        ended, what = self._run(order)
         last_words, number = last_line(ended.printed), _number(ended.printed)
         if ended.code == 0:
             return self._answer(Colour.GREEN, last_words or f"{what} ended with exit status 0", number)
         how = f"{what} {_how(ended.code)}"
         return self._answer(Colour.RED, f"{how}: {last_words}" if last_words else how, number)
 
-    def _ran(self, order: CheckOrder) -> tuple[Ended, str]:
+    def _run(self, order: CheckOrder) -> tuple[Ended, str]:
         """Run the program; return how it ended, and its name for people."""
         self._allowed.check_program(order.run)
         what = one_line(order.run[0])
@@ -111,7 +111,7 @@ class OutsideChecks:
         connection = self._prometheus.get(order.connection)
         if connection is None:
             raise _Unknown(f"this worker has no Prometheus {order.connection!r}: BACKSTOP_PROMETHEUS names them")
-        value = _one_number(self._told(connection, order))
+        value = _one_number(self._query(connection, order))
         low, high = order.at_least, order.at_most
         if low is not None and value < low:
             return self._answer(Colour.RED, f"Prometheus says {value:g}, and at least {low:g} is asked for", value)
@@ -119,7 +119,7 @@ class OutsideChecks:
             return self._answer(Colour.RED, f"Prometheus says {value:g}, and at most {high:g} is asked for", value)
         return self._answer(Colour.GREEN, f"Prometheus says {value:g}", value)
 
-    def _told(self, connection: PrometheusConnection, order: CheckOrder) -> Any:
+    def _query(self, connection: PrometheusConnection, order: CheckOrder) -> Any:
         ends = time.monotonic() + order.limit.total_seconds()
         return document(connection, order.query, ends, self._allowed.secrets)
 
@@ -147,7 +147,7 @@ class OutsideChecks:
     def _document(self, order: CheckOrder) -> Any:
         """Return the output of the program, or the answer of the URL, as JSON."""
         if order.run:
-            ended, what = self._ran(order)
+            ended, what = self._run(order)
             if ended.code != 0:
                 last_words = last_line(ended.printed)
                 raise _Unknown(f"{what} {_how(ended.code)}{f': {last_words}' if last_words else ''}")

@@ -21,7 +21,7 @@ def clean_lines(printed: bytes | str) -> str:
     """Return lines of plain text. Bytes that are not UTF-8 show as U+FFFD."""
     text = printed.decode(errors="replace") if isinstance(printed, bytes) else printed
     text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n").replace("\t", " ")
-    return "".join(c for c in text if c == "\n" or unicodedata.category(c) not in _HIDDEN)
+    return "".join(char for char in text if char == "\n" or unicodedata.category(char) not in _HIDDEN)
 
 
 def tail_of(printed: bytes | str) -> str:

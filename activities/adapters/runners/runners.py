@@ -32,13 +32,13 @@ class Runners:
         return self._by_name[order.runner].start(order)
 
     def look(self, order: RunOrder) -> RunReport | None:
-        return _asked(self._by_name[order.runner].look, order)
+        return _ask(self._by_name[order.runner].look, order)
 
     def stop(self, order: RunOrder) -> RunReport | None:
-        return _asked(self._by_name[order.runner].stop, order)
+        return _ask(self._by_name[order.runner].stop, order)
 
 
-def _asked(ask: Callable[[RunOrder], RunReport | None], order: RunOrder) -> RunReport | None:
+def _ask(ask: Callable[[RunOrder], RunReport | None], order: RunOrder) -> RunReport | None:
     """Ask, and raise Unavailable if the worker's present settings forbid it: that says nothing about the run."""
     try:
         return ask(order)

@@ -228,7 +228,7 @@ def supervise(directory: Path, order: dict[str, Any], terminated: Terminated) ->
     ending, opened = Ending(directory, child.pid, order["limit"], order["grace"], terminated), True
     while child.poll() is None:
         ready, _, _ = select.select([reading] if opened else [], [], [], TICK)
-        opened = opened and (not ready or _taken(reading, log))
+        opened = opened and (not ready or _take_piece(reading, log))
         if beats.is_due():
             ending.look()
     ending.finish()
@@ -246,7 +246,7 @@ def in_pipe(reading: int) -> int:
     return int.from_bytes(fcntl.ioctl(reading, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
-def _taken(reading: int, log: Log) -> bool:
+def _take_piece(reading: int, log: Log) -> bool:
     """Write a piece of the output to the log; return False if there will be no more."""
     try:
         data = os.read(reading, _PIECE)

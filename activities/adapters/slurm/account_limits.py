@@ -17,7 +17,7 @@ def wanted_limits(standing: MirroredCluster, source: SlurmSource, sized: str | N
     wanted: dict[str, int | None] = {
         team: standing.admitted_limit(team) for team in standing.quotas if team in standing.limits
     }
-    tops = [team for team, q in standing.quotas.items() if q.parent is None]
+    tops = [team for team, quota in standing.quotas.items() if quota.parent is None]
     pool = standing.limits.get(POOL + source.root)
     if pool is not None:
         # While a rollout is open nobody can use the GPUs that it freed, whatever limit is raised below.

@@ -146,7 +146,7 @@ def ours(site: Site) -> dict[str, Qos]:
     more.
     """
     end = _place(site)
-    return {n: q for n, q in site.there.items() if q.description.startswith(OURS) and q.description.endswith(end)}
+    return {name: q for name, q in site.there.items() if q.description.startswith(OURS) and q.description.endswith(end)}
 
 
 def stale_qos(wanted: Wanted, site: Site) -> dict[str, Qos]:
@@ -172,7 +172,7 @@ def wanted_classes(site: Site, teams: Mapping[str, TeamClasses], limits: Mapping
         if wall:
             wanted.walls[team] = wall
             continue
-        for name, qos in _of_team(site, team, its.classes, max(0, limit - its.block_gpus)):
+        for name, qos in _team_qos(site, team, its.classes, max(0, limit - its.block_gpus)):
             wanted.qos[name] = qos
             wanted.of[name] = class_of[name]
     return wanted
@@ -202,7 +202,7 @@ def _wall(site: Site, team: str, classes: Sequence[str], class_of: Mapping[str, 
     return ""
 
 
-def _of_team(site: Site, team: str, classes: Sequence[str], weaker_gpus: int) -> Iterator[tuple[str, Qos]]:
+def _team_qos(site: Site, team: str, classes: Sequence[str], weaker_gpus: int) -> Iterator[tuple[str, Qos]]:
     """Yield the team's QOS, the weakest first. The strongest may do what a job without a class may do, and no more."""
     own = {qos_name(site.cluster, team, c) for c in classes}
     base = site.there.get(_base(site, team, own), Qos(""))
@@ -252,11 +252,11 @@ def differing_qos(wanted: Wanted, site: Site) -> list[str]:
     return sorted(
         name
         for name, qos in wanted.qos.items()
-        if not _same(site.there.get(name), qos) or name not in site.defaults[wanted.of[name].team].may
+        if not _is_same(site.there.get(name), qos) or name not in site.defaults[wanted.of[name].team].may
     )
 
 
-def _same(there: Qos | None, wanted: Qos) -> bool:
+def _is_same(there: Qos | None, wanted: Qos) -> bool:
     if there is None:
         return False
     # Never emptied: slurmdbd takes a QOS whose list was emptied for a loop wherever it is named (22.05.8).
@@ -278,13 +278,13 @@ def commands_to_bring(wanted: Wanted, site: Site) -> dict[str, QosCommands]:
     commands_of: dict[str, QosCommands] = {}
     for team in sorted({of.team for of in wanted.of.values()}):
         news = {name: qos for name, qos in wanted.qos.items() if wanted.of[name].team == team}
-        commands = _of_account(team, news, site)
+        commands = _account_commands(team, news, site)
         if commands.settings:
             commands_of[team] = commands
     return commands_of
 
 
-def _of_account(team: str, news: Mapping[str, Qos], site: Site) -> QosCommands:
+def _account_commands(team: str, news: Mapping[str, Qos], site: Site) -> QosCommands:
     there = site.there
     additions = [f"add qos {name} description='{qos.description}'" for name, qos in news.items() if name not in there]
     settings = []
@@ -293,7 +293,7 @@ def _of_account(team: str, news: Mapping[str, Qos], site: Site) -> QosCommands:
         fewer = qos.preempts & there[name].preempts if name in there else frozenset()
         if fewer and fewer != there[name].preempts:
             settings.append(f"modify qos {name} set Preempt={_list(fewer)}")
-    settings += [_setting(name, qos, site.source) for name, qos in news.items() if not _same(there.get(name), qos)]
+    settings += [_setting(name, qos, site.source) for name, qos in news.items() if not _is_same(there.get(name), qos)]
     if lacking := news.keys() - site.defaults[team].may:
         settings.append(f"modify account {team} cluster={site.cluster} set qos+={_list(lacking)}")
     return QosCommands(additions, settings)

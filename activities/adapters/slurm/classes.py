@@ -94,7 +94,7 @@ class SlurmClasses:
     @property
     def class_by_qos(self) -> dict[str, ClassOf]:
         """The team and class of a job, by its QOS; one that an administrator has made counts too."""
-        return named_classes(self.source.cluster or self.cluster, self._known_teams())
+        return named_classes(self.source.cluster or self.cluster, self._readable_teams())
 
     def is_astray(self, limits: TeamLimits) -> bool:
         """Return whether Slurm differs from what should be there. Errors: Unavailable."""
@@ -132,7 +132,7 @@ class SlurmClasses:
     def advice_for(self, limits: TeamLimits, *, begun: bool) -> ClassesTold:
         """Return what an administrator should know. `begun`: Backstop writes there. Errors: Unavailable."""
         if self.source.classes is not ClassesInSlurm.WRITE:
-            return ClassesTold("", self._without(limits))
+            return ClassesTold("", self._advice_while_off(limits))
         site, wanted, lacking = self._look(limits)
         if lacking:
             return ClassesTold(f"classes are not written: slurm.conf needs {'; '.join(lacking)}", "")
@@ -146,7 +146,7 @@ class SlurmClasses:
         ]
         return ClassesTold("; ".join(parts), "")
 
-    def _without(self, limits: TeamLimits) -> str:
+    def _advice_while_off(self, limits: TeamLimits) -> str:
         """Return what an administrator should know while classes are off: the QOS left in Slurm, and those that jobs
         lack.
         """
@@ -157,7 +157,7 @@ class SlurmClasses:
                 f"classes are off, and Backstop's QOS {some_of(left)} {'is' if len(left) == 1 else 'are'} still there: "
                 "its next write takes out those that nobody's jobs are in"
             )
-        teams = {team: its for team, its in self._known_teams().items() if team in site.defaults}
+        teams = {team: its for team, its in self._readable_teams().items() if team in site.defaults}
         if lacking := absent(site, teams):
             wanted = wanted_classes(site, teams, limits)
             lines = next((lines for team in lacking if (lines := by_hand(team, wanted, site))), [])
@@ -190,7 +190,7 @@ class SlurmClasses:
             if team not in parents
         }
 
-    def _known_teams(self) -> dict[str, TeamClasses]:
+    def _readable_teams(self) -> dict[str, TeamClasses]:
         """Return no teams for a senseless policy: that is reported elsewhere, and keeps no job from being read."""
         try:
             return self._teams()

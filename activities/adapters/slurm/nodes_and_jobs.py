@@ -37,14 +37,14 @@ def jobs(talk: Talk, cluster: str, source: SlurmSource) -> tuple[SlurmJob, ...]:
     """Read the jobs; those in the cluster's own flex QOS are shown as in the shared one. Errors: Unavailable."""
     own = source.own_flex_qos(cluster)
     return tuple(
-        job.but(qos=source.flex_qos) if job.qos == own else job for job in jobs_in(_told_of_jobs(talk), source.tres)
+        job.but(qos=source.flex_qos) if job.qos == own else job for job in jobs_in(_read_jobs(talk), source.tres)
     )
 
 
 def qos_used(talk: Talk) -> frozenset[str]:
     """Return the QOS of jobs that are not over, and the default ones. Errors: Unavailable."""
     defaults = talk.run("sacctmgr", "-n", "-P", "show", "assoc", "format=DefaultQOS")
-    return qos_in_use(_told_of_jobs(talk)) | frozenset(defaults.split("\n"))
+    return qos_in_use(_read_jobs(talk)) | frozenset(defaults.split("\n"))
 
 
 def limiting_qos(talk: Talk, source: SlurmSource, ours: Collection[str]) -> list[str]:
@@ -55,6 +55,6 @@ def limiting_qos(talk: Talk, source: SlurmSource, ours: Collection[str]) -> list
     return limiting_qos_in(talk.run("sacctmgr", "-n", "-P", "show", "qos", QOS_LIMITS), source, ours)
 
 
-def _told_of_jobs(talk: Talk) -> Any:
+def _read_jobs(talk: Talk) -> Any:
     """Read every job, in hidden partitions too."""
     return document_in(talk.run("squeue", "--all", "--states=all", "--json"))

@@ -160,7 +160,7 @@ _OF_ASSOCIATIONS = re.compile(
 def actors_in(printed: str) -> dict[str, str]:
     """Parse `sacctmgr -n -P list transactions` in this format: who changed each association last, by its number."""
     matches = (_OF_ASSOCIATIONS.fullmatch(line) for line in printed.split("\n"))
-    return {number: m[1] for m in matches if m is not None for number in re.findall(r"\d+", m[2])}
+    return {number: match[1] for match in matches if match is not None for number in re.findall(r"\d+", match[2])}
 
 
 # --- nodes -------------------------------------------------------------------------------------
@@ -260,10 +260,10 @@ _MOST_HOSTS = 100_000
 def hosts(text: str) -> Iterator[str]:
     """Yield the names that `gpu[001-003,7],login1` stands for. Errors: ValueError."""
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
-        yield from _expanded(part)
+        yield from _expand(part)
 
 
-def _expanded(part: str) -> Iterator[str]:
+def _expand(part: str) -> Iterator[str]:
     match = re.search(r"\[([^\]]*)\]", part)
     if match is None:
         yield part
@@ -274,7 +274,7 @@ def _expanded(part: str) -> Iterator[str]:
         if int(last or first) - int(first) > _MOST_HOSTS:
             raise ValueError(f"{part[:80]!r} stands for more hosts than there are")
         for number in range(int(first), int(last or first) + 1):
-            yield from _expanded(f"{before}{number:0{len(first)}d}{after}")
+            yield from _expand(f"{before}{number:0{len(first)}d}{after}")
 
 
 def capacity(nodes: Sequence[Node], islands: Mapping[str, Iterable[str]]) -> tuple[Island, ...]:

@@ -48,7 +48,7 @@ class SlurmQuotas:
     def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
         sources = self._slurms.book.sources(clusters)
         with ThreadPoolExecutor(SLURMS_AT_ONCE) as pool:
-            answers = dict(zip(sources, pool.map(self._synced, sources, sources.values()), strict=True))
+            answers = dict(zip(sources, pool.map(self._sync_one, sources, sources.values()), strict=True))
         wrong = {cluster: why for cluster, (why, _) in answers.items() if why}
         answer = self._ledger.readings([name for name in clusters if name not in wrong])
         for cluster in answers.keys() & answer.keys():
@@ -56,7 +56,7 @@ class SlurmQuotas:
         answer.senseless |= wrong
         return answer
 
-    def _synced(self, cluster: str, source: SlurmSource) -> tuple[str, int | None]:
+    def _sync_one(self, cluster: str, source: SlurmSource) -> tuple[str, int | None]:
         """Return why its limits could not be read, and the limit of its root account."""
         try:
             return "", bound_of(self._slurms.sync(cluster, source), source)

@@ -140,15 +140,15 @@ class Slurms:
             if (
                 not foreign
                 and not landed
-                and all(t in seen.limits and seen.limits[t].gpus == held[t].gpus for t in held)
+                and all(team in seen.limits and seen.limits[team].gpus == held[team].gpus for team in held)
             ):
-                return self._bounded(cluster, source, seen, accounts)
+                return self._note_bounds(cluster, source, seen, accounts)
             actors = self._actors(source, accounts) if foreign else {}
             if self.book.take(cluster, seen, held, foreign, landed, actors):
-                return self._bounded(cluster, source, self.book.mirrored_cluster(cluster), accounts)
+                return self._note_bounds(cluster, source, self.book.mirrored_cluster(cluster), accounts)
         raise Unavailable(f"the quotas of {cluster} change faster than Backstop can read them")
 
-    def _bounded(
+    def _note_bounds(
         self, cluster: str, source: SlurmSource, standing: MirroredCluster, accounts: Mapping[str, Account]
     ) -> MirroredCluster:
         """Return the cluster with its other limits noted: those of the root account and of the flex QOS."""
@@ -169,7 +169,7 @@ class Slurms:
             return standing
         # A limit that was given back is not corrected any more.
         bounding = {pool: standing.reserved, f"{QOS}{sized}": standing.flex_gpus is not None}
-        ours = {n for n in news.keys() & noted if bounding.get(n, False)}
+        ours = {name for name in news.keys() & noted if bounding.get(name, False)}
         if ours:
             log.warning("somebody has changed what bounds others in %s: %s", cluster, ", ".join(sorted(ours)))
             self.book.record_astray(cluster, {n: news[n] for n in ours})
@@ -307,7 +307,7 @@ class Slurms:
 
     def refresh_use(self, sources: Sources) -> dict[str, str]:
         """Read the jobs into the ledger, if the last sample is old enough; return late faults."""
-        due = [c for c in sources.slurm if self.claim_reading("use", c, self.use_every)]
+        due = [cluster for cluster in sources.slurm if self.claim_reading("use", cluster, self.use_every)]
         self._threads["jobs"].read({c: partial(self._look_at_jobs, c, sources.slurm[c]) for c in due})
         return self.faults.recent_faults()
 
@@ -346,22 +346,22 @@ class Slurms:
         talk = self.talk(source)
         jobs, now = sights.jobs(talk, cluster, source), self.ledger.now()
         quotas = self.book.mirrored_cluster(cluster).quotas
-        leaves = set(quotas) - {q.parent for q in quotas.values()}
+        leaves = set(quotas) - {quota.parent for quota in quotas.values()}
         self.ledger.usage.keep(cluster, use_of(jobs, leaves, source, now))
         named = named_jobs(jobs, leaves, source, sights.islands(talk), self.classes(cluster, source).class_by_qos)
-        waiting = {j.label for j in jobs if not j.runs}
+        waiting = {job.label for job in jobs if not job.runs}
         self.ledger.jobs.keep(cluster, [ClusterJob(cluster=cluster, **j.model_dump()) for j in named], waiting, now)
 
     def check(self) -> dict[str, SchedulerCheck]:
         sources = self.book.sources()
         pool = ThreadPoolExecutor(SLURMS_AT_ONCE)
-        checks = {name: pool.submit(self._checked, name, source) for name, source in sources.items()}
+        checks = {name: pool.submit(self._check_one, name, source) for name, source in sources.items()}
         done, _ = wait(checks.values(), _CHECK_SECONDS)
         pool.shutdown(wait=False, cancel_futures=True)
         late = SchedulerCheck(wrong=f"Slurm has not answered everything within {_CHECK_SECONDS:.0f} s")
         return {name: check.result() if check in done else late for name, check in checks.items()}
 
-    def _checked(self, cluster: str, source: SlurmSource) -> SchedulerCheck:
+    def _check_one(self, cluster: str, source: SlurmSource) -> SchedulerCheck:
         try:
             standing, barred = self.sync(cluster, source), self.barred_reason(cluster, source)
             flex = self.flex_qos(cluster, source) if source.size_flex else None
@@ -373,7 +373,7 @@ class Slurms:
             classes = self.classes(cluster, source).advice_for(wanted, begun=begun)
         except Exception as error:  # one that cannot be checked must not stop the checks of others
             return SchedulerCheck(wrong=sentence(error))
-        wrong = [n for n, gpus in sorted(wanted.items()) if standing.limits[n].gpus != gpus]
+        wrong = [name for name, gpus in sorted(wanted.items()) if standing.limits[name].gpus != gpus]
         text = f"limits that are not what they should be: {', '.join(wrong)}" if wrong else ""
         if flex is not None and flex.keeper and not text:
             text = advice(cluster, source, flex.keeper)

@@ -46,16 +46,16 @@ def unread_settings(
     sentences = []
     if not quotas_of(accounts, source):
         sentences.append(f"no account under {source.root} has a limit of {source.tres}: the cluster has no quotas")
-    sentences += _of_kinds(source, accounts)
+    sentences += _sentences_on_kinds(source, accounts)
     if qos:
         sentences.append(
             f"QOS {some_of(qos, _NAMED)} {'limits' if len(qos) == 1 else 'limit'} {source.tres}, and Backstop reads "
             "only limits of accounts: the QOS may keep a job waiting although its quota has room"
         )
-    return (*sentences, *_of_nodes(nodes), *_of_jobs(jobs))
+    return (*sentences, *_sentences_on_nodes(nodes), *_sentences_on_jobs(jobs))
 
 
-def _of_kinds(source: SlurmSource, accounts: Mapping[str, Account]) -> Iterator[str]:
+def _sentences_on_kinds(source: SlurmSource, accounts: Mapping[str, Account]) -> Iterator[str]:
     by_kind: dict[str, list[str]] = {}
     for name, account in sorted(accounts.items()):
         chain = [name, *ancestors_of(accounts, name)]
@@ -71,7 +71,7 @@ def _of_kinds(source: SlurmSource, accounts: Mapping[str, Account]) -> Iterator[
         )
 
 
-def _of_nodes(nodes: Sequence[Node]) -> Iterator[str]:
+def _sentences_on_nodes(nodes: Sequence[Node]) -> Iterator[str]:
     for placeable in (True, False):
         those = [node for node in nodes if node.unknown and node.has_base is placeable]
         if those:
@@ -84,7 +84,7 @@ def _of_nodes(nodes: Sequence[Node]) -> Iterator[str]:
             )
 
 
-def _of_jobs(jobs: Sequence[SlurmJob]) -> Iterator[str]:
+def _sentences_on_jobs(jobs: Sequence[SlurmJob]) -> Iterator[str]:
     if those := [job for job in jobs if job.unknown]:
         words = sorted({word for job in those for word in job.unknown})
         yield (

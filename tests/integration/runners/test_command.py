@@ -259,7 +259,7 @@ def test_one_that_is_seen_as_it_begins_beats_already(folder: Path) -> None:
     """Who follows by the shared folder alone takes a record without a pulse for a run that is over, or cut off."""
     what, home = order("/bin/sh", "-c", "exit 0"), runner(folder)
     run = RunDirectory(folder / "runs", what.key)
-    assert run.claim(home._ordered(what))
+    assert run.claim(home._order_document(what))
     line = [sys.executable, "-c", HALTED, str(run.path)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(line, start_new_session=True, **pipes) as supervisor:  # type: ignore[call-overload]
@@ -436,7 +436,7 @@ def test_a_start_that_died_on_its_way_is_made_good_or_given_up(folder: Path) -> 
     first, second = (order(program, step, str(folder), step=step) for step in ("one", "two"))
     run = runner(folder)
     for what in (first, second):
-        RunDirectory(folder / "runs", what.key).claim(run._ordered(what))  # and there the worker died
+        RunDirectory(folder / "runs", what.key).claim(run._order_document(what))  # and there the worker died
         report = run.look(what)
         assert report is not None
         assert report.said == f"is being started on {Here().host}"
