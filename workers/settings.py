@@ -63,9 +63,7 @@ class Settings:
     keys: Path | None = None
     """The book of fronts' public keys; None: there is none, and commands need no ticket."""
     tickets_required: bool = False
-    """True if every command needs a ticket from the beginning, as BACKSTOP_KEYS names a book; else from an access file
-    on.
-    """
+    """True if every command needs a ticket from the beginning; else from an access file on."""
     slack_buttons: bool = False
     """True if a front takes presses in Slack: notices there have buttons."""
     runs_dir: Path = Path("runs")

@@ -117,9 +117,7 @@ class RunActivities:
             await _pause(request.every.total_seconds())
 
     def _is_news(self, answer: str, request: FollowRun) -> bool:
-        """Return whether the answer is news: the first of a start at once, of a seen run after some tries; another one
-        seldom.
-        """
+        """Return whether the answer is news: the first of a start, or after some tries; another one seldom."""
         info = activity.info()
         if request.unheard is None:
             return False

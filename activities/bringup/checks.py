@@ -19,10 +19,7 @@ _OWN = (CheckKind.HEALTHY, CheckKind.CONTIGUOUS, CheckKind.CAPACITY)
 
 
 class OwnHealth:
-    """Checks by our own sources.
-
-    `described`: a cluster as its Slurm has it now. `health`: for clusters in the ledger.
-    """
+    """Checks by our own sources. `described`: a cluster in its Slurm now. `health`: of clusters in the ledger."""
 
     def __init__(
         self,

@@ -106,10 +106,7 @@ class SecondPersonsDesk:
         return self._describe(waiting, self._file_in_force()).but(changes=self._leads_to(waiting.kept))
 
     def turn(self, question: ask.TurnWaiting, who: Principal, by: Signature) -> TakenCommand:
-        """Give the command to its second person.
-
-        Errors: Refusal if the caller cannot be that, or if it waits no more.
-        """
+        """Give the command to its second person. Errors: Refusal for any other, or if it waits no more."""
         file, digits = self._file(), question.hash
         if question.turn is Turn.TAKE:
             self._check_second(file, self._book.awaited_one(digits), who)
@@ -198,10 +195,7 @@ class SecondPersonsDesk:
         return tuple(self._book.emergencies())
 
     def seen(self, question: ask.SeenEmergency, who: Principal, by: Signature) -> Emergency:
-        """Record a review.
-
-        Errors: Refusal for the person who acted, under any name, and for anybody who is no admin.
-        """
+        """Record a review. Errors: Refusal unless the caller is an admin other than the person who acted."""
         file, emergency = self._file(), self._book.emergency(question.number)
         if emergency is None:
             raise Refusal(

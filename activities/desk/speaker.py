@@ -1,6 +1,4 @@
-"""Holds the person who gives the ledger's desk a command: the archive reads it here, and no port takes it as an
-argument.
-"""
+"""Holds the person who gives the ledger's desk a command: the archive reads it here, and no port takes it."""
 
 from __future__ import annotations
 

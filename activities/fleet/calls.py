@@ -169,10 +169,7 @@ class FleetActivities:
         return StartAnswer(refused={e.cluster: why for e, why in zip(request.entrants, refusals, strict=True) if why})
 
     async def _start_one(self, request: StartRequest, entrant: Entrant) -> str:
-        """Return why it was refused; empty if it is open.
-
-        Errors: ApplicationError of type Unavailable, to be tried again.
-        """
+        """Return why it was refused; empty if it is open. Errors: ApplicationError, Unavailable."""
         launch = request.launch
         try:
             policy = await asyncio.to_thread(self._within_budget, request, entrant.cluster)

@@ -99,10 +99,7 @@ class FleetCosts:
         )
 
     def _costs(self, cluster: str, seen: _Seen, buffers: Mapping[str, Fraction]) -> dict[str, Cost]:
-        """Return the costs by the text of the buffer: a fraction's hash takes long.
-
-        Errors: Refusal if it makes no sense.
-        """
+        """Return the costs by the buffer's text: a fraction's hash takes long. Errors: Refusal."""
         kept, basis = self._kept.get(cluster), seen.basis
         if kept is None or kept.basis != basis:
             kept = self._kept[cluster] = _Kept(basis, {})

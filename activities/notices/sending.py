@@ -73,10 +73,7 @@ class Sender:
         return frozenset(fates[entry] for entry in self._archive.archived_of(list(fates)))
 
     def _note(self, message: Letter, own: Collection[str], did: str, why: str = "", **data: object) -> None:
-        """Archive, once for each cluster, whom Backstop notified, unless the sender does.
-
-        A repeated call writes the same.
-        """
+        """Archive once for each cluster whom Backstop notified, unless the sender does. A repeat writes the same."""
         more = len(message.notices) - 1
         beside = f", with {count_text(more, 'other notice')} in one message" if more else ""
         entries = [

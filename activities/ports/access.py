@@ -26,10 +26,7 @@ class AccessPort(Protocol):
         """Return the last proposal for the next version, if it may still be countersigned."""
 
     def propose(self, file: AccessFile, after: int, by: Signature) -> AccessProposal:
-        """Keep the file as the waiting proposal, in place of any other.
-
-        Errors: Conflict if another version than `after` is in force.
-        """
+        """Keep the file as the waiting proposal. Errors: Conflict if another version than `after` is in force."""
 
     def put_in_force(
         self, file: AccessFile, after: int, by: Signature, how: HowImported, proposal: AccessProposal | None = None
@@ -59,10 +56,7 @@ class SecondPersonsPort(Protocol):
     """Writes each change with its line in the audit, in one transaction. A repeated call changes nothing."""
 
     def keep(self, kept: KeptCommand, by: Signature) -> Awaited:
-        """Let the command wait.
-
-        The same command of the same giver is kept once. Errors: Refusal for too many of one giver.
-        """
+        """Let the command wait; a giver's same command is kept once. Errors: Refusal for too many."""
 
     def awaited(self) -> Sequence[Awaited]:
         """Return the commands that may still be countersigned, the oldest first."""

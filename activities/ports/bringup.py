@@ -33,10 +33,7 @@ class BringupsPort(Protocol):
 
 
 class ProductionPort(Protocol):
-    """Takes clusters into the fleet, and out of it.
-
-    Each call finishes what an earlier one of the same bring-up began.
-    """
+    """Takes clusters into the fleet, and out of it. A call finishes what an earlier one of its bring-up began."""
 
     def hand_over(self, request: HandOverRequest) -> HandedOver:
         """Take islands, sources and first quotas into the fleet. Errors: Refusal, BadInput."""

@@ -19,10 +19,7 @@ class OutboxPort(Protocol):
         """Keep the notices until they are sent, each once per key."""
 
     def take(self, audience: str, pace: MailPace, keys: Sequence[str] = ()) -> tuple[Letter, ...]:
-        """Form messages from the due notices; return those to be sent now.
-
-        `keys`: only messages with these, whenever tried.
-        """
+        """Form messages from the due notices; return those to be sent now. `keys`: only those with these."""
 
     def audiences_due(self, pace: MailPace) -> tuple[str, ...]:
         """Return the audiences with a message to be sent, or tried again, now."""

@@ -230,9 +230,7 @@ class ReportPort(Protocol):
         """Return the mean of each span's tallies; None if there are none."""
 
     def cuts(self, since: datetime, until: datetime) -> tuple[ClusterCut, ...]:
-        """Return the GPUs that rollouts took from quotas after `since` and up to `until`, shadows left out,
-        by cluster.
-        """
+        """Return the GPUs that rollouts, without shadows, took after `since` and up to `until`, by cluster."""
 
     def clusters(self) -> tuple[str, ...]:
         """Return every cluster of the ledger, by name."""
@@ -420,10 +418,7 @@ class FleetPort(FleetFilePort, Protocol):
         """Store samples (a repeated cluster, island and time replaces); return the number of rows."""
 
     def describe(self, after: str, limit: int, *, free: bool = False) -> tuple[Described, ...]:
-        """Describe clusters by name after `after`, with present values and latest health.
-
-        `free`: those without a rollout.
-        """
+        """Describe clusters by name after `after`: values and latest health. `free`: those without a rollout."""
 
     def senseless(self) -> dict[str, tuple[str, ...]]:
         """Return the rows of each cluster that make no sense, in a sentence each."""
@@ -439,10 +434,7 @@ class FleetPort(FleetFilePort, Protocol):
     def team_sums(self) -> tuple[TeamSum, ...]: ...
 
     def calendar(self, cluster: str, since: datetime) -> tuple[Entry, ...]:
-        """Return windows that end after `since`; of all clusters if none is named.
-
-        Errors: BadInput, unknown cluster.
-        """
+        """Return windows that end after `since`; of all clusters if none is named. Errors: BadInput."""
 
     def declare(self, declared: Sequence[Declared], actor: str, now: datetime) -> Declaration:
         """Store the windows, all or none, in place of their sources' earlier ones. Errors: BadInput."""

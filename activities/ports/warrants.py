@@ -57,10 +57,7 @@ class WarrantPort(Protocol):
     def warrant(self, nonce: str) -> Warrant | None: ...
 
     def warrants(self, subject: str, *commands: str) -> tuple[Warrant, ...]:
-        """Return all of a subject, void ones included, in the order in which they were admitted.
-
-        `commands`: only these.
-        """
+        """Return all of a subject, void ones included, in the order of admission. `commands`: only these."""
 
     def draw(self, subject: str, drawn: Drawn, now: datetime) -> None:
         """Keep it, once. The last hundred of a subject and kind are kept."""

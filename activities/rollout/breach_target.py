@@ -21,10 +21,7 @@ from models.rollout.messages import AimRequest
 def aim_at(
     request: AimRequest, sample: HealthSample | None, quotas: QuotaPort, registry: RegistryPort, warrants: Warrants
 ) -> BreachTarget:
-    """Return the target.
-
-    Errors: Refusal if no quota is short of hardware; BlastRadius past what no person has lifted.
-    """
+    """Return the target. Errors: Refusal if no quota is short; BlastRadius past what no person has lifted."""
     cluster, rollout = request.cluster, request.rollout
     opened, policy, now = registry.open_rollout_of(cluster), warrants.policy_of(rollout), warrants.now()
     if opened is None or opened.rollout != rollout or policy is None:

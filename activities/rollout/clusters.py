@@ -275,10 +275,7 @@ class ClusterActivities:
         return snapshot, policy
 
     def health_hours(self, cluster: str, now: datetime) -> HealthHours:
-        """Return the hours that a buffer from health history is computed from.
-
-        Errors: Refusal for an unknown cluster.
-        """
+        """Return the hours for a buffer from health history. Errors: Refusal for an unknown cluster."""
         facts = self._registry.facts(cluster)
         sample = self._sample(cluster, now)
         hours = self.deriver.hours(cluster, () if sample is None else sample.islands, now)
@@ -307,9 +304,7 @@ class ClusterActivities:
         return sample if doubt is None else doubt.before
 
     def _latest(self, at: datetime) -> datetime:
-        """Return the later of the workflow's clock and ours: after a server's clock was set back, today's sample is not
-        one of tomorrow.
-        """
+        """Return the later clock, the workflow's or ours: a server's may have been set back."""
         return max(at, self._now())
 
     def _read_judged(self, request: ObserveRequest) -> tuple[HealthSample | None, Doubt | None]:

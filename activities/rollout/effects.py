@@ -19,10 +19,7 @@ from models.rollout.messages import EffectRequest
 
 
 class QuotaActivities:
-    """Applies effects.
-
-    `evidence`: set if keys are configured. While tickets are not required the request is trusted.
-    """
+    """Applies effects. `evidence`: set if keys are configured. Without required tickets the request is trusted."""
 
     def __init__(
         self,

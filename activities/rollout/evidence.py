@@ -91,10 +91,7 @@ class EvidenceRoom:
         self._next_order = next_order
 
     def standing_of(self, request: EffectRequest) -> Standing:
-        """Return the justification.
-
-        Errors: Refusal if nothing allows the effect; Conflict for another's cluster; Drift.
-        """
+        """Return the justification. Errors: Refusal if there is none; Conflict for another's cluster; Drift."""
         change = request.change
         opened = self._registry.open_rollout_of(change.cluster)
         if opened is None or opened.rollout != change.fence.rollout:

@@ -114,10 +114,7 @@ class ManyLooks:
         return answer_for(new, cluster) if there else self._quotas.read(cluster)
 
     def believed_samples(self, clusters: Sequence[str], now: datetime) -> ByCluster[HealthSample]:
-        """Return the believed health of each: the earlier sample if its source is in doubt.
-
-        Unknown health is left out.
-        """
+        """Return the believed health of each: the earlier sample if its source is in doubt."""
         samples, doubted = self._health.read(clusters), self._doubts.doubted_clusters()
         answer: ByCluster[HealthSample] = ByCluster()
         answer.senseless |= samples.senseless

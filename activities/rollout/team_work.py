@@ -31,10 +31,7 @@ class Works:
     def work_of(
         self, cluster: str, quotas: Iterable[Quota | Present], now: datetime, policy: Policy | None = None
     ) -> tuple[TeamWork, ...]:
-        """Return the work of these quotas' teams, if their jobs are known by name.
-
-        `policy`: the cluster's; None: as it is now.
-        """
+        """Return the work of these quotas' teams, if jobs are known by name. `policy`: None: the cluster's."""
         try:
             running = self._jobs.jobs([cluster], now).get(cluster, ())
             if not running:

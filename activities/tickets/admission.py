@@ -37,9 +37,7 @@ from models.requests.state import QuotaAsk
 from models.rollout.stages import Stage
 
 _OF_ALL = frozenset({"desk.archive", "desk.keep_waiting"})
-"""Commands without a role: anybody's refused attempt is archived; a waiting command is judged as the command that it
-is.
-"""
+"""Commands without a role: a refused attempt is archived; a waiting command is judged as what it is."""
 _ROLLOUT, _BRINGUP, _REQUEST = "rollout/", "bringup/", "request/"
 
 

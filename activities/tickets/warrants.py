@@ -205,10 +205,7 @@ class Warrants:
         return ticket.principal
 
     def first_of(self, request: DeskRequest) -> str:
-        """Return who gave the command that the caller countersigns; empty: it is their own.
-
-        Its ticket has been checked.
-        """
+        """Return who gave the command that the caller countersigns; empty: the caller. Its ticket is checked."""
         ticket = signed_by(request.ticket, self.keys) if self.judges(request) else None
         return signed_by(ticket.second, self.keys).principal.name if ticket is not None and ticket.second else ""
 
@@ -258,9 +255,7 @@ class Warrants:
         return AdmitAnswer(warrant=warrant.nonce, note=note, proof=by.proof, how=by.how)
 
     def _content_or_none(self, command: str, subject: str, message: Model) -> dict[str, Any]:
-        """Return no content for a plan from before there were keys, which can be approved while tickets are not
-        required.
-        """
+        """Return no content for a plan from before there were keys, while tickets are not required."""
         try:
             return self._content(command, subject, message)
         except Refusal:
@@ -336,10 +331,7 @@ class Warrants:
         return opened
 
     def _content(self, command: str, subject: str, message: Model) -> dict[str, Any]:
-        """Return the content that is frozen with the warrant.
-
-        Errors: Refusal for a plan that no activity drew, or that two did.
-        """
+        """Return the content frozen with the warrant. Errors: Refusal for a plan that not exactly one activity drew."""
         if command not in ("rollout.approve", "fleet.approve"):
             return {}
         wanted = str(getattr(message, "plan_hash", ""))

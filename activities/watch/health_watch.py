@@ -74,9 +74,7 @@ _TELL_AGAIN_SECONDS = 3600.0
 A rollout at rest, which would look only once a day, learns of it although the first signal came to nothing.
 """
 _DIGEST_BYTES = 6
-"""With 10,000 clusters, a new mark passes for a signalled one with odds of 1 to 28,000,000,000; the cursor
-has 80 kB.
-"""
+"""With 10,000 clusters a new mark passes for an old one with odds of 1 to 28,000,000,000, in an 80 kB cursor."""
 
 
 class WatchActivities:
@@ -204,10 +202,7 @@ class WatchActivities:
             activity.logger.exception("the watch could not tally")
 
     async def _round(self, request: WatchInput, cursor: Set[bytes], only: Set[str] | None = None) -> Set[bytes]:
-        """Look, and signal the edges.
-
-        `only`: the clusters to look at, the others being as they were; None: all of them.
-        """
+        """Look, and signal the edges. `only`: clusters to look at, the others as they were; None: all."""
         loop, began = asyncio.get_running_loop(), cursor_of(cursor)
         seen = await asyncio.to_thread(
             self._fingerprints, request, lambda: loop.call_soon_threadsafe(activity.heartbeat, began), only
@@ -484,9 +479,7 @@ def _is_short(mark: str) -> bool:
 
 
 def _is_wrong(mark: str, facts: Facts) -> bool:
-    """Return whether something is wrong that no rollout rests with: too little hardware, too much published flex,
-    doubtful health.
-    """
+    """Return whether no rollout should rest: too little hardware, too much published flex, doubtful health."""
     unknown = facts.sample is None or facts.stale or facts.ahead or facts.beyond or facts.doubted or facts.at_fault
     return bool(facts.senseless or unknown) or _is_short(mark) or _LESS in mark
 

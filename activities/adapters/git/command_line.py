@@ -20,10 +20,7 @@ class GitTerms(NamedTuple):
 
 
 _KEPT = ("GIT_SSH", "GIT_SSL_", "GIT_ASKPASS", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_PROXY_SSL")
-"""The beginnings of git's own variables that are kept: how it reaches others.
-
-Those of another repository must not count here.
-"""
+"""The beginnings of git's own variables that are kept: how it reaches others, not those of a repository."""
 _OPTIONS = ("--literal-pathspecs", "-c", "core.hooksPath=/dev/null", "-c", "gc.autoDetach=false")
 _SSH = "ssh -oBatchMode=yes -oConnectTimeout=10"
 _FORBIDDEN = (
@@ -58,10 +55,7 @@ class Git:
         return out
 
     def push(self, url: str, *refs: str, dry_run: bool = False) -> bool:
-        """Push; return False if the branch has moved on and nothing was pushed.
-
-        Errors: as `read`, Refusal by a hook.
-        """
+        """Push; False: the branch has moved on and nothing was pushed. Errors: as `read`, Refusal by a hook."""
         options = ["--dry-run"] if dry_run else []
         code, out, err = self._result(("push", "--porcelain", *options, "--", url, *refs), b"")
         if not code:

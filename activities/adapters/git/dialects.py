@@ -147,10 +147,7 @@ DIALECTS: Mapping[GitDialect, Dialect] = {
 
 
 def places_in(texts: Mapping[str, str], source: GitSource) -> dict[str, WrittenNumber]:
-    """Return the place of each team's quota, in files by path.
-
-    Errors: ValueError with the file, the line and the value.
-    """
+    """Return the place of each team's quota, in files by path. Errors: ValueError with file, line and value."""
     dialect, places = DIALECTS[source.dialect], dict[str, WrittenNumber]()
     for path, text in sorted(texts.items()):
         try:
@@ -176,10 +173,7 @@ def _bound(name: str, node: yaml.Node | None) -> tuple[str, int] | None:
 def changed_files(
     texts: Mapping[str, str], places: Mapping[str, WrittenNumber], gpus: Mapping[str, int]
 ) -> dict[str, str]:
-    """Return the files that change, by path, if these teams get these GPUs.
-
-    Errors: ValueError for a shared value, and for one past its bounds.
-    """
+    """Return the files that change if teams get these GPUs. Errors: ValueError for shared values, and past bounds."""
     by_path: dict[str, dict[WrittenNumber, int]] = {}
     for team, number in sorted(gpus.items()):
         place = places[team]

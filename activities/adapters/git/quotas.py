@@ -320,9 +320,7 @@ class GitQuotas:
 
 
 def _quotas_as_seen(sight: _Sight, seen: MirroredCluster) -> dict[str, Present]:
-    """Return the branch's quotas as the ledger is to see them: our writes that it has not kept yet keep their old
-    value.
-    """
+    """Return the branch's quotas for the ledger: our writes that it has not kept yet keep their old value."""
     held = dict[str, Present]()
     for team, gpus in sight.gpus.items():
         limit, quota = seen.limits.get(team), seen.quotas.get(team)

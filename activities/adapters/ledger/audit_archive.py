@@ -59,9 +59,7 @@ class LedgerArchive(LedgerPart):
 
 @contextmanager
 def never_dropped() -> Iterator[None]:
-    """Raise a missing right as Unavailable, so that the call is tried again until it is granted and no entry
-    is lost.
-    """
+    """Raise a missing right as Unavailable: the call is tried again until it is granted, and loses no entry."""
     try:
         yield
     except Barred as error:

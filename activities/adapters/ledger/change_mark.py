@@ -1,6 +1,4 @@
-"""Makes a small text that changes with the ledger, so that a page that shows the present state reads it all
-only then.
-"""
+"""Makes a small text that changes with the ledger, so that a page reads all of the state only when it has changed."""
 
 from __future__ import annotations
 

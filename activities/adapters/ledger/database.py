@@ -213,10 +213,7 @@ class Database:
             yield session
 
     def check_schema(self) -> None:
-        """Check that every table is there with every column.
-
-        Errors: Unavailable; Barred for one that we may not read.
-        """
+        """Check that every table is there with every column. Errors: Unavailable; Barred for an unreadable one."""
         with self.reading() as session:
             for table in SQLModel.metadata.sorted_tables:
                 session.connection().execute(sa.select(*table.columns).limit(0))

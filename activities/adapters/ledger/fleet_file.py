@@ -331,10 +331,7 @@ def _entries(
     by: Signature,
     given_by: str,
 ) -> list[AuditEntry]:
-    """Make one entry for each cluster that the import touches, and one for the fleet as a whole.
-
-    `by.key`: the import.
-    """
+    """Make an entry for each cluster that the import touches, and one for the fleet. `by.key`: the import."""
     changes = [line for line in lines if line.verb in _TOLD and line.kind != "health"]
     chains = sorted({line.cluster or FLEET_CHAIN for line in changes})
     by_chain: dict[str, list[Line]] = {chain: [] for chain in chains}

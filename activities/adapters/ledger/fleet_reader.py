@@ -45,10 +45,7 @@ class LedgerFleet(LedgerSamples, LedgerCalendar, LedgerFleetFile):
         return tuple((each.spec, each.rollout) for each in self.describe(after, limit) if each.spec is not None)
 
     def describe(self, after: str, limit: int, *, free: bool = False) -> tuple[Described, ...]:
-        """Describe clusters by name after `after`.
-
-        T is the registry's; without a health sample nothing counts as healthy.
-        """
+        """Describe clusters by name after `after`. T is the registry's; without health nothing is healthy."""
         which = select(ClusterRow).where(ClusterRow.name > after)
         if free:
             which = which.where(col(ClusterRow.open_rollout).is_(None))

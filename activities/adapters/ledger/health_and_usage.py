@@ -121,10 +121,7 @@ class LedgerSamples(LedgerPart):
         return len(rows)
 
     def keep(self, sample: HealthSample, source: str) -> None:
-        """Store the sample.
-
-        If nothing changes, the last one moves on in time, so that a year is not millions of rows.
-        """
+        """Store the sample. If nothing changes, the last one moves on in time, to save rows."""
         with self._database.begin() as session:
             islands = set(session.exec(select(IslandRow.name).where(col(IslandRow.cluster) == sample.cluster)))
             for island in sample.islands:

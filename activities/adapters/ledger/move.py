@@ -234,10 +234,7 @@ def _idle_row(row: Cells) -> Cells:
 def _write(
     connection: sa.Connection, table: sa.Table, rows: Iterable[Cells], again: Callable[[], Iterator[Cells]]
 ) -> None:
-    """Write the rows.
-
-    `again`: the same rows in the same order, to name the one that PostgreSQL refuses by its number.
-    """
+    """Write the rows. `again`: the same rows in order, to name the one that PostgreSQL refuses by its number."""
     columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns)
     statement = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table.name), columns)
     try:

@@ -249,10 +249,7 @@ def _form(session: Session, audience: str, going: Sequence[Posted], now: datetim
 
 
 def _message(session: Session, row: MessageRow) -> Letter | None:
-    """Return the readable part of a message.
-
-    The rest waits again, for a message of its own; None: nothing is readable.
-    """
+    """Return the readable part of a message; the rest waits for another one. None: nothing is readable."""
     readable = []
     for each in _rows_of_message(session, row.key):
         try:

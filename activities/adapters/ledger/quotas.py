@@ -351,10 +351,7 @@ def _write_quotas(session: Session, change: Change) -> tuple[dict[str, int], dic
 
 
 def _write_standing(session: Session, cluster: ClusterLine, change: Change, *, alone: bool) -> Row:
-    """Write the cluster's row and return it.
-
-    `alone`: a grant while no rollout is open, which counts as a change by others.
-    """
+    """Write the cluster's row and return it. `alone`: a grant without a rollout, which is a change by others."""
     row: Row = {"name": change.cluster}
     row |= {"generation": cluster.generation + 1} if alone else {"last_counter": change.fence.counter}
     if change.kind in WRITES_RESERVATION and not alone:

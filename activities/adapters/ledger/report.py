@@ -54,18 +54,12 @@ class LedgerReport(LedgerPart):
             )
 
     def means(self, spans: Sequence[Span]) -> tuple[Mean | None, ...]:
-        """Return the means, of a thousand clusters at once.
-
-        Sums are not used for days that may have been thinned since.
-        """
+        """Return the means of many clusters. Sums are not used for days that may have been thinned since."""
         with self._database.reading() as session:
             return tuple(self._means.means_of(session, spans, slot_of(self._database.now(), DAY) - KEPT_WHOLE))
 
     def cuts(self, since: datetime, until: datetime) -> tuple[ClusterCut, ...]:
-        """Return the GPUs that were cut, from the archive.
-
-        Entries of earlier builds do not say it, and count as nothing.
-        """
+        """Return the archived cuts. Entries of earlier builds do not have the GPUs, and count as nothing."""
         counts: dict[str, Counter[str]] = {}
         with self._database.reading() as session:
             for at, cluster, cut in those_that_do(session.connection().execute(_writes()).scalars(), _cut):
@@ -102,10 +96,7 @@ def _moves(session: Session, until: datetime) -> dict[str, list[Move]]:
 
 @lru_cache(maxsize=20_000)
 def _move(entry: str) -> tuple[str, Move | None]:
-    """Return the rollout, and the move if the entry is one.
-
-    Cached: an entry never changes, and a report reads all of them.
-    """
+    """Return the rollout, and the move if the entry is one. Cached: a report reads all entries, which never change."""
     read = AuditEntry.model_validate_json(entry)
     if read.kind is not AuditKind.TRANSITION:
         return read.rollout, None

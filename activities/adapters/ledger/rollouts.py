@@ -447,20 +447,14 @@ def _newest(session: Session, row: RolloutRow, at: datetime) -> RolloutRow:
 
 
 def _has_lapsed(session: Session, newest: RolloutRow, fence: int, *, own: bool) -> bool:
-    """Return whether a history that ends with `fence` lacks effects of the rollout.
-
-    `own`: `newest` has its first name.
-    """
+    """Return whether a history that ends with `fence` lacks effects. `own`: `newest` has its first name."""
     if newest.superseded_by is not None:
         return False  # by another rollout
     return not own or open_rollouts(session, [newest])[newest.id].last_counter > fence
 
 
 def _with_written(session: Session, opened: OpenRollout) -> OpenRollout:
-    """Return the rollout with the quotas that it, or those that it took over, wrote last.
-
-    The quotas may have values of others by now.
-    """
+    """Return the rollout with the last values that it, or those that it took over, wrote."""
     if not opened.adopted_from:
         return opened
     chain: list[str] = []

@@ -58,10 +58,7 @@ _ENTRIES = 100
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit as last seen.
-
-    Units: whole GPUs; None: no limit. `first`: its value before Backstop wrote it, if `ours`.
-    """
+    """A limit as last seen. Units: whole GPUs; None: no limit. `first`: before Backstop wrote it, if `ours`."""
 
     gpus: int | None
     first: int | None = None
@@ -113,9 +110,7 @@ class MirroredCluster:
 
     @property
     def bound(self) -> int:
-        """The GPUs that all quotas together may admit, by the values that Backstop wrote or read first, not by later
-        raises of others.
-        """
+        """The GPUs that all quotas may admit, by values that Backstop wrote or read first, not by others' raises."""
         total = 0
         for team, quota in self.quotas.items():
             if quota.parent is None:
@@ -238,9 +233,7 @@ class SchedulerBook(LedgerPart):
         return dict.fromkeys(names) | {cluster: gpus for cluster, name, gpus in rows if names[cluster] == name}
 
     def awaits(self, cluster: str, fence: Fence) -> bool:
-        """Return whether this effect may still be kept: its rollout or request is open, and has kept none that is
-        later.
-        """
+        """Return whether this effect may still be kept: its rollout or request is open, and kept none later."""
         with self._database.reading() as session:
             row = session.get(ClusterRow, cluster)
             if row is not None and row.open_rollout == fence.rollout:

@@ -37,17 +37,14 @@ class _Sum(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The tallies of a span whose slots begin from `early` to `over`; `days`: those of its days that are summed up, if
-    any.
-    """
+    """The tallies of a span whose slots begin from `early` to `over`; `days`: its days that are summed up."""
 
     span: Span
     early: datetime
     over: datetime
     days: tuple[datetime, datetime] | None = None
     of: tuple[object, ...] | None = None
-    """The total of its cluster's sums, if they reach from before this part to its end: the part changes only with them.
-    """
+    """The total of its cluster's sums, if they cover all of this part: it changes only with them."""
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -40,10 +40,7 @@ class Turns(Protocol):
 
 
 class SqliteBook:
-    """A book in an SQLite file, for threads and processes of one machine.
-
-    Every write is synced to disk before `remember` returns.
-    """
+    """A book in an SQLite file, for one machine. Every write is synced to disk before `remember` returns."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

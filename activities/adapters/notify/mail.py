@@ -166,10 +166,7 @@ class _Reaching(smtplib.SMTP):
 
 
 class _Timed(smtplib.SMTP):
-    """Cuts the connection off after some time, however slowly the server talks.
-
-    A socket's limit begins anew with each byte.
-    """
+    """Cuts a slow server off: a socket's own limit begins anew with each byte."""
 
     _host: str
     """The name that the certificate is checked against."""

@@ -141,9 +141,7 @@ class Notifier:
         return tuple(deliveries)
 
     def _routes(self, notice: Notice) -> tuple[list[Route], list[str], list[str]]:
-        """Return each address once, the log first; the faults of invalid contacts; and those of contacts to
-        try again.
-        """
+        """Return each address once, the log first; faults of invalid contacts; and of contacts to try again."""
         taken = {self._log.address: self._log}
         refused: list[str] = []
         failed: list[str] = []

@@ -108,10 +108,7 @@ class ContactUrl:
         return [unquote(segment) for segment in self.path.split("/") if segment]
 
     def settings(self, *names: str) -> UrlSettings:
-        """Return its query, decoded.
-
-        Errors: Refusal for a setting that is none of `names`, as it may be one that matters.
-        """
+        """Return its query, decoded. Errors: Refusal for a setting that is none of `names`: it may matter."""
         marked: dict[str, dict[str, str]] = {mark: {} for mark in ("", *"+-:")}
         for pair in self.query.split("&"):
             name, value = (unquote(text).strip() for text in pair.partition("=")[::2])
@@ -139,7 +136,7 @@ class ContactUrl:
 
 
 def digits(*parts: object) -> str:
-    """Hash the parts, to tell a secret address from others.
+    """Hash the parts, to tell secret addresses apart.
 
     The delivery book has the hash: if it changes, all is sent again.
     """

@@ -196,10 +196,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _headers(connection: PrometheusConnection, secrets: SecretFiles) -> dict[str, str]:
-    """Return the request's headers. Errors: Unavailable.
-
-    A token that no header can hold is not sent: the client would print it.
-    """
+    """Return the request's headers. Errors: Unavailable, also for a token that no header can hold: it is not sent."""
     name = connection.token or connection.token_file
     if name is None:
         return {}

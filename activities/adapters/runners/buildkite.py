@@ -232,9 +232,7 @@ class _Api:
         self._base = f"{access.url}/organizations/{access.organization}/pipelines"
 
     def find_build(self, order: RunOrder) -> BuildkiteBuild | None:
-        """Return the build of this key: one that has not ended, else the newest that was not cancelled (it may be
-        rebuilt).
-        """
+        """Return the build of this key: one that has not ended, else the newest that was not cancelled."""
         builds = list(self.builds(order))
         return max(builds, key=lambda b: (not b.phase.has_ended, b.state != "canceled", b.number), default=None)
 

@@ -20,10 +20,7 @@ from models.errors import BadInput, Unavailable
 _AGAIN = frozenset((408, 425, 429))
 """Statuses beside 5xx that say nothing about the request."""
 _UNDER_WAY = 409
-"""The status for a key whose first request is not answered yet.
-
-Source: IETF draft, The Idempotency-Key HTTP Header Field.
-"""
+"""The first request with the key is not answered yet. Source: IETF draft, Idempotency-Key HTTP Header Field."""
 _IDS = 10_000
 
 

@@ -168,10 +168,7 @@ class Allowed:
         return access
 
     def token(self, variable: str) -> str:
-        """Return the token.
-
-        Errors: BadInput naming the variable that is not set, or holds what no header can; Unavailable.
-        """
+        """Return the token. Errors: BadInput for a variable without one, or that no header can hold; Unavailable."""
         if variable.startswith(SECRET):
             return self._secret_token(variable)
         token = self.environment.get(variable, "").strip()

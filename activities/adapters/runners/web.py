@@ -48,10 +48,7 @@ class Web:
         self._allowed = allowed
 
     def ask(self, asked: Asked) -> Answered:
-        """Make the request.
-
-        Errors: BadInput for a host that is not listed or leads inside; Unavailable without an answer.
-        """
+        """Make the request. Errors: BadInput for a host that is not listed or leads inside; Unavailable."""
         host = self._allowed.host_of(asked.url)
         headers = {**bearer(self._allowed, host.token), **asked.headers}
         return ask_runner(replace(asked, headers=headers), self._allowed.settings.reach)

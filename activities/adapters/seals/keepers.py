@@ -152,7 +152,5 @@ def _whole_lines(file: int) -> int:
 
 
 def keepers_of(places: Sequence[Path]) -> list[Keeper]:
-    """Return a keeper for each place: one whose name ends in .txt is a file; any other a folder with a Git
-    repository.
-    """
+    """Return a keeper for each place: a file if its name ends in .txt, else a folder with a Git repository."""
     return [FileKeeper(place) if place.suffix == ".txt" else GitKeeper(place) for place in places]

@@ -73,10 +73,7 @@ class Defaults(NamedTuple):
 
 
 def qos_name(cluster: str, team: str, job_class: str) -> str:
-    """Return the name in Slurm, which has no capitals.
-
-    `cluster`: Slurm's name, which no other one on its slurmdbd has.
-    """
+    """Return the name in Slurm, which has no capitals. `cluster`: its name in Slurm, unique on its slurmdbd."""
     return f"{cluster}-{team}-{job_class}".lower()
 
 
@@ -142,9 +139,7 @@ class Site:
 
 
 def ours(site: Site) -> dict[str, Qos]:
-    """Return the QOS that Backstop has made for teams under the source's root: another cluster of its ledger may have
-    more.
-    """
+    """Return Backstop's QOS for teams under the source's root, without those of its ledger's other clusters."""
     end = _place(site)
     return {name: q for name, q in site.there.items() if q.description.startswith(OURS) and q.description.endswith(end)}
 
@@ -330,9 +325,7 @@ def _list(names: Collection[str]) -> str:
 
 
 def absent(site: Site, teams: Mapping[str, TeamClasses]) -> list[str]:
-    """Return teams that have classes without QOS of these names that their account may use, whoever should
-    make them.
-    """
+    """Return teams with classes that lack QOS of these names which their account may use, by any maker."""
     return sorted(
         team
         for team, its in teams.items()
@@ -342,9 +335,7 @@ def absent(site: Site, teams: Mapping[str, TeamClasses]) -> list[str]:
 
 
 def by_hand(team: str, wanted: Wanted, site: Site) -> list[str]:
-    """Return the commands an administrator would type for this team: such QOS are the site's own, and stay
-    untouched.
-    """
+    """Return the commands an administrator would type for this team, whose QOS are the site's own then."""
     new = [name for name, of in wanted.of.items() if of.team == team and name not in site.there]
     settings = commands_to_bring(wanted, site).get(team, QosCommands([], [])).settings
     return [f"sacctmgr -i {line}" for line in [*([f"add qos {_list(new)}"] if new else []), *settings]]

@@ -147,9 +147,7 @@ class SlurmClasses:
         return ClassesTold("; ".join(parts), "")
 
     def _advice_while_off(self, limits: TeamLimits) -> str:
-        """Return what an administrator should know while classes are off: the QOS left in Slurm, and those that jobs
-        lack.
-        """
+        """Return advice while classes are off: on QOS left in Slurm, and on those that jobs lack."""
         site = self._site()
         parts = []
         if left := sorted(ours(site)):

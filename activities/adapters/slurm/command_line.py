@@ -55,10 +55,7 @@ class Talk:
         self.calls = 0
 
     def run(self, *command: str, stdin: str | None = None) -> str:
-        """Run a command and return its output.
-
-        `stdin`: its standard input. Errors: Unavailable; Refusal if we lack the right.
-        """
+        """Run a command with this standard input; return its output. Errors: Unavailable; Refusal without the right."""
         self.calls += 1
         seconds = self._connection.timeout.total_seconds()
         try:

@@ -18,10 +18,7 @@ from models.cluster.sources import SlurmSource
 
 @dataclass(frozen=True)
 class FlexQos:
-    """The flex QOS of one cluster.
-
-    Units: whole GPUs; None: no limit. `sized`: the QOS that it sizes; None: there is none.
-    """
+    """The flex QOS of a cluster. Units: whole GPUs; None: no limit. `sized`: the QOS that it sizes, if any."""
 
     sized: str | None
     limits: dict[str, int | None]
@@ -59,10 +56,7 @@ def flex_qos_of(talk: Talk, book: SchedulerBook, cluster: str, source: SlurmSour
 
 
 def qos_limits(talk: Talk, source: SlurmSource, names: list[str]) -> dict[str, int | None]:
-    """Return the limits of those of these QOS that exist.
-
-    Errors: Unavailable; Refusal if Slurm cannot have the first name.
-    """
+    """Return the limits of these QOS that exist. Errors: Unavailable; Refusal if Slurm cannot have the first name."""
     asked = ",".join([plain_name(names[0]), *(name for name in names[1:] if quotable(name))])
     return qos_in(talk.run("sacctmgr", "-n", "-P", "show", "qos", f"name={asked}", QOS_FORMAT), source.tres)
 

@@ -48,10 +48,7 @@ def qos_used(talk: Talk) -> frozenset[str]:
 
 
 def limiting_qos(talk: Talk, source: SlurmSource, ours: Collection[str]) -> list[str]:
-    """Return QOS that limit GPUs, without those of flex and of classes (`ours`, and all that Backstop made).
-
-    Errors: Unavailable.
-    """
+    """Return QOS that limit GPUs, without flex, classes (`ours`) and Backstop's own. Errors: Unavailable."""
     return limiting_qos_in(talk.run("sacctmgr", "-n", "-P", "show", "qos", QOS_LIMITS), source, ours)
 
 

@@ -392,10 +392,7 @@ def _waiting_tasks(row: Mapping[str, Any], running: Mapping[int, int]) -> int:
 
 
 def qos_in_use(document: Any) -> frozenset[str]:
-    """Return the QOS of all jobs that are not over, with GPUs or without, of the JSON of `squeue`.
-
-    Errors: Unavailable.
-    """
+    """Return the QOS of all jobs that are not over, of the JSON of `squeue`. Errors: Unavailable."""
     try:
         return frozenset(str(row.get("qos") or "") for row in document["jobs"] if not _OVER.issuperset(_states(row)))
     except _BROKEN as error:
@@ -434,10 +431,7 @@ def team_of(job: SlurmJob, teams: Iterable[str], source: SlurmSource) -> tuple[s
 
 
 def use_of(jobs: Sequence[SlurmJob], teams: Iterable[str], source: SlurmSource, now: datetime) -> list[TeamUsage]:
-    """Sum up the GPUs that each team's jobs hold and wait for on its quota.
-
-    Slurm does not say which GPUs idle: none count as idle.
-    """
+    """Sum up the GPUs that teams' jobs hold and wait for on quota; none count as idle, as Slurm does not say."""
     names = sorted(teams)
     held, waits = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
     for job in jobs:

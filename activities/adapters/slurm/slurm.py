@@ -129,9 +129,7 @@ class Slurms:
         return accounts
 
     def sync(self, cluster: str, source: SlurmSource) -> MirroredCluster:
-        """Bring the ledger to Slurm's limits, as changes by others if others made them; return the cluster as it is
-        now.
-        """
+        """Bring the ledger to Slurm's limits, others' changes as theirs; return the cluster as it is now."""
         for _ in range(_TRIES):
             seen = self.book.mirrored_cluster(cluster)
             accounts = self.accounts(cluster, source)
@@ -211,10 +209,7 @@ class Slurms:
         }
 
     def push(self, cluster: str, source: SlurmSource) -> None:
-        """Bring Slurm's limits to the ledger's quotas, and read them back.
-
-        Errors: Unavailable if some did not change.
-        """
+        """Bring Slurm's limits to the ledger's quotas, and read them back. Errors: Unavailable if some differ."""
         standing = self.book.mirrored_cluster(cluster)
         wanted = wanted_limits(standing, source, self._sized.get(cluster))
         changes = {name: gpus for name, gpus in wanted.items() if standing.limits[name].gpus != gpus}
@@ -232,9 +227,7 @@ class Slurms:
             )
 
     def _write(self, cluster: str, source: SlurmSource, limits: Mapping[str, int | None]) -> None:
-        """Write the limits: those with the same value share a command, which takes about 0.3 s however many accounts it
-        names.
-        """
+        """Write the limits. Those with one value share a command: it takes 0.3 s for any number of accounts."""
         lines = commands(limits, source.cluster or cluster, source)
         for at in range(0, len(lines), _LINES):
             self.book.renew(cluster)
@@ -267,9 +260,7 @@ class Slurms:
             self._done["classes", cluster] = time.monotonic()
 
     def classes_after_write(self, cluster: str, source: SlurmSource) -> None:
-        """Bring classes in step after a write; during a rollout the watch's next look does it, so that no
-        effect waits.
-        """
+        """Bring classes in step; during a rollout the watch's next look does it, so that no effect waits."""
         self._done.pop(("classes", cluster), None)
         if self.book.mirrored_cluster(cluster).rollout is None:
             self.keep_classes(cluster, source)

@@ -18,9 +18,7 @@ _NAMED = 5
 
 
 def limiting_qos_in(printed: str, source: SlurmSource, ours: Collection[str]) -> list[str]:
-    """Parse `sacctmgr -n -P show qos` in this format into the QOS that limit GPUs, without flex and classes
-    (`ours`).
-    """
+    """Parse `sacctmgr -n -P show qos` in this format into the QOS that limit GPUs, without `ours`."""
     names = []
     for line in filter(None, printed.split("\n")):
         *fields, name = line.split("|")
