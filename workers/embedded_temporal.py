@@ -53,9 +53,7 @@ _INDEXED_TYPES = {
 # The defaults are a 50 ms tick and timers up to 1 s late: docs/temporal.md, "The server that comes along".
 _DYNAMIC_CONFIG = ("history.transferProcessorMaxPollRPS=1000", 'history.timerProcessorMaxTimeShift="10ms"')
 _FREE_PORTS = range(20_000, 30_000)
-"""Below the range from which Linux chooses by itself: the server takes such ports for its inner services before
-it binds ours, and dies if it takes ours.
-"""
+"""Below Linux's own range: from that the server takes ports for its inner services, maybe ours, before it binds."""
 _READY_SECONDS = 60
 _ANSWER_SECONDS = 10
 """How long a server that was left behind may take to answer before it is ended."""
@@ -81,10 +79,7 @@ def temporal_binary() -> Path:
 
 @dataclass(frozen=True)
 class LeftBehind:
-    """A server that outlived its starter. It is not our child: its lock says whether it lives.
-
-    Ports are 0 if the lock file does not have them.
-    """
+    """A server that outlived its starter, by its lock. Ports are 0 if the lock file does not have them."""
 
     lock: Path
     pid: int
@@ -204,10 +199,7 @@ class EmbeddedTemporal:
                 self._ours = None
 
     async def wait(self) -> int | None:
-        """Return the exit code once the process has ended: by itself, by `stop`, or by a signal (then negative).
-
-        None, unknown, for one that was taken over.
-        """
+        """Return the exit code once the process has ended (negative: a signal); None if it was taken over."""
         return await self._running_process().wait()
 
     def _runs(self) -> bool:

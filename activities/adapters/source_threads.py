@@ -55,10 +55,7 @@ class Faults:
 
 
 class SourceThreads:
-    """Reads sources in parallel. `wrong` is called with the name and fault of each that fails.
-
-    `patience` None: a round waits for none of them, so that none is late.
-    """
+    """Reads sources in parallel; `wrong` gets each fault. `patience` None: no round waits, so none is late."""
 
     def __init__(self, wrong: Callable[[str, str], object], patience: timedelta | None = WAITED) -> None:
         self._wrong = wrong

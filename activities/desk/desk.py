@@ -123,7 +123,7 @@ class DeskActivities:
         # A question is answered with the request that it came in: who asks, and under which name.
         self._answers: dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]] = {
             coming.StageImport: self._stage_import,
-            coming.CommitImport: self._commit_import,
+            coming.CommitImport: lambda q, by: fleet.commit_import(q.import_id, q.parts, by.actor, now()),
             coming.TakeFleet: self._take_fleet,
             ask.FleetFile: self._fleet_file,
             ask.RemoveCluster: lambda q, by: fleet.remove_cluster(
@@ -200,9 +200,6 @@ class DeskActivities:
         except ValueError:
             raise BadInput("payload must be Base64-encoded in each part of an upload") from None
         self._fleet.stage_import(question.import_id, question.part, payload)
-
-    def _commit_import(self, question: coming.CommitImport, request: DeskRequest) -> dict[str, int]:
-        return self._fleet.commit_import(question.import_id, question.parts, request.actor, self._now())
 
     def _take_fleet(self, question: coming.TakeFleet, request: DeskRequest) -> FleetOutcome:
         first = "" if self._warrants is None else self._warrants.first_of(request)
@@ -399,7 +396,7 @@ class DeskActivities:
     def _with_could(
         self, rows: tuple[_RowT, ...], awaited: Callable[[_RowT], AwaitedCommand | None]
     ) -> tuple[_RowT, ...]:
-        """With who could do what they need, of the first that need a person."""
+        """Add who could do what each row needs, for the first rows that need a person."""
         asked = [(number, one) for number, row in enumerate(rows) if (one := awaited(row)) is not None][:_COULD]
         if self._warrants is None or not asked:
             return rows
@@ -430,7 +427,7 @@ class DeskActivities:
 
 
 def _awaited(row: ask.Overview | BringupRow) -> AwaitedCommand | None:
-    """The command that it needs first; None: it needs none."""
+    """Return the command that it needs first; None: it needs none."""
     command, cases = command_awaited(row.needs) if row.needs else ("", frozenset[Case]())
     return AwaitedCommand(command, Target(cluster=row.cluster, cases=cases)) if command else None
 
@@ -488,10 +485,7 @@ def _without_secrets(team: Team) -> Team:
 
 
 def _request_id() -> str:
-    """Return this request's id. Idempotent: repeating the request archives nothing new.
-
-    The caller chooses it: it must be no key of another's entry.
-    """
+    """Return this request's id, which its caller chooses. Idempotent: repeating the request archives nothing new."""
     chosen = str(activity.info().workflow_id)
     return chosen if chosen.startswith(DESK) and BESIDE not in chosen else f"{DESK}{hash_of(chosen)}"
 

@@ -133,10 +133,7 @@ class UsagePort(Protocol):
         """
 
     def latest(self, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
-        """Return the last sample of each leaf quota that has any, by cluster and team, in one call.
-
-        A senseless sample is left out: usage is unknown there.
-        """
+        """Return the last sample of each leaf quota, by cluster and team, in one call; senseless ones are left out."""
 
 
 class JobPort(Protocol):
@@ -362,10 +359,7 @@ class ArchivePort(Protocol):
 
 
 class RegistryPort(RolloutsPort, ClustersPort, RequestsPort, ArchivePort, Protocol):
-    """Backstop's own book, whole: for callers that need more than a part of it.
-
-    It is the ledger database even if another system holds the quotas.
-    """
+    """Backstop's own book, whole. It is the ledger database even if another system holds the quotas."""
 
     def reserve_moves(
         self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime, day_limit: int | None = None

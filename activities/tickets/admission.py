@@ -115,7 +115,7 @@ class Admission:
         return answer
 
     def who_could(self, asked: Iterable[AwaitedCommand], signed: SignedBook) -> list[tuple[str, ...]]:
-        """Whom the access file in force lets give each command, as it names them; nobody where there is no file."""
+        """Return who may give each command by the access file in force; nobody without a file."""
         try:
             in_force = self._access.access()
         except BackstopError:
@@ -231,10 +231,7 @@ _PERSONS = (Second.NOT_LAUNCHER, Second.NOT_CHANGER)
 
 
 def short_by(quotas: QuotaPort, health: HealthPort, registry: RegistryPort) -> Callable[[str], bool]:
-    """Return a function that says whether a quota lacks healthy GPUs now.
-
-    If nobody can say, it counts as short: an approver may close it.
-    """
+    """Return a function that says whether a quota lacks healthy GPUs now; True also if nobody can say."""
 
     def short(cluster: str) -> bool:
         try:

@@ -304,7 +304,7 @@ class Warrants:
         return self._admission.fill_target(command, target, subject, self)
 
     def who_could(self, asked: Sequence[AwaitedCommand]) -> list[tuple[str, ...]]:
-        """For each, whom the access file in force lets give it; nobody where there is none."""
+        """Return who may give each command by the access file in force; nobody without a file."""
         return [()] * len(asked) if self._admission is None else self._admission.who_could(asked, self)
 
     def _check_age(self, ticket: Ticket) -> None:

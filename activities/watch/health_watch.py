@@ -432,10 +432,7 @@ _MORE, _LESS = "flex may grow", "flex of "
 
 
 def fingerprint(reading: QuotaReading, facts: Facts, before: str = "", backing: Backing | None = None) -> str:
-    """Return a text that stays equal as long as a rollout has nothing new to learn.
-
-    `before`: the last one; `backing`: if it is computed already.
-    """
+    """Return a text that changes when a rollout has something to learn. `before`: the last; `backing`: if computed."""
     sample = facts.sample
     if sample is None:
         return "no health"

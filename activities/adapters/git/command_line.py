@@ -45,9 +45,9 @@ class Git:
         return self.read(*arguments, stdin=stdin).decode("utf-8", "surrogateescape")
 
     def read(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        """Run git and return its output, byte for byte.
+        """Run git and return its output as bytes.
 
-        Errors: Unavailable if it fails or does not end in time; Refusal if it says that we lack the right.
+        Errors: Unavailable, also after too long; Refusal without the right.
         """
         code, out, err = self._result(arguments, stdin)
         if code:

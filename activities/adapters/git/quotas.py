@@ -24,7 +24,7 @@ from activities.adapters.git.repository import File, OurCommit, Repository
 from activities.adapters.git.yaml_text import WrittenNumber
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, differences
-from activities.adapters.source_threads import WAITED, Faults, SourceThreads, sentence
+from activities.adapters.source_threads import Faults, SourceThreads, sentence
 from activities.ports.ports import ByCluster, QuotaPort, SchedulerPort
 from models.base import count_text, some_of
 from models.cluster.fleet_file import ClusterInSlurm
@@ -73,7 +73,6 @@ class GitQuotas:
         folder: Path | None = None,
         terms: GitTerms | None = None,
         every: timedelta = timedelta(seconds=5),
-        patience: timedelta = WAITED,
     ) -> None:
         self._ledger, self._book = ledger, ledger.schedulers
         self._others, self._schedulers = others, schedulers
@@ -83,7 +82,7 @@ class GitQuotas:
         self._sights: dict[str, tuple[GitSource, _Sight]] = {}
         self._done: dict[str, float] = {}
         self._faults = Faults(ledger.now)
-        self._threads = SourceThreads(partial(self._faults.note_fault, "quotas in Git"), patience)
+        self._threads = SourceThreads(partial(self._faults.note_fault, "quotas in Git"))
 
     # --- QuotaPort ------------------------------------------------------------------------------
 

@@ -55,9 +55,9 @@ class Repository:
         """The result of the last one."""
 
     def fetch(self) -> str:
-        """Fetch the branch and return its newest commit.
+        """Fetch the branch; return its newest commit.
 
-        Clusters share a repository. A fetch that began after this call, for another cluster, answers it too.
+        A fetch that began after this call, for others, answers it too.
         """
         wanted = self._fetches + 1
         with self._lock_folder():

@@ -117,10 +117,7 @@ class LedgerCalendar(LedgerPart):
 
 
 def _ended_by(session: Session, key: str) -> tuple[Entry, ...]:
-    """Return the windows that the deed of this key has ended, as they were left.
-
-    They are read from the archive: a window that had not begun has no row any more.
-    """
+    """Return from the archive the windows that this deed has ended: those that had not begun have no row."""
     own = sa.or_(col(AuditRow.key) == key, col(AuditRow.key).startswith(f"{key}/", autoescape=True))
     texts = session.scalars(sa.select(col(AuditRow.entry)).where(own)).all()
     done = [entry for entry in map(AuditEntry.model_validate_json, texts) if entry.data.keys() >= _LEFT]

@@ -181,8 +181,7 @@ def _is_asserted(entry: AuditEntry) -> bool:
 def _has_changes(entry: AuditEntry) -> bool:
     """Return whether the entry is one person's change of policy or quotas.
 
-    A policy change that a second admin countersigned does not count. An entry that names only its first lines may have
-    changed anything.
+    A policy change that a second admin countersigned does not count; a cut list of lines counts as a change.
     """
     lines = entry.data.get("lines", ())
     alone = _POLICY_OR_QUOTAS - {"policy"} if _given_by(entry) else _POLICY_OR_QUOTAS

@@ -49,10 +49,7 @@ _MIGRATION_LOCK = 0x6261636B73746F70  # "backstop" in ASCII
 
 
 def database_url(url: str) -> sa.URL:
-    """Return the address with the driver that Backstop brings along.
-
-    Errors: BadInput for anything but PostgreSQL or a SQLite file; never shows a password.
-    """
+    """Return the address with our driver. Errors: BadInput, without a password, unless PostgreSQL or a SQLite file."""
     try:
         parsed = sa.make_url(url)
     except (exc.ArgumentError, ValueError):
@@ -237,10 +234,7 @@ def one_at_a_time(session: Session, what: str) -> None:
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Raise the database's errors as ours: no SQL, no address and no password in the sentence.
-
-    An error that stays as it is is our own bug.
-    """
+    """Raise the database's errors as ours, without SQL, address and password; others are our own bugs."""
     try:
         yield
     except exc.TimeoutError:

@@ -208,10 +208,7 @@ class LedgerFleetFile(LedgerPart):
 def _describe_departure(
     session: Session, cluster: str, now: datetime, *, renamed: bool = False
 ) -> tuple[Departure, dict[str, Any]]:
-    """Return the facts about the cluster, and the cluster as a fleet file has it, which can bring it back.
-
-    Errors: Refusal for an unknown one.
-    """
+    """Return the facts about the cluster, and the cluster as a fleet file has it. Errors: Refusal."""
     present = present_clusters(session, [cluster]).get(cluster)
     if present is None:
         raise NoSuchCluster(cluster)

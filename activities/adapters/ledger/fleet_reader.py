@@ -112,10 +112,7 @@ class _Page:
         )
 
     def line(self, row: ClusterRow) -> Described:
-        """Describe one cluster, or say why it makes no sense.
-
-        Constraints judge rows and triggers judge sums; another tool may have broken anything else.
-        """
+        """Describe one cluster, or say why it makes no sense: no constraint judges a cluster as a whole."""
         for part in (self.health, self.windows, self.rollouts):
             if row.name in part.senseless:
                 return Described(name=row.name, spec=None, wrong=part.senseless[row.name])

@@ -37,7 +37,7 @@ from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, 
 _ReceiptT = TypeVar("_ReceiptT", ReceiptRow, GrantReceiptRow)
 
 ClusterLine = sa.Row[Any]
-"""A cluster's row without its name, GPU model, size of a node, policy and ramp."""
+"""A cluster's row without its GPU model, size of a node, policy and ramp."""
 
 
 class LedgerQuotas(LedgerPart):
@@ -159,20 +159,18 @@ def mark(fence: Fence) -> str:
     return f"{fence.rollout}#{fence.counter}"
 
 
+_STANDING: tuple[Any, ...] = tuple(
+    getattr(ClusterRow, name)
+    for name in (
+        *("name", "generation", "open_rollout", "last_counter", "reserved_gpus", "reserve_limit"),
+        *("follows_health", "flex_gpus", "flex_band_gpus"),
+    )
+)
+
+
 @cache
 def _standing() -> sa.Select[Any]:
-    columns = (
-        "generation",
-        "open_rollout",
-        "last_counter",
-        "reserved_gpus",
-        "reserve_limit",
-        "follows_health",
-        "flex_gpus",
-        "flex_band_gpus",
-    )
-    of_cluster = col(ClusterRow.name) == sa.bindparam("cluster")
-    return sa.select(*(getattr(ClusterRow, name) for name in columns)).where(of_cluster)
+    return sa.select(*_STANDING).where(col(ClusterRow.name) == sa.bindparam("cluster"))
 
 
 def _reading_of(cluster: str, row: sa.Row[Any], quotas: Sequence[sa.Row[Any]]) -> QuotaReading:
@@ -193,11 +191,7 @@ def _reading_of(cluster: str, row: sa.Row[Any], quotas: Sequence[sa.Row[Any]]) -
 
 @cache
 def _all_standing() -> sa.Select[Any]:
-    columns = (
-        *("name", "generation", "open_rollout", "last_counter"),
-        *("reserved_gpus", "follows_health", "flex_gpus", "flex_band_gpus"),
-    )
-    return sa.select(*(getattr(ClusterRow, name) for name in columns)).where(is_among(ClusterRow.name, "clusters"))
+    return sa.select(*_STANDING).where(is_among(ClusterRow.name, "clusters"))
 
 
 @cache

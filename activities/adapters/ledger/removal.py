@@ -82,10 +82,7 @@ def history_of(session: Session, cluster: str, *, in_file: bool) -> dict[str, in
 
 
 def may_go(session: Session, cluster: str, *, retired: bool = False) -> None:
-    """Lock the cluster's row until the transaction ends. Errors: Refusal if the cluster must stay.
-
-    `retired`: its own bring-up removes it.
-    """
+    """Lock the cluster's row. Errors: Refusal if it must stay. `retired`: its own bring-up removes it."""
     locked_cluster(session, cluster)
     if why := barred_reasons(session, [cluster], retired=retired).get(cluster):
         raise Refusal(f"{cluster} stays as it is: {why}")

@@ -188,9 +188,9 @@ class SchedulerBook(LedgerPart):
             raise Unavailable(f"another write to the scheduler of {cluster} has begun meanwhile: try again")
 
     def sources(self, clusters: Sequence[str] | None = None) -> dict[str, SlurmSource]:
-        """Return those of these clusters (or of all) whose quotas Slurm holds.
+        """Return the clusters whose quotas Slurm holds.
 
-        Errors: Refusal for a cluster that is asked for alone and whose source makes no sense.
+        Errors: Refusal if the only one asked for has a senseless source.
         """
         return self._sources(clusters).slurm
 

@@ -151,10 +151,7 @@ def _sum_at(
 
 @lru_cache(maxsize=256)
 def _sums(times: int, *, of_one: bool) -> sa.Select[Any]:
-    """Built for each number of times: it takes one step into the tallies' key for each time and cluster.
-
-    To read all tallies between them would take a second of CPU.
-    """
+    """Takes one step into the tallies' key for each time and cluster: to read all between takes a second of CPU."""
     asked = _times_table(times)
     recent = aliased(TallyRow)
     last = (

@@ -102,10 +102,7 @@ def _is_at_its_place(entry: AuditEntry, given: Given, asked_for: Mapping[str, Co
 
 
 def _leads_to(given: Given, link: Link) -> bool:
-    """Return whether the link was admitted on that word.
-
-    A fleet's members are launched on its approval, in the name of the person who launched it.
-    """
+    """Return whether the link was admitted on that word; a fleet's members, on an approval in its launcher's name."""
     of_launch = (given.command, link.command) == ("fleet.launch", "rollout.launch")
     return link.parent == given.nonce or (of_launch and link.parent_subject == given.subject)
 

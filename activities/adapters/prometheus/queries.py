@@ -8,7 +8,7 @@ give queries of their own: each answers GPUs by cluster and island.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -215,6 +215,3 @@ def _time(seconds: float, now: datetime) -> datetime:
 def clusters_by_label(sources: Mapping[str, str | None]) -> dict[str, str]:
     """Return our clusters by the label that Prometheus has for them."""
     return {label or cluster: cluster for cluster, label in sources.items()}
-
-
-__all__: Sequence[str] = ["HARDWARE_XIDS", "Queries", "answers", "clusters_by_label", "dcgm", "samples_of"]

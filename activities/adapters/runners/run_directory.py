@@ -42,10 +42,7 @@ class RunDirectory:
         self.path = runs_dir / hashlib.sha256(key.text.encode(errors="surrogatepass")).hexdigest()[:32]
 
     def claim(self, order: dict[str, Any]) -> bool:
-        """Create the directory with this order, at once and as a whole; return False if it was there before.
-
-        Errors: Unavailable if nothing can be written.
-        """
+        """Create the directory with this order, whole; False if it was there before. Errors: Unavailable."""
         own = self.path.with_name(f"{self.path.name}.{os.getpid()}.{os.urandom(6).hex()}")
         try:
             own.mkdir(mode=0o700, parents=True)
