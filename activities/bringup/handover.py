@@ -279,8 +279,7 @@ def _lacking(wanted: Mapping[str, int], granted: Mapping[str, int]) -> dict[str,
 def _fitting(
     snapshot: Snapshot, policy: Policy, came: Sequence[Island], more: Mapping[str, int]
 ) -> tuple[dict[str, int], str]:
-    """Return how much of it fits beside the present quotas, by leaf, and why not all: never above C, and nobody loses
-    backing.
+    """Return how much of it fits, by leaf, and why not all: never above C, and nobody loses backing.
 
     C is the lesser of what the ledger's health and what the capacity check (`came`) allow.
     """

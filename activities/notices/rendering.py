@@ -81,8 +81,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def render_together(message: Letter, link: str = "") -> tuple[str, str]:
-    """Return subject and body of several notices to one audience: first those that want an answer, then the others by
-    cluster.
+    """Return subject and body of several notices to one audience: those that want an answer come first.
 
     `link`: where people answer in a browser; empty: nowhere. The log has each notice whole.
     """

@@ -118,8 +118,7 @@ class AttributionPort(Protocol):
         """Return who entered the cluster for the bring-up that began last; empty if nobody did."""
 
     def changed_by(self, cluster: str, *, proven: bool) -> tuple[str, ...]:
-        """Return who changed the cluster's policy or quotas since its last approved plan; empty name: all clusters'
-        since the fleet's.
+        """Return who changed the policy or quotas of the cluster, or of all (empty), since the last approved plan.
 
         `proven`: only an approval with a ticket counts. Names that nobody checked, and changes by plain SQL, are left
         out.

@@ -102,8 +102,7 @@ class BringupLedger(Protocol):
         """Record the grant of this number, by leaf, and archive it; once."""
 
     def landed_grants(self, fence: Fence, cluster: str, request: str) -> dict[str, int] | None:
-        """Return the values written under the fence, or by a rollout for this order, by team; they may not be recorded
-        yet.
+        """Return what the fence, or a rollout for this order, has granted, by team; it may not be recorded yet.
 
         None: nothing, by receipts and the archive.
         """

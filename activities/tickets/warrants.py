@@ -84,8 +84,7 @@ def here() -> str:
 
 
 class Warrants:
-    """Checks and admits tickets. `keys`: None if none are configured. `wanted`: whether every command needs a ticket,
-    by now.
+    """Checks and admits tickets. `keys`: None if there are none. `wanted`: whether every command needs a ticket now.
 
     `admission`: None: only the signature is checked.
     """

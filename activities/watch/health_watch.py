@@ -247,8 +247,7 @@ class WatchActivities:
     def _fingerprints(
         self, request: WatchInput, alive: Callable[[], object], only: Set[str] | None = None
     ) -> dict[str, str]:
-        """Return a text for each open rollout of this watch, which changes with everything that the rollout should
-        learn.
+        """Return a text for each open rollout of this watch that changes with what the rollout should learn.
 
         Five calls for all clusters; one more and the arithmetic for each whose facts have moved.
         """

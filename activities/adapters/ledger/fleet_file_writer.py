@@ -196,8 +196,7 @@ def _default_policy(session: Session, fleet: Fleet, terms: ImportTerms) -> tuple
 def _broken_clusters(
     session: Session, fleet: Fleet, terms: ImportTerms, default: Mapping[str, Any], standing_one: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return why clusters that stay are invalid with the new default, by name: those that are valid with the present
-    one.
+    """Return why staying clusters that are valid now are invalid with the new default, by name.
 
     The policy of a cluster in the file may be as the file has it or, if that is refused, as it is now.
     """

@@ -202,8 +202,7 @@ def _usage_to_plan(usage: TeamUsage) -> TeamUsage:
 
 
 def latest_health(session: Session, clusters: Sequence[str], now: datetime) -> ByCluster[HealthSample]:
-    """Return the latest samples of each cluster's islands, dated as the oldest of them. An import sets the installed
-    GPUs.
+    """Return the latest samples of each cluster's islands, dated as the oldest; an import sets the installed GPUs.
 
     Samples dated ahead of now, and those with more healthy GPUs than are installed, are left out, so that they shadow
     none; `ahead_to` and `beyond` report them.

@@ -1,5 +1,4 @@
-"""Health sources in doubt, as the ledger keeps them: the samples of a source within the last hour are judged as a
-whole.
+"""Health sources in doubt, as the ledger keeps them: a source's samples within the last hour are judged as a whole.
 
 The judgement is models/cluster/source_doubts.py. Here are its facts: the clusters of a source, their best health of
 the last hour, their health now with declared absences put back, and what a person has confirmed. A cluster's source
@@ -230,8 +229,7 @@ def _suspects(
 def _sums(
     session: Session, source: str, named: Mapping[str, bool], since: datetime, now: datetime
 ) -> tuple[list[str], int]:
-    """Return the clusters that may have fallen by this source, and the GPUs installed in others that are surely its
-    own.
+    """Return the clusters that may have fallen by this source, and the GPUs of others that are surely its own.
 
     A cluster that names no source and has fallen by this one has a sample of it within the hour. `named`: clusters that
     name a source, and whether it is this one.
