@@ -106,10 +106,8 @@ class _Reader:
         return record.model_copy(update={"data": {**record.data, "proof": answer.as_data}})
 
     async def _one(self, payloads: Payloads, kind: type[_T]) -> _T:
-        return (await self._all(payloads, [kind]))[0]
-
-    async def _all(self, payloads: Payloads, kinds: Sequence[type[_T]]) -> list[_T]:
-        return await self._converter.decode(payloads.payloads, list(kinds))
+        value: _T = (await self._converter.decode(payloads.payloads, [kind]))[0]
+        return value
 
     def _of(self, event: HistoryEvent, kind: AuditKind, actor: str, text: str, **more: Any) -> AuditRecord:
         at = event.event_time.ToDatetime(tzinfo=UTC)

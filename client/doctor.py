@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
-from temporalio.api.taskqueue.v1 import PollerInfo
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
@@ -88,14 +87,10 @@ async def _attributes(client: Client) -> Check:
 async def _workers(client: Client) -> Check:
     serving, gone = by_last_poll(await pollers(client))
     names = sorted({p.identity for p in serving})
-    ended = sorted({p.identity: _last_poll(p) for p in gone}.items())
+    ended = sorted({p.identity: p.last_access_time.ToDatetime(tzinfo=UTC) for p in gone}.items())
     text = f"{len(names)} polling: {', '.join(names)}" if names else "none is polling"
-    text += "".join(f"; {name} polled last at {at}, and has ended" for name, at in ended)
+    text += "".join(f"; {name} polled last at {at:%H:%M:%SZ}, and has ended" for name, at in ended)
     return Check(name="workers", ok=bool(names), text=text, remedy="" if names else START_WORKER)
-
-
-def _last_poll(poller: PollerInfo) -> str:
-    return f"{poller.last_access_time.ToDatetime(tzinfo=UTC):%H:%M:%SZ}"
 
 
 async def _builds(client: Client) -> Check:

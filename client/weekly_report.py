@@ -30,7 +30,7 @@ async def weekly(
     """Return the report of the week. `live`: it ends now, so that open rollouts are asked too."""
     past = await door.past(since, until, times, within)
     rollouts = [r for r in await door.overview() if r.open] if live or _asks_waves(past) else []
-    waves = await _waves(door, past, rollouts) if _asks_waves(past) else None
+    waves = waves_done(await _wave_of(door, rollouts), past.monitored) if _asks_waves(past) else None
     return week(past, await _live(door, rollouts, until) if live else None, waves)
 
 
@@ -44,10 +44,6 @@ async def waves_rolled_out(door: Backstop, monitored: Sequence[str]) -> int:
 
 def _asks_waves(past: Past) -> bool:
     return any(p.milestone.measure == ROLLED_OUT_WAVES for p in past.milestones.planned)
-
-
-async def _waves(door: Backstop, past: Past, rollouts: Sequence[RolloutSummary]) -> int:
-    return waves_done(await _wave_of(door, rollouts), past.monitored)
 
 
 async def _wave_of(door: Backstop, rollouts: Sequence[RolloutSummary]) -> Mapping[str, str]:

@@ -158,11 +158,11 @@ def _graph(steps: Sequence[StepStatus]) -> Iterator[RenderableType]:
             yield line(f"    {step.by}: {step.reason}")
         if step.link:
             yield line(f"    {step.link}")
-        for text in step.tail.splitlines()[-_TAIL_LINES:] if _told(step) else ():
+        for text in step.tail.splitlines()[-_TAIL_LINES:] if _shows_log(step) else ():
             yield line(("    | ", "dim"), text)
 
 
-def _told(step: StepStatus) -> bool:
+def _shows_log(step: StepStatus) -> bool:
     """Return whether the step's log is shown: it runs, or something is wrong with it."""
     return step.phase in (StepPhase.RUNNING, StepPhase.FAILED, StepPhase.UNCLEAR)
 

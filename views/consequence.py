@@ -47,7 +47,7 @@ def undo_parts(rollouts: Sequence[Ahead], *, ends: bool) -> list[RenderableType]
         more = len(lines) - _SHOWN
         parts += [rows, *([_more(more)] if more > 0 else []), Text()]
     parts += _bounded([line((a.cluster, "bold"), f" ({a.stage}): {_unwritten(a)}.") for a in rollouts if not a.back])
-    return [*parts, line(_sum(rollouts, ends=ends)), _told(rollouts, {t for a in rollouts for t in a.told})]
+    return [*parts, line(_sum(rollouts, ends=ends)), _notified_line(rollouts, {t for a in rollouts for t in a.told})]
 
 
 def left_parts(
@@ -107,7 +107,7 @@ def _sum(rollouts: Sequence[Ahead], *, ends: bool) -> str:
     return f"{sentence}."
 
 
-def _told(rollouts: Sequence[Ahead], teams: set[str]) -> Text:
+def _notified_line(rollouts: Sequence[Ahead], teams: set[str]) -> Text:
     if teams:
         return line(f"Will be notified: {some_of(sorted(teams), _NAMED)} ({count(len(teams), 'team')}).")
     return line("A shadow: no team is notified." if all(a.shadow for a in rollouts) else "No team is notified.")
@@ -138,7 +138,7 @@ def close_parts(rollouts: Sequence[Ahead]) -> list[RenderableType]:
     left = f"; what {some_of(stuck, _NAMED)} could not undo stays as it is" if stuck else ""
     sentence = f"{count(len(rollouts), 'rollout')} {'ends' if len(rollouts) == 1 else 'end'}, and the promise with "
     ends = f"{sentence}{'it' if len(rollouts) == 1 else 'them'}; the values stay{left}."
-    return [rows, Text(), line(ends), _told(rollouts, {t for a in rollouts for t in a.close_told})]
+    return [rows, Text(), line(ends), _notified_line(rollouts, {t for a in rollouts for t in a.close_told})]
 
 
 def promote_parts(rollouts: Sequence[Ahead]) -> list[RenderableType]:

@@ -37,17 +37,14 @@ def waiting_parts(waiting: Sequence[Waiting], of: int) -> list[RenderableType]:
 
 def whole_parts(one: Waiting) -> list[RenderableType]:
     """Return everything that the command would do."""
+    why = f": {one.reason}" if one.reason else ""
     state = {"given": f"{one.second} has already countersigned it.", "withdrawn": "It was withdrawn."}
     return [
-        line((f"To {one.what}", "bold"), f", given by {one.by}, {one.at:%Y-%m-%d %H:%MZ}{_why(one)}"),
+        line((f"To {one.what}", "bold"), f", given by {one.by}, {one.at:%Y-%m-%d %H:%MZ}{why}"),
         *(line(text) for text in _lines(one.message)),
         *(line(f"  - {text}") for text in one.changes),
         line(state.get(one.ended) or f"It waits until {one.until:%Y-%m-%d %H:%MZ} ({one.hash})."),
     ]
-
-
-def _why(one: Waiting) -> str:
-    return f": {one.reason}" if one.reason else ""
 
 
 def _lines(value: object, path: str = "") -> list[str]:

@@ -44,7 +44,7 @@ def plan_parts(
     parts += _stale(mine, now or datetime.now(UTC))
     late = {p.cluster: p.why_last for p in mine if p.why_last and not p.why_not}
     unable = {p.cluster: p.why_not for p in mine if p.why_not}
-    return [*parts, *_listed("CANNOT START", unable), *_listed("AFTER ALL WAVES", late)]
+    return [*parts, *_reasons_table("CANNOT START", unable), *_reasons_table("AFTER ALL WAVES", late)]
 
 
 def _stale(prospects: Sequence[Prospect], now: datetime) -> list[RenderableType]:
@@ -79,10 +79,10 @@ def plan_diff_parts(
         assert old is not None
         change = "comes in" if was is None else "is gone" if is_ is None else None
         why = change or new.why_not or None
-        row(rows, cluster, _moved(wave_name(old.wave), wave_name(new.wave)), _moved(old.cut_gpus, new.cut_gpus),
-            _moved(old.healthy_gpus, new.healthy_gpus), _teams(cuts_before.get(cluster), cuts_now.get(cluster)),
+        row(rows, cluster, _moves(wave_name(old.wave), wave_name(new.wave)), _moves(old.cut_gpus, new.cut_gpus),
+            _moves(old.healthy_gpus, new.healthy_gpus), _teams(cuts_before.get(cluster), cuts_now.get(cluster)),
             why)  # fmt: skip
-    cut = _moved(*(f"{sum(p.cut_gpus for p in plan.clusters):,}" for plan in (before, now)))
+    cut = _moves(*(f"{sum(p.cut_gpus for p in plan.clusters):,}" for plan in (before, now)))
     other = len({*were, *are}) - alike
     head = f"Plan {before.hash} was kept {moment(at)}; {now.hash} awaits approval now"
     differ = f"{count(other, 'cluster')} {verb_of(other, 'differs', 'differ')}, {alike:,} {verb_of(alike)} alike"
@@ -101,7 +101,7 @@ def _teams(before: Mapping[str, int] | None, now: Mapping[str, int] | None) -> s
     return most if len(moved) == 1 else f"{count(len(moved), 'team')}, the most {most}"
 
 
-def _moved(before: object, now: object) -> str:
+def _moves(before: object, now: object) -> str:
     return f"{before}" if before == now else f"{before} -> {now}"
 
 
@@ -125,7 +125,7 @@ def _sums(prospects: Sequence[Prospect]) -> list[int]:
 _SUMS = ("assigned_gpus", "healthy_gpus", "cut_gpus", "phantom_gpus", "to_flex_gpus")
 
 
-def _listed(what: str, reasons: Mapping[str, str]) -> list[RenderableType]:
+def _reasons_table(what: str, reasons: Mapping[str, str]) -> list[RenderableType]:
     if not reasons:
         return []
     rows = table("CLUSTER", f"~{what}")
@@ -223,7 +223,8 @@ def of_interest(
     """Return the members that options select; None: no option was given."""
     if not (every or waiting or failed):
         return None
-    return [m for m in members if every or (waiting and _waits(m)) or (failed and _has_failed(m))]
+    waits = MemberState.WAITING
+    return [m for m in members if every or (waiting and m.state is waits) or (failed and _has_failed(m))]
 
 
 def status_parts(
@@ -247,7 +248,7 @@ def status_parts(
     if fleet.stage.has_ended and fleet.waves:
         parts += [Text(), line(f"These are the figures of its end, {moment(fleet.entered_at)}; {_GO_ON}")]
     if fleet.waves:
-        parts += [Text(), _waves(fleet), *_followed(fleet.members)]
+        parts += [Text(), _waves(fleet), *_joined_note(fleet.members)]
     if chosen is not None:
         return [*parts, Text(), _members(chosen, shadow=fleet.shadow) if chosen else line("No cluster matches.")]
     return [*parts, *_running(fleet), *_failed(fleet), *_held(fleet)]
@@ -261,10 +262,6 @@ def title_of(fleet: FleetStatus, now: datetime) -> Text:
         f" since {moment(fleet.entered_at)} ({span(max(fleet.at, now) - fleet.entered_at)})",
         *([("  (shadow: nothing is written)", "magenta")] if fleet.shadow else []),
     )
-
-
-def _waits(member: Member) -> bool:
-    return member.state is MemberState.WAITING
 
 
 def _has_failed(member: Member) -> bool:
@@ -285,7 +282,7 @@ def facts_of(fleet: FleetStatus) -> list[tuple[str, Text]]:
         facts.append(("wave", line(number)))
         facts += [("step", line(_progress(fleet.progress)))] if fleet.progress is not None else []
     facts.append(("now", line(fleet.waits_for)))
-    facts += [(w.kind.value, line(_declared(w, fleet))) for w in fleet.windows]
+    facts += [(w.kind.value, line(_window_text(w, fleet))) for w in fleet.windows]
     facts += [
         ("hold", line((f"{hold.id}: ", "yellow"), f"{hold.reason} ({hold.actor}, {moment(hold.at)})"))
         for hold in fleet.holds
@@ -311,7 +308,7 @@ def _progress(progress: FleetProgress) -> str:
     return f"{far}; no end is expected yet, and soaks and bakes last until {moment(progress.not_before)} at least"
 
 
-def _declared(window: DeclaredOver, fleet: FleetStatus) -> str:
+def _window_text(window: DeclaredOver, fleet: FleetStatus) -> str:
     """Say which clusters a window keeps from starting or going on, and until when."""
     begins = f"from {moment(window.starts)} " if window.starts > fleet.at else ""
     which = (
@@ -335,11 +332,11 @@ def _breaker(fleet: FleetStatus) -> str:
         bool(m.rollout) and m.state is not MemberState.WAITING and not (m.forgiven or m.joined) for m in fleet.members
     )
     least = f" (fewer than {fleet.failed_of:,} count as {fleet.failed_of:,})" if started < fleet.failed_of else ""
-    undone = "; those that people undid do not count" if any(_undone(m) for m in fleet.members) else ""
+    undone = "; those that people undid do not count" if any(_was_undone(m) for m in fleet.members) else ""
     return f"{fleet.failed:,} of {started:,} rolled back{least}; it stops above {float(fleet.trips_above):.0%}{undone}"
 
 
-def _undone(member: Member) -> bool:
+def _was_undone(member: Member) -> bool:
     """Return whether a person undid it, rather than a breach or a failed effect."""
     return member.state is MemberState.FAILED and member.failed_at is None
 
@@ -370,7 +367,7 @@ def _waves(fleet: FleetStatus) -> Grid:
     return rows
 
 
-def _followed(members: Sequence[Member]) -> list[RenderableType]:
+def _joined_note(members: Sequence[Member]) -> list[RenderableType]:
     """Say how many members had rollouts of their own before. Such a cluster has two plans that differ.
 
     The fleet's was made after its own had changed the quotas.
@@ -411,12 +408,8 @@ def _members(members: Sequence[Member], *, shadow: bool) -> Grid:
 
 def _why(member: Member) -> str:
     if member.state is MemberState.WAITING and member.held_until is not None:
-        return f"{member.held} (until {_day(member.held_until)})"
+        return f"{member.held} (until {member.held_until:%Y-%m-%d %H:%MZ})"
     return member.needs or member.held or member.waits
-
-
-def _day(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%MZ}"
 
 
 def _some(fleet: FleetStatus, title: str, style: str, members: Sequence[Member], option: str) -> list[RenderableType]:

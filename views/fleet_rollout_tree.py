@@ -165,11 +165,11 @@ def _waits(member: Member) -> str:
 
 def fleet_changes(before: FleetSeen | None, now: FleetSeen, at: datetime) -> list[str]:
     """Return a line for the fleet rollout, and one for each cluster with a change that a person cares about."""
-    texts_before = dict(_said(before)) if before is not None else {}
-    return [f"{at:%H:%M:%SZ}  {text}" for who, text in _said(now) if texts_before.get(who) != text]
+    texts_before = dict(_texts_of(before)) if before is not None else {}
+    return [f"{at:%H:%M:%SZ}  {text}" for who, text in _texts_of(now) if texts_before.get(who) != text]
 
 
-def _said(seen: FleetSeen) -> list[tuple[str, str]]:
+def _texts_of(seen: FleetSeen) -> list[tuple[str, str]]:
     fleet = seen.status
     parts = [fleet.stage.value, fleet.waits_for, *([f"needs: {fleet.needs}"] if fleet.needs else [])]
     lines = [("", "fleet: " + "; ".join(dict.fromkeys(part for part in parts if part)))]

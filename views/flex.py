@@ -57,11 +57,8 @@ def fleet_parts(
             continue
         numbers = (one.promised_gpus, one.in_quota_gpus, one.flex_gpus, one.used_gpus, one.available_gpus)
         row(shown, one.cluster, f"{one.healthy_gpus}/{one.total_gpus}", *numbers, block_text(*one.largest_free_block))
-    return [shown, *at_most_note(_largest(offers)), *fleet_summary(offers, record)]
-
-
-def _largest(offers: Iterable[FlexNow | FlexSum]) -> list[tuple[int, bool]]:
-    return [one.largest_free_block for one in offers if one.health_at is not None]
+    blocks = (one.largest_free_block for one in offers if one.health_at is not None)
+    return [shown, *at_most_note(blocks), *fleet_summary(offers, record)]
 
 
 def fleet_summary(offers: Sequence[FlexNow | FlexSum], record: Sequence[FlexOffered]) -> list[RenderableType]:

@@ -79,7 +79,7 @@ def wrap_lines(sentence: Text, width: int) -> Iterator[Text]:
         yield sentence
         return
     indent = len(sentence.plain) - len(sentence.plain.lstrip(" "))
-    for part, command in _apart(_glued(sentence, width // 2)):
+    for part, command in _apart(_glue(sentence, width // 2)):
         if command:
             yield Text(" " * (indent + GAP)) + part if part.plain.strip() != sentence.plain.strip() else sentence
             continue
@@ -106,7 +106,7 @@ _GLUE = "\ue000"
 """Stands for a blank at which no line ends."""
 
 
-def _glued(sentence: Text, most: int) -> Text:
+def _glue(sentence: Text, most: int) -> Text:
     """Join the words of short commands in backquotes: a sentence names them and nobody pastes them."""
     plain = sentence.plain
     for start, end in commands_in(plain):
@@ -265,11 +265,11 @@ class Grid:
         for fit in tries:
             if _side_by_side(fit.columns) <= width:
                 full = self._with_what_fits(fit, width)
-                return replace(full, columns=_widened(full.columns, width))
-        narrowed = _narrowed(tries[-1].columns, width)
+                return replace(full, columns=_widen(full.columns, width))
+        narrowed = _narrow(tries[-1].columns, width)
         if narrowed is None and self.single:
             names = tuple((c, w) for c, w in tries[-1].columns if c.kind != "prose")
-            return Fit(_narrowed(names, width) or names)
+            return Fit(_narrow(names, width) or names)
         return Fit(tuple(whole), records=True) if narrowed is None else replace(tries[-1], columns=narrowed)
 
     def _tries(self) -> Iterator[Fit]:
@@ -311,12 +311,12 @@ class Grid:
             heads = [Text(c.name, style="bold") for c, _ in fit.columns]
             yield from _beside(fit.columns, heads)
         for n in range(self.row_count):
-            cells = [_begun(c.cells[n], w) if self.single else c.cells[n] for c, w in fit.columns]
+            cells = [_beginning(c.cells[n], w) if self.single else c.cells[n] for c, w in fit.columns]
             yield from _beside(fit.columns, cells, self.margin)
             for column in fit.below:
                 if column.cells[n].plain not in ("", "-"):
                     label = f"{column.name.lower()}: " if column.name and len(fit.below) > 1 else ""
-                    yield from _indented(Text(label) + column.cells[n], self.margin, width)
+                    yield from _indent(Text(label) + column.cells[n], self.margin, width)
         if fit.left_out and self.hint:
             names = ", ".join(c.name for c in self.columns if c in fit.left_out)
             them = "it" if len(fit.left_out) == 1 else "them"
@@ -331,7 +331,7 @@ class Grid:
                 yield Text()
             for column in self.columns:
                 label = Text(column.name.ljust(labels + GAP), style="bold")
-                yield from _labelled(label, column.cells[n], labels + GAP, width)
+                yield from _label_lines(label, column.cells[n], labels + GAP, width)
 
 
 _Widths = tuple[tuple[Column, int], ...]
@@ -350,7 +350,7 @@ def _wanted(column: Column) -> int:
     return min(column.natural, max(_LEAST_PROSE, cell_len(column.name), longest))
 
 
-def _narrowed(columns: _Widths, width: int) -> _Widths | None:
+def _narrow(columns: _Widths, width: int) -> _Widths | None:
     """Shorten names, the widest first, until the columns fit; None where they cannot."""
     over = _side_by_side(columns) - width
     if over <= 0:
@@ -365,7 +365,7 @@ def _narrowed(columns: _Widths, width: int) -> _Widths | None:
     return tuple((column, w) for (column, _), w in zip(columns, widths, strict=True))
 
 
-def _widened(columns: _Widths, width: int) -> _Widths:
+def _widen(columns: _Widths, width: int) -> _Widths:
     """Give the free cells to text columns, the most to the one that lacks the most."""
     widths = [w for _, w in columns]
     for _ in range(width - _side_by_side(columns)):
@@ -403,7 +403,7 @@ def _beside(columns: Sequence[tuple[Column, int]], cells: Sequence[Text], margin
     yield from (Text(margin) + command for command in commands)
 
 
-def _begun(cell: Text, width: int) -> Text:
+def _beginning(cell: Text, width: int) -> Text:
     """Return as many of its words as fit; a command or a name is there whole or not at all."""
     if cell_len(cell.plain) <= width:
         return cell
@@ -418,12 +418,12 @@ def _begun(cell: Text, width: int) -> Text:
     return text + Text(f" {ELLIPSIS}" if text.plain else ELLIPSIS, style=cell.style)
 
 
-def _indented(cell: Text, margin: str, width: int) -> Iterator[Text]:
+def _indent(cell: Text, margin: str, width: int) -> Iterator[Text]:
     for text in wrap_lines(cell, width - cell_len(margin)):
         yield Text(margin) + text
 
 
-def _labelled(label: Text, cell: Text, indent: int, width: int) -> Iterator[Text]:
+def _label_lines(label: Text, cell: Text, indent: int, width: int) -> Iterator[Text]:
     """Yield a label and its text beside it; further lines are below the text."""
     shown = list(wrap_lines(cell, width - indent)) or [Text()]
     yield label + shown[0]
@@ -443,7 +443,7 @@ class FactSheet:
     def lines(self, width: int) -> Iterator[Text]:
         labels = max((cell_len(name) for name, _ in self.rows), default=0) + GAP
         for name, text in self.rows:
-            yield from _labelled(Text(name.ljust(labels), "dim"), text, labels, width)
+            yield from _label_lines(Text(name.ljust(labels), "dim"), text, labels, width)
 
 
 Fitted = Text | Grid | FactSheet

@@ -41,7 +41,7 @@ def plan_parts(plan: Plan, now: datetime | None = None) -> list[RenderableType]:
             f": {gpus(plan.total_gpus)} installed, {plan.healthy_gpus:,} healthy, "
             f"{plan.assigned_gpus:,} promised; {_ceiling(plan)}",
         ),
-        *([] if plan.derived is None else [line(f"Buffer for {_asked(plan.derived)}: {plan.derived.text}.")]),
+        *([] if plan.derived is None else [line(f"Buffer for {_terms_text(plan.derived)}: {plan.derived.text}.")]),
         _what(plan),
         *([line((f"{_old_health(plan, now)}.", "yellow"))] if plan.is_stale(now) else []),
         _verdict(plan, now),
@@ -52,7 +52,7 @@ def plan_parts(plan: Plan, now: datetime | None = None) -> list[RenderableType]:
     why = [
         line(
             (f"{quota.team}, {cut.gpus:,} {cut.tier}", "bold"),
-            f": {_grouped(cut.reason, plan.cluster)}.",
+            f": {_group_digits(cut.reason, plan.cluster)}.",
             _standing(work, quota, cut),
         )
         for quota in plan.quotas
@@ -147,7 +147,7 @@ def _ceiling(plan: Plan) -> str:
     return f"at most {plan.ceiling_gpus:,} may be promised (buffer {fraction_text(plan.buffer)} of {plan.basis})"
 
 
-def _grouped(reason: str, cluster: str) -> str:
+def _group_digits(reason: str, cluster: str) -> str:
     """Return a cut's reason with its digits in groups; names stay.
 
     The plan's hash is made of the reason without groups.
@@ -158,7 +158,7 @@ def _grouped(reason: str, cluster: str) -> str:
     )
 
 
-def _asked(derived: Derived) -> str:
+def _terms_text(derived: Derived) -> str:
     return f"{float(100 * derived.terms.target):g}% of the hours of {duration_text(derived.terms.horizon)}"
 
 

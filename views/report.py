@@ -58,7 +58,7 @@ def lead(week: Week) -> str:
             f"hardware went from {_mean(totals.lacking_before)} to {_mean(totals.lacking_after)}."
         )
     if week.live is not None:
-        parts.append(_blocked({b.cluster for b in week.live.blocked}))
+        parts.append(_blocked_text({b.cluster for b in week.live.blocked}))
         shadows = len(week.live.shadows)
         if shadows:
             rehearse = (
@@ -68,7 +68,7 @@ def lead(week: Week) -> str:
     return " ".join(parts)
 
 
-def _blocked(held: AbstractSet[str]) -> str:
+def _blocked_text(held: AbstractSet[str]) -> str:
     """Count blocked clusters; the fleet rollout is not one of them."""
     clusters = len(held - {FLEET})
     named = [count(clusters, "cluster")] * bool(clusters) + ["the fleet rollout"] * (FLEET in held)
@@ -201,7 +201,14 @@ def _of_when(now: Point | None, before: int | None, ago: Point | None) -> str:
 
 def sections(week: Week) -> list[Section]:
     """Return all tables in their order."""
-    return [*_undone(week), _done(week), *_live(week), *_bringups(week.bringups), _milestones(week), _outcome(week)]
+    return [
+        *_undos(week),
+        _reached(week),
+        *_live(week),
+        *_bringups(week.bringups),
+        _milestones(week),
+        _outcome(week),
+    ]
 
 
 def _bringups(brought: BringupsWeek | None) -> list[Section]:
@@ -255,7 +262,7 @@ def _long(time: timedelta) -> str:
     return f"{time / unit:.1f}".removesuffix(".0") + name
 
 
-def _undone(week: Week) -> list[Section]:
+def _undos(week: Week) -> list[Section]:
     """Return what was undone. It comes before what was done, so that no reader misses it. Nothing where nothing was."""
     rows = [
         (clean(m.cluster), clean(m.actor), f"{m.at:%a %d %b}", clean(m.text.partition(": ")[2])) for m in week.undone
@@ -263,7 +270,7 @@ def _undone(week: Week) -> list[Section]:
     return [_cut("Rolled back", ("Cluster", "By", "On", "Why"), rows, "")] if rows else []
 
 
-def _done(week: Week) -> Section:
+def _reached(week: Week) -> Section:
     """Return what reached monitored, and what has left it since."""
     rows: list[tuple[str, ...]] = []
     stands = {one.cluster: one.stands for one in week.every}

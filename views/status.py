@@ -56,7 +56,7 @@ def status_line(status: RolloutStatus) -> str:
     parts += [f"{_trouble(status, risk.team)}: {_both(status, risk)}" for risk in status.at_risk]
     parts += [f"hold: {hold.kind} by {hold.actor}, {hold.reason}" for hold in status.holds]
     if status.undoing is not None:
-        parts.append(f"rollback ({status.undoing.why}): {status.undoing.reason}{_left(status.undoing)}")
+        parts.append(f"rollback ({status.undoing.why}): {status.undoing.reason}{_left_text(status.undoing)}")
     if not status.holds:
         parts += [f"waits for {awaited_text(condition)}" for condition in status.waiting_for]
     if status.needs:
@@ -104,7 +104,7 @@ def _standing(status: RolloutStatus, now: datetime, source_at: datetime | None) 
     if status.buffer is not None:
         looked = "" if status.buffer_at is None else f"; looked at again {moment(status.buffer_at)}"
         yield "buffer", line(_buffer(status.buffer), looked)
-    yield "health", _seen(status, now, source_at)
+    yield "health", _health_seen(status, now, source_at)
     if status.look_failed:
         yield "NOT seen", line((f"the last look failed: {status.look_failed}", "red"))
     if status.health_fault and not status.stage.has_ended:
@@ -119,7 +119,7 @@ def _standing(status: RolloutStatus, now: datetime, source_at: datetime | None) 
         yield _WHEN.get(status.stage, "now"), _sums(status, healthy_gpus, doubt)
         if status.would is not None:
             yield "would be", _sums(status.would, healthy_gpus)
-        yield from _published(status)
+        yield from _published_facts(status)
     for risk in status.at_risk:
         due = f"; a breach at {moment(risk.breach_at)}" if risk.breach_at and risk.team not in status.breach_of else ""
         yield (
@@ -130,7 +130,7 @@ def _standing(status: RolloutStatus, now: datetime, source_at: datetime | None) 
         yield "foretold", foretold_line(foretold, datetime.now(UTC))
 
 
-def _seen(status: RolloutStatus, now: datetime, source_at: datetime | None) -> Text:
+def _health_seen(status: RolloutStatus, now: datetime, source_at: datetime | None) -> Text:
     """Return the health that the rollout uses, its age, and whether its source has newer."""
     if status.stage.has_ended or status.health_at is None:
         return line(_health(status), "" if status.health_at is None else f", as of {moment(status.health_at)}")
@@ -157,7 +157,7 @@ def _sums(status: RolloutStatus | WouldStand, healthy_gpus: int | None, doubt: s
     )
 
 
-def _published(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
+def _published_facts(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
     """Yield the part of the surplus that a scheduler reads, which is no second flex; for a shadow also what it would
     read."""
     grows = "" if status.flex_grows_at is None else f"; more if it stands until {moment(status.flex_grows_at)}"
@@ -168,7 +168,7 @@ def _published(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
         yield "published", line(f"{status.flex_published_gpus:,} of the surplus{grows}")
 
 
-def _proposed(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
+def _proposal_facts(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
     """Yield what a plan on the long-run health would change, by team."""
     proposal = status.proposal
     if proposal is None:
@@ -207,8 +207,8 @@ def _ahead(status: RolloutStatus, could: Sequence[str], tracked: bool) -> Iterat
     """Yield what holds the rollout back, and what comes next."""
     yield from _holds(status)
     if status.undoing is not None:
-        yield from _undone(status, status.undoing)
-    yield from _proposed(status)
+        yield from _undo_facts(status, status.undoing)
+    yield from _proposal_facts(status)
     for condition in status.waiting_for:
         if condition.name != "holds" and not tracked:  # holds have their own lines
             until = f", until {moment(condition.until)}" if condition.until else ""
@@ -246,9 +246,9 @@ def _lifted_by(status: RolloutStatus, hold: Hold) -> Iterator[tuple[str, Text]]:
         yield "", line(f"lift it: {status.lifts[hold.id]}")
 
 
-def _undone(status: RolloutStatus, undoing: UndoStatus) -> Iterator[tuple[str, Text]]:
+def _undo_facts(status: RolloutStatus, undoing: UndoStatus) -> Iterator[tuple[str, Text]]:
     reason = undoing.reason.removeprefix(f"{undoing.why}: ")
-    yield "rollback", line(f"{undoing.why}, by {undoing.actor}: {reason}{_left(undoing)}")
+    yield "rollback", line(f"{undoing.why}, by {undoing.actor}: {reason}{_left_text(undoing)}")
     for text in undoing.undone:
         yield "undone", line((text, "green"))
     for text in undoing.not_undone or undoing.stuck_on:
@@ -290,7 +290,7 @@ def _health(status: RolloutStatus) -> str:
     return f"{'?' if status.healthy_gpus is None else number(status.healthy_gpus)} healthy of {status.total_gpus:,}"
 
 
-def _left(undoing: UndoStatus) -> str:
+def _left_text(undoing: UndoStatus) -> str:
     return f"; left to undo: {', '.join(undoing.left)}" if undoing.left else ""
 
 

@@ -67,10 +67,10 @@ def _could(teams: Sequence[TeamWhy]) -> str:
     where = f"in {first.cluster}" if len(teams) == 1 else f"in {len(teams)} clusters"
     if all(one.asked_gpus == one.quota_gpus for one in teams):
         quota = gpus(sum(t.quota_gpus for t in teams))
-        could = f"{_held(teams, first=True)}, {start:,} more could start now{block}"
+        could = f"{_held_text(teams, first=True)}, {start:,} more could start now{block}"
         return f"{first.team} has a quota of {quota} {where}: {could}, and {_short(teams)}."
     if len(teams) == 1:
-        rest = [_held(teams)] if first.held_gpus else []
+        rest = [_held_text(teams)] if first.held_gpus else []
         rest += [_short(teams)] if first.short_gpus else []
         rest += [f"{first.over_gpus:,} {verb_of(first.over_gpus)} beyond the quota"] if first.over_gpus else []
         of = "; " + " and ".join([", ".join(rest[:-1]), rest[-1]] if rest[1:] else rest) if rest else ""
@@ -82,7 +82,7 @@ def _could(teams: Sequence[TeamWhy]) -> str:
     return f"{asked}, in {best.cluster} ({first.team} has quota {where})."
 
 
-def _held(teams: Sequence[TeamWhy], *, first: bool = False) -> str:
+def _held_text(teams: Sequence[TeamWhy], *, first: bool = False) -> str:
     """Say what its own jobs hold, or count as holding where their use is unknown."""
     held, silent = sum(t.held_gpus for t in teams), [t for t in teams if not t.use_known]
     if not silent:
@@ -128,14 +128,14 @@ def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexThere | Non
     has = f" in {one.cluster} has a quota of {gpus(one.quota_gpus)}"
     could = f"{one.startable_gpus:,}{'' if one.wanted_gpus != one.quota_gpus else ' more'} could start now{block}"
     if one.wanted_gpus == one.quota_gpus:
-        sums = f": {_held([one], first=True)}, {could}, and {_short([one])}."
+        sums = f": {_held_text([one], first=True)}, {could}, and {_short([one])}."
     elif one.gap_gpus:
-        rest = [could, *([_held([one])] if one.held_gpus else []), *([_short([one])] if one.short_gpus else [])]
+        rest = [could, *([_held_text([one])] if one.held_gpus else []), *([_short([one])] if one.short_gpus else [])]
         sums = f". Of {one.wanted_gpus:,} of it, {', '.join(rest[:-1])} and {rest[-1]}."
     else:
         sums = f". Of {one.wanted_gpus:,} of it, {could}."
     parts: list[RenderableType] = [line((one.team, "bold"), has, sums)]
-    parts += indent(line(_told(r, one)) for r in one.reasons)
+    parts += indent(line(_reason_text(r, one)) for r in one.reasons)
     if one.weaker is not None:
         parts.append(line(f"What would free it: {one.weaker.text}."))
     parts += _gate(one)
@@ -152,7 +152,7 @@ def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexThere | Non
     return parts
 
 
-def _told(reason: Reason, one: TeamWhy) -> str:
+def _reason_text(reason: Reason, one: TeamWhy) -> str:
     """Say how many GPUs are used or short, and why. Jobs may hold GPUs on which they could not start anew."""
     number, cause = reason.gpus, reason.cause
     if cause.own and not one.use_known:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ _SHOWN = ((_FLAT, PHANTOM, "--"), ("trailing-max", BACKED, "-"), ("health", FLEX
 
 def page(series: Sequence[Series], records: Sequence[Record], promised: Promised) -> str:
     """Return the record as one self-contained HTML page."""
+    weeks = attrgetter("horizon_weeks")
     by_cluster = {name: list(rows) for name, rows in groupby(records, key=lambda r: r.cluster)}
     parts = []
     with style():
@@ -41,7 +43,7 @@ def page(series: Sequence[Series], records: Sequence[Record], promised: Promised
                     "title": short_name(one.cluster, 60),
                     "svg": svg(figure),
                     "says": says,
-                    "tables": [_table(h, list(rows)) for h, rows in groupby(by_cluster[one.cluster], key=_horizon)],
+                    "tables": [_table(h, list(rows)) for h, rows in groupby(by_cluster[one.cluster], weeks)],
                 }
             )
     more = len(series) - _MOST
@@ -140,10 +142,6 @@ def _shade_refused(plot: Axes, steps: Hours) -> list[str]:
 def _largest_promises(promises: Hours, weeks: int) -> Hours:
     """Return the largest of the promises that hold in each week: each week makes one, for so many weeks."""
     return np.array([np.fmax.reduce(promises[max(0, n + 1 - weeks) : n + 1]) for n in range(len(promises))])
-
-
-def _horizon(record: Record) -> int:
-    return record.horizon_weeks
 
 
 def _table(horizon: int, rows: Sequence[Record]) -> dict[str, Any]:

@@ -71,7 +71,8 @@ def handed_in(path: str | FilePath, fields: str, what: str = "") -> Handed:
 
     JSON when the name ends in .json, or when the content is; else YAML. "-": standard input. Errors: BadInput.
     """
-    name, text = _text(path)
+    name, raw = content(path)
+    text = decode_text(name, raw)
     data = _parse(name, text)
     if data is None and what:
         raise BadInput(f"{name} is empty: {what} needs at least {fields}")
@@ -222,12 +223,6 @@ def read_policy(default: Policy, settings: Mapping[str, Any], options: Mapping[s
         field = str(problem.path[0]) if problem.path else ""
         option = options.get(field, f"--policy {field}")
         raise BadInput(f"{option}{problem.text.removeprefix(field)}" if field else problem.text) from None
-
-
-def _text(path: str | FilePath) -> tuple[str, str]:
-    """Return the file's name for messages, and its text."""
-    name, raw = content(path)
-    return name, decode_text(name, raw)
 
 
 def content(path: str | FilePath) -> tuple[str, bytes]:

@@ -152,7 +152,8 @@ class TableRow:
             if tuple in self.kind.types[column]:
                 values[column] = self._list(column)
             elif int in self.kind.types[column]:
-                values |= self._count(column)
+                if cell := self.cells[column]:  # an empty one leaves the count at its default, or unknown
+                    values[column] = self._number(column, cell)
             else:
                 values[column] = self.cells[column] or None
         return values
@@ -166,10 +167,6 @@ class TableRow:
         if int in self.kind.types[column]:
             return [self._number(column, part) for part in each]
         return each or None
-
-    def _count(self, column: str) -> dict[str, Any]:
-        """Parse a count; an empty cell leaves it at its default, or unknown."""
-        return {column: self._number(column, self.cells[column])} if self.cells[column] else {}
 
     def _number(self, column: str, cell: str) -> Any:
         if whole := _WHOLE_NUMBER.fullmatch(cell):

@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import quote
 
 import jinja2
-from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -43,7 +42,7 @@ def _environment() -> jinja2.Environment:
         "gpus": gpus,
         "clean": clean,
         "parts": markup,
-        "sentence": _sentence,
+        "sentence": lambda text: sentence(line(text)),
     }
     made.globals |= {"place": place, "static": static_path, "at_most": AT_MOST}
     return made
@@ -82,11 +81,6 @@ def _number(value: object) -> object:
     if isinstance(value, str):
         return group_digits(value)
     return number(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _sentence(text: str) -> Markup:
-    """Write one line of text, with its commands as code."""
-    return sentence(line(text))
 
 
 @cache

@@ -77,14 +77,9 @@ def cluster_curve(
 
 
 def _values(point: Point, plannable: Plannable | None, *, promised: bool) -> tuple[int | None, ...]:
-    ceiling = None if plannable is None else _ceiling(point, plannable)
+    ceiling = None if plannable is None else ceiling_of(_as_of(plannable.snapshot, point), plannable.policy)
     promise = point.promised_gpus if promised else None
     return (point.total_gpus, point.healthy_gpus, ceiling, point.promised_gpus, promise, point.phantom_gpus)
-
-
-def _ceiling(point: Point, plannable: Plannable) -> int:
-    """Return the most that today's policy would have let the cluster promise at that time."""
-    return ceiling_of(_as_of(plannable.snapshot, point), plannable.policy)
 
 
 def _as_of(snapshot: Snapshot, point: Point) -> Snapshot:
