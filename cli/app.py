@@ -15,10 +15,7 @@ from models.rollout.command_rows import ROLLOUT_ROWS
 
 
 class Commands(LazyGroup):
-    """The table of commands.
-
-    Each text is the first paragraph of the command's own help: tests/unit/test_cli_lazy.py.
-    """
+    """The table of commands. Each text is the first paragraph of the command's help: tests/unit/test_cli_lazy.py."""
 
     table: ClassVar[Mapping[str, Listed]] = {
         "up": Listed(

@@ -41,8 +41,7 @@ def file() -> str:
 
 
 def kept_names() -> Kept:
-    """Return all names by kind: clusters with their stages, teams, holds and windows by cluster, requests with their
-    texts."""
+    """Return all names by kind: clusters with stages, teams, holds and windows by cluster, requests with texts."""
     return read(file())
 
 

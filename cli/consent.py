@@ -17,10 +17,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: for scripts.
 
 
 def can_ask(*, as_json: bool = False) -> bool:
-    """Return whether a person reads the screen and can answer.
-
-    JSON is for programs: nothing else may be printed beside it.
-    """
+    """Return whether a person reads the screen and can answer. Nothing else may be printed beside JSON."""
     return not as_json and sys.stdin.isatty() and sys.stdout.isatty()
 
 

@@ -36,10 +36,7 @@ class FleetWarning(Model):
 
 
 class FleetDiffAnswer(JsonAnswer, schema="fleet-diff"):
-    """The changes that an import of the file would make.
-
-    It has at most 2,000 lines, refused ones first; `totals` counts all.
-    """
+    """The changes that an import would make: at most 2,000 lines, refused ones first; `totals` counts all."""
 
     file: str
     prune: bool

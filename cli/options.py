@@ -35,10 +35,7 @@ def optional_cluster(cluster: str) -> str:
 
 
 def needed_cluster(cluster: str) -> str:
-    """Check a cluster's name.
-
-    Errors: BadInput, also for an empty one: a shell's unset variable must not mean anything.
-    """
+    """Check a cluster's name. Errors: BadInput, also for an empty one: an unset variable must not mean anything."""
     if not cluster.strip():
         raise BadInput("CLUSTER is empty: name a cluster")
     return optional_cluster(cluster)

@@ -36,10 +36,7 @@ def console(width: int | None = None) -> Console:
 
 
 def show(*parts: RenderableType, wide: bool | None = None) -> None:
-    """Print the parts one below the other.
-
-    `wide`: all columns, however narrow the terminal is; None: the command has no -o.
-    """
+    """Print the parts one below the other. `wide`: all columns, on any terminal; None: the command has no -o."""
     if wide is not None:
         for grid in _grids(parts):
             grid.listed = True
@@ -56,10 +53,7 @@ def live() -> bool:
 
 
 class Picture:
-    """Parts that are redrawn in place.
-
-    Unlike Rich's own live display it counts lines that the terminal wraps by itself: commands, which are never cut.
-    """
+    """Parts that are redrawn in place, like Rich's live display, but lines that the terminal wraps are counted."""
 
     def __init__(self) -> None:
         self._drawn = 0

@@ -195,8 +195,7 @@ class _Reader:
         )
 
     async def _read_refusal(self, event: HistoryEvent) -> None:
-        """Record the refusal of a command that a worker took in first: history shows that command as one that was
-        given."""
+        """Record the refusal of a command that a worker took in first: history shows that one as given."""
         completed = event.workflow_execution_update_completed_event_attributes
         if not completed.outcome.HasField("failure") or completed.accepted_event_id not in self._given:
             return

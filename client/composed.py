@@ -124,17 +124,11 @@ class Composed:
         return await self._pages(after)
 
     async def calendar(self, cluster: str = "") -> tuple[Entry, ...]:
-        """Return the declared windows that are not over, for one cluster or all.
-
-        Errors: BadInput for an unknown cluster.
-        """
+        """Return the declared windows that are not over. Errors: BadInput for an unknown cluster."""
         return await self.ask(desk.Calendar(cluster=cluster, since=self._now()))
 
     async def tallies(self, cluster: str, times: Sequence[datetime], within: timedelta) -> desk.Curve:
-        """Return the curve of a cluster or of all, and when its tallies begin.
-
-        Errors: BadInput for an unknown cluster.
-        """
+        """Return the curve of a cluster or all, and when its tallies begin. Errors: BadInput for an unknown cluster."""
         return await self.ask(desk.Tallies(cluster=cluster, times=tuple(times), within_seconds=_seconds(within)))
 
     async def past(self, since: datetime, until: datetime, times: Sequence[datetime], within: timedelta) -> Past:

@@ -115,8 +115,7 @@ class FleetRollouts(Questions):
         return answer.plan
 
     async def lost_fleet(self) -> KeptFleet | None:
-        """Return the fleet rollout that the ledger has open and Temporal does not run; None also without an answer in
-        time."""
+        """Return the fleet rollout that the ledger has open and Temporal does not run; None also without an answer."""
         try:
             status = await status_there(self._client, FLEET_ID)
         except RPCError as error:

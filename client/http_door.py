@@ -45,10 +45,7 @@ HEARD = "backstop-worker-heard"
 
 
 def http_door(place: FrontPlace, bearer: Callable[[], str] = lambda: "") -> Backstop:
-    """Return the door to a front, for code that takes a `Backstop`.
-
-    `bearer`: its token; empty: the socket proves the user.
-    """
+    """Return a door to a front, typed as `Backstop`. `bearer`: its token; empty: the socket proves the user."""
     return cast("Backstop", HttpDoor(place, bearer))
 
 
@@ -115,10 +112,7 @@ class HttpDoor:
         return _read(TypeAdapter(type_of(operation.answer)), answer)
 
     async def _request(self, verb: str, path: str, body: bytes, seconds: float, *, changes: bool) -> bytes:
-        """Return the answer's body; a request that may be repeated is, under one key.
-
-        Errors: those of models.errors.
-        """
+        """Return the answer's body; a repeatable request is repeated under one key. Errors: those of models.errors."""
         headers = {"accept": "application/json", "content-type": "application/json", **_trace_headers()}
         if verb == "POST":
             headers["idempotency-key"] = uuid.uuid4().hex

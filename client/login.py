@@ -122,10 +122,7 @@ def log_out() -> str:
 
 
 def _what_to_keep(url: str, oidc: Mapping[str, Any], tokens: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the login to keep.
-
-    Its token is the access token where that one is for this front, else the identity token.
-    """
+    """Return the login to keep, with the access token where that one is for this front, else the identity token."""
     names = ("token_endpoint", "client_id", "issuer", "audience", "revocation_endpoint")
     access = str(tokens.get("access_token", ""))
     token = access if _is_for(access, str(oidc.get("audience", ""))) else str(tokens.get("id_token") or access)

@@ -68,10 +68,7 @@ def summary_of(row: Overview) -> RolloutSummary:
 
 
 def as_summary(row: Overview, other: RolloutSummary | None) -> RolloutSummary:
-    """Return the row's summary, which replaces Temporal's of an earlier rollout there.
-
-    Fields outside the ledger are unknown.
-    """
+    """Return the row's summary in place of an earlier rollout's there. Fields outside the ledger are unknown."""
     since = datetime.min.replace(tzinfo=UTC) if other is None else other.started  # a worker of an older build said none
     return RolloutSummary(
         cluster=row.cluster,

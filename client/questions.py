@@ -78,10 +78,7 @@ class Questions(Calls, Composed):
             ) from None
 
     async def _await_answer(self, handle: WorkflowHandle[Any, DeskAnswer], question: Question[Any]) -> DeskAnswer:
-        """Return the desk's answer, however long it takes.
-
-        Errors: Unavailable where no worker has taken the question up.
-        """
+        """Return the desk's answer, however long it takes. Errors: Unavailable where no worker took the question up."""
         waits, waited, changes = chain(_WAITS, repeat(_WAITS[-1])), 0, question.kind not in READS_DESK
         try:
             while (answer := await _heard_within(handle, seconds := next(waits))) is None:

@@ -23,10 +23,7 @@ _BESIDE_SECONDS = 10
 
 class QuotaRequests(Questions):
     async def request(self, ask: QuotaAsk) -> RequestState:
-        """Make a request. It waits for the cluster's owner, or is refused and lists alternatives.
-
-        Errors: Refusal for an unknown cluster or quota.
-        """
+        """Make a request, which waits for the owner, or is refused. Errors: Refusal for an unknown cluster or quota."""
         workflow_id = request_workflow_id(ask.request)
         try:
             return await self._start(

@@ -143,10 +143,7 @@ class Rollouts(Questions):
         return list(await who_could_now(self.ask, key, Target(cluster=cluster, cases=cases), subject) or ())
 
     async def ahead(self, cluster: str) -> Ahead:
-        """Return what commands to the cluster's rollout would lead to.
-
-        Errors: as `status`, and Refusal where it has ended.
-        """
+        """Return what commands to the rollout would lead to. Errors: as `status`, and Refusal where it has ended."""
         ahead = await self._explained(cluster, self._query_open(rollout_workflow_id(cluster), AHEAD_QUERY, Ahead))
         if ahead.stage.has_ended:
             raise Refusal(f"the rollout of {cluster} has ended ({ahead.stage}); launch a new one")

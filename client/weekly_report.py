@@ -35,10 +35,7 @@ async def weekly(
 
 
 async def waves_rolled_out(door: Backstop, monitored: Sequence[str]) -> int:
-    """Count the waves that are monitored whole.
-
-    Open rollouts know their wave; today's plan gives that of other clusters.
-    """
+    """Count the waves that are monitored whole. Open rollouts know their wave; today's plan gives the others'."""
     return waves_done(await _wave_of(door, [r for r in await door.rollouts() if r.open]), monitored)
 
 
@@ -56,10 +53,7 @@ async def _wave_of(door: Backstop, rollouts: Sequence[RolloutSummary]) -> Mappin
 
 
 async def _live(door: Backstop, rollouts: Sequence[RolloutSummary], now: datetime) -> Live:
-    """Return the state of the fleet now.
-
-    Rollouts that rest in monitored, all backed and asking nothing, are not asked.
-    """
+    """Return the present state. Rollouts that rest in monitored, all backed and asking nothing, are not asked."""
     real = [r for r in rollouts if not r.shadow]
     busy = [r.cluster for r in real if r.stage != Stage.MONITORED or r.needs or r.unbacked_gpus]
     fleet = await door.open_fleet()

@@ -41,8 +41,7 @@ async def who_could_now(ask: AskDesk, key: str, target: Target, subject: str = "
 
 
 async def could_act_now(ask: AskDesk, status: RolloutStatus) -> tuple[str, ...]:
-    """Return who could give the first command that the rollout needs; without an access file those whom the policy lets
-    resolve."""
+    """Return who could give the first command that the rollout needs; without an access file, who may resolve it."""
     if not status.needs:
         return ()
     choices = status.undoing.choices if status.undoing is not None else ()

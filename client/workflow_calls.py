@@ -72,10 +72,7 @@ NEW_EVENTS = 2
 
 
 class Calls:
-    """A connection for one actor.
-
-    `signer`: of a front, which knows who it is; without one the actor is what the caller says.
-    """
+    """A connection for one actor. `signer`: a front's, which knows who it is; without one the actor is asserted."""
 
     def __init__(
         self,
@@ -169,10 +166,7 @@ class Calls:
         gives_way: Callable[[], Awaitable[str]],
         already_open: Callable[[], Awaitable[BackstopError]],
     ) -> tuple[_AnswerT, str]:
-        """Open it, past a rehearsal; return the answer and the id of the rehearsal that gave way (empty: none).
-
-        Errors: theirs.
-        """
+        """Open it, and return the answer and the id of a rehearsal that gave way (empty: none). Errors: theirs."""
         try:
             return await opened(), ""
         except WorkflowAlreadyStartedError:
@@ -313,10 +307,7 @@ class Calls:
             raise Unavailable(f"{why}; whether it is carried out is not known: look at `backstop status`") from error
 
     async def _read_by_worker(self, asking: asyncio.Future[_T]) -> _T:
-        """Return the answer to a call that changes nothing.
-
-        Errors: Unavailable where no worker polls; those of the question.
-        """
+        """Return the answer to a call that changes nothing. Errors: Unavailable without a worker; the question's."""
         try:
             if not await _is_done(asking, _SILENT_SECONDS):
                 if not self.heard.is_set() and await self.unserved():

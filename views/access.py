@@ -123,10 +123,7 @@ def by_team_line(what: str) -> RenderableType:
 
 
 def rights_parts(lines: Sequence[RightLine], *, who: bool, team: str = "") -> list[RenderableType]:
-    """Return the lines as a table. `who`: show who could; else the roles by which somebody may.
-
-    `team`: the named one.
-    """
+    """Return a table of the lines. `who`: show who could; else the roles by which somebody may. `team`: the named."""
     rows = table("COMMAND", "~", "~WHO COULD" if who else "=ROLE", "~SECOND PERSON", least=["SECOND PERSON"])
     for one in lines:
         what = f"{one.to}{f' ({one.case})' if one.case else ''}"

@@ -32,10 +32,7 @@ def consequence_parts(command: CommandRow, rollouts: Sequence[Ahead]) -> list[Re
 
 
 def undo_parts(rollouts: Sequence[Ahead], *, ends: bool) -> list[RenderableType]:
-    """Return what every team gets back, what hardware can back of it today, and who is notified.
-
-    `ends`: the rollouts end too.
-    """
+    """Return what teams get back, what hardware backs of it today, and who is notified. `ends`: rollouts end too."""
     parts: list[RenderableType] = []
     written = [a for a in rollouts if a.back]
     if written:

@@ -19,10 +19,7 @@ _SIGNS = {Verb.ADDED: ("+", "green"), Verb.CHANGED: ("~", "yellow"), Verb.REMOVE
 
 
 def diff_parts(outcome: FleetOutcome, places: Mapping[FilePlace, str]) -> list[RenderableType]:
-    """Return the differences; those that a finished import counts are left out.
-
-    `places`: those of refused lines in the file.
-    """
+    """Return the differences that a finished import does not count. `places`: those of refused lines in the file."""
     parts: list[RenderableType] = []
     for verb, (sign, style) in _SIGNS.items():
         if verb is Verb.REMOVED or not outcome.done:

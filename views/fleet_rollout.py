@@ -324,10 +324,7 @@ def _open(fleet: FleetStatus) -> int:
 
 
 def _breaker(fleet: FleetStatus) -> str:
-    """Say how many started members rolled back.
-
-    Where fewer started than the pace says, the breaker counts that many.
-    """
+    """Say how many started members rolled back. The breaker counts at least as many started as the pace says."""
     started = sum(
         bool(m.rollout) and m.state is not MemberState.WAITING and not (m.forgiven or m.joined) for m in fleet.members
     )
@@ -368,10 +365,7 @@ def _waves(fleet: FleetStatus) -> Grid:
 
 
 def _joined_note(members: Sequence[Member]) -> list[RenderableType]:
-    """Say how many members had rollouts of their own before. Such a cluster has two plans that differ.
-
-    The fleet's was made after its own had changed the quotas.
-    """
+    """Say how many members had rollouts before: their plan differs from the fleet's, which was made afterwards."""
     joined = sum(m.joined for m in members)
     if not joined:
         return []

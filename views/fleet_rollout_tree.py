@@ -95,8 +95,7 @@ def _rooms(status: FleetStatus, left: int) -> list[int]:
 
 
 def _lines(shown: int, of: int) -> int:
-    """Return the lines of a wave's leaves, with the one that counts the others; a wave that shows none has no such
-    line."""
+    """Return the lines of a wave's leaves, with the one that counts the others, which a wave without leaves lacks."""
     return shown + (0 < shown < of)
 
 

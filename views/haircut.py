@@ -20,10 +20,7 @@ _FIELDS = tuple(dict.fromkeys([*Part.model_fields, *TeamPart.model_fields]))
 
 
 def fleet_parts(haircut: Haircut, at: int, untold: int = 0) -> list[RenderableType]:
-    """Return the whole fleet at each buffer, then each wave.
-
-    `untold`: how many cut teams' jobs the report leaves out.
-    """
+    """Return the whole fleet at each buffer, then each wave. `untold`: how many cut teams' jobs are left out."""
     whole = haircut.fleet[0]
     return [
         line(
@@ -97,10 +94,7 @@ def rows_of(haircut: Haircut, what: str) -> Mapping[str, Sequence[Part | TeamPar
 
 
 def as_csv(haircut: Haircut) -> str:
-    """Return a line for the fleet and each wave, cluster and team at each buffer.
-
-    Fields that do not apply are empty.
-    """
+    """Return a line for the fleet and each wave, cluster and team at each buffer. What does not apply is empty."""
     rows: list[Sequence[object]] = [["what", "name", "buffer", *_FIELDS]]
     parts: list[tuple[str, str, Sequence[Part | TeamPart]]] = [("fleet", "", haircut.fleet)]
     parts += [

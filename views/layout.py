@@ -118,10 +118,7 @@ def _glue(sentence: Text, most: int) -> Text:
 
 
 def _apart(sentence: Text) -> Iterator[tuple[Text, bool]]:
-    """Yield its pieces in order, each with whether it is a command.
-
-    Punctuation that only enclosed a command is dropped.
-    """
+    """Yield its pieces in order, each with whether it is a command, without punctuation around a command."""
     at, plain = 0, sentence.plain
     for start, end in commands_in(plain):
         quoted = plain[start - 1 : start] == "`" == plain[end : end + 1]
@@ -163,8 +160,7 @@ class Column:
         return max(cell_len(self.name), *(cell_len(c.plain) for c in self.cells), 0)
 
     def least(self, names: set[str]) -> int:
-        """Return the cells with which each of its names still differs from all `names`; the whole width where it has
-        none."""
+        """Return the cells with which its names still differ from all `names`; the whole width where it has none."""
         if self.kind != "name":
             return self.natural
         texts = {cell.plain for cell in self.cells}

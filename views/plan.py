@@ -86,8 +86,7 @@ def _standing(work: Mapping[str, TeamWork], quota: QuotaPlan, cut: Cut) -> str:
 
 
 def plans_parts(plans: Sequence[Plan], of: int = 0, now: datetime | None = None) -> list[RenderableType]:
-    """Return a line for each plan. `of`: how many clusters there are. `now`: the time by which health is old; None: the
-    clock's."""
+    """Return a line for each plan. `of`: how many clusters there are. `now`: health is old by it; None: the clock."""
     now = now or datetime.now(UTC)
     if of and not plans:
         return [none_of(of, "cluster")]
@@ -148,10 +147,7 @@ def _ceiling(plan: Plan) -> str:
 
 
 def _group_digits(reason: str, cluster: str) -> str:
-    """Return a cut's reason with its digits in groups; names stay.
-
-    The plan's hash is made of the reason without groups.
-    """
+    """Return a cut's reason with its digits in groups; names stay. The plan's hash covers the reason without."""
     return f"; {cluster} has ".join(
         _COUNT_OR_NAMES.sub(lambda match: match[0] if match[0].startswith("(") else f"{int(match[0]):,}", part)
         for part in reason.split(f"; {cluster} has ")

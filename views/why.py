@@ -58,10 +58,7 @@ def _most(reasons: Sequence[tuple[Reason, TeamWhy]], *, many: bool) -> str:
 
 
 def _could(teams: Sequence[TeamWhy]) -> str:
-    """Say how much was asked for, how much of it could start now, and where.
-
-    Each of several clusters is asked for all of it.
-    """
+    """Say how much was asked for, how much could start now, and where. Each cluster is asked for all of it."""
     first, start = teams[0], sum(t.startable_gpus for t in teams)
     block = " as one block" if first.block else ""
     where = f"in {first.cluster}" if len(teams) == 1 else f"in {len(teams)} clusters"

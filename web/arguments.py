@@ -93,10 +93,7 @@ def arguments(
 
 
 def said_by(wanted: type[Model], given: dict[str, Any], who: Principal) -> Model:
-    """Return the message with the caller as its actor, and as its owner where that is the same person or nobody.
-
-    Errors: BadInput.
-    """
+    """Return the message with the caller as actor, and as owner where that is them or nobody. Errors: BadInput."""
     fields = wanted.model_fields
     if "owner" in fields and given.get("owner") in (None, "", given.get("actor")):
         given = {**given, "owner": bare_name(who.name)}

@@ -1,7 +1,4 @@
-"""Identifies the caller: by the kernel at the socket, by a token everywhere else.
-
-A request without either is anonymous.
-"""
+"""Identifies the caller: by the kernel at the socket, by a token elsewhere. Without either they are anonymous."""
 
 from __future__ import annotations
 
@@ -23,10 +20,7 @@ class Tokens(Protocol):
     """A verifier of tokens."""
 
     async def principal(self, token: str) -> Principal | None:
-        """Return the token's owner; None: another verifier's token.
-
-        Errors: Refusal in one sentence without the token.
-        """
+        """Return the token's owner; None: another verifier's token. Errors: Refusal, which never quotes it."""
         ...
 
 

@@ -35,10 +35,7 @@ WhyNot = Callable[[Request], Awaitable[tuple[int, str] | None]]
 
 
 class CodecEndpoint:
-    """The protocol's endpoint. `origins`: UIs whose pages may call it, such as https://temporal.example.
-
-    `namespace`: ours.
-    """
+    """The endpoint. `origins`: UIs whose pages may call it, such as https://temporal.example. `namespace`: ours."""
 
     def __init__(self, codec: PayloadCodec, why_not: WhyNot, namespace: str = "", origins: Sequence[str] = ()) -> None:
         self._codec = codec

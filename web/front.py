@@ -73,10 +73,7 @@ class Codec(NamedTuple):
 
 @dataclass
 class Front:
-    """One process's front. `about`: public facts, such as how to log in.
-
-    `codec` None: Temporal's own tools see only encrypted payloads.
-    """
+    """One process's front. `about`: public facts, such as how to log in. `codec` None: payloads stay encrypted."""
 
     doors: Doors
     callers: Callers

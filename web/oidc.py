@@ -38,10 +38,7 @@ _MOST_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of accepted tokens. `client`: the command line's.
-
-    `groups`: the claim of groups; empty: none is read.
-    """
+    """The terms of accepted tokens. `client`: the command line's. `groups`: the claim of groups; empty: none."""
 
     issuer: str
     audience: str

@@ -51,10 +51,7 @@ class Rights(Protocol):
         *,
         emergency: bool = False,
     ) -> Judged:
-        """Judge by the table of rights. `command`: a key of it.
-
-        `emergency`: they want to act alone where two are needed.
-        """
+        """Judge by the table of rights. `command`: its key. `emergency`: they act alone where two are needed."""
         ...
 
 

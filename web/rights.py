@@ -107,10 +107,7 @@ class LedgerRights:
         return Judged(answer, target)
 
     async def _access(self, *, anew: bool = False) -> AccessFile | None:
-        """Return the access file.
-
-        Errors: Unavailable where nobody answers and there is no earlier or no usable reading.
-        """
+        """Return the access file. Errors: Unavailable without an answer and without a reading that still counts."""
         now = time.monotonic()
         if now - self._read_at <= (_ANEW_SECONDS if anew else _KEPT_SECONDS):
             return self._file

@@ -90,11 +90,7 @@ def load_front_settings(listen: str = "", tls_cert: str = "", tls_key: str = "")
 
 
 def beside_up() -> Address:
-    """Return the console's address for `backstop up`: BACKSTOP_CONSOLE_PORT of this machine, else 8420, else a free
-    port.
-
-    Errors: BadInput.
-    """
+    """Return the console's address: BACKSTOP_CONSOLE_PORT here, else 8420, else a free port. Errors: BadInput."""
     text = os.environ.get("BACKSTOP_CONSOLE_PORT", "") or str(CONSOLE_PORT)
     if not (text.isascii() and text.isdigit() and int(text) <= 65535):
         raise BadInput(f"BACKSTOP_CONSOLE_PORT must be a port from 0 to 65535, not {brief(text)}")

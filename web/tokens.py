@@ -14,10 +14,7 @@ class TokenBook(Protocol):
     """A store of tokens' hashes."""
 
     async def principal_by_token(self, token_hash: str) -> Principal | None:
-        """Return the token's owner; None where there is none.
-
-        Errors: Refusal for an expired or revoked one, Unavailable.
-        """
+        """Return the token's owner; None: there is none. Errors: Refusal: expired or revoked; Unavailable."""
         ...
 
 

@@ -167,8 +167,7 @@ def _read_filter(since: str, until: str, actors: Sequence[str], kinds: Sequence[
 
 
 def _answer(every_line: Sequence[AuditLine] | Sequence[ArchiveLine], wanted: _Wanted, how: Listing) -> None:
-    """Print the lines that pass the filter, in the requested form; programs read on standard error how many were left
-    out."""
+    """Print the lines that pass the filter, in the chosen form; programs read on stderr how many were left out."""
     from cli.json_answers_audit import ArchiveLine, AuditLine
     from cli.output import show, show_json_line, show_yaml
 

@@ -146,10 +146,7 @@ def weeks_of(text: str) -> tuple[int, ...]:
 
 
 def terms_of(target: str, floor: str, base: HealthTerms | None = None) -> HealthTerms:
-    """Return the terms of a promise: the given options over `base`.
-
-    Errors: BadInput naming the option and the value.
-    """
+    """Return a promise's terms: the given options over `base`. Errors: BadInput naming the option and the value."""
     from models.base import exact_fraction
     from models.cluster.derived_buffer import TERMS
 

@@ -113,10 +113,7 @@ def moment_of(option: str, text: str, now: datetime, *, back: bool = False) -> d
 def points_between(
     begin: datetime, end: datetime, began: datetime | None = None, most: int = _MOST
 ) -> tuple[list[datetime], timedelta]:
-    """Return times up to `end`, at round steps that fit a screen; and the step.
-
-    `began`: when the first tally was read. If that is after `begin`, the curve begins there.
-    """
+    """Return times up to `end` at round steps that fit a screen, and the step. `began`: the first tally."""
     if began is not None and begin < began <= end:
         times, step = points_between(began, end, most=most)
         return ([began] if times[0] > began else []) + times, step

@@ -275,10 +275,7 @@ def import_calendar(
 
 
 async def _declare(door: Backstop, declared: Sequence[Declared]) -> tuple[Declaration, list[str]]:
-    """Declare the windows; return the result, and a sentence for each event that the ledger refused.
-
-    Errors: BadInput where it refuses all.
-    """
+    """Declare the windows; return the result, and why some were refused. Errors: BadInput where all were."""
     from models.cluster.windows import Declaration
     from models.questions import Declare
 
@@ -417,10 +414,7 @@ def _answer(
     undo: str = "",
     now: datetime | None = None,
 ) -> None:
-    """Print the calendar. `undo`: a line for each change.
-
-    `now`: windows that begin later are ahead; default: the present.
-    """
+    """Print the calendar. `undo`: a line for each change. `now`: later windows are ahead; default: the present."""
     from cli.json_answers import CalendarAnswer
     from views.calendar import calendar_parts
     from views.words import line

@@ -292,10 +292,7 @@ def _show_beside(document: FleetDocument, outcome: FleetOutcome) -> None:
 
 
 async def _add_health(door: Backstop, samples: Sequence[HealthSample], left_out: dict[str, str]) -> int:
-    """Add samples; return how many rows.
-
-    A cluster that the ledger refuses is left out; if it refuses all, that is an error.
-    """
+    """Add samples; return how many rows. A refused cluster is left out. Errors: BadInput where all are refused."""
     try:
         return await door.add_health(samples)
     except BadInput as error:

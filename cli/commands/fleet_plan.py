@@ -1,5 +1,4 @@
-"""`backstop fleet plan`: show a fleet's plan, before a rollout of it or while it awaits approval, or write it to a
-file."""
+"""`backstop fleet plan`: show a fleet's plan, before or while it awaits approval, or write it to a file."""
 
 from __future__ import annotations
 

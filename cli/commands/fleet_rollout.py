@@ -107,10 +107,7 @@ def launched_parts(plan: FleetPlan, request: FleetLaunch, *, as_json: bool) -> N
 
 
 def pace_of(kept: KeptFleet, pace_options: Sequence[str]) -> Pace:
-    """Return the lost fleet rollout's pace, with the given settings over it.
-
-    Errors: BadInput naming the setting and value.
-    """
+    """Return the lost fleet rollout's pace, the given settings over it. Errors: BadInput naming setting and value."""
     from models.fleet.pace_changes import change_pace
     from models.fleet.state import Pace
 

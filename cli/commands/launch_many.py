@@ -63,10 +63,7 @@ class Launching:
 
 
 def launch_many(of: Launching) -> None:
-    """Launch each; exit with 1 where one was refused.
-
-    Errors: as `consent`; BadInput where a glob matches no cluster.
-    """
+    """Launch each; exit with 1 where one was refused. Errors: as `consent`; BadInput where a glob matches nothing."""
     clusters = _matching(of)
     if not of.yes:
         needs_somebody("Open several rollouts?", as_json=of.as_json)
@@ -77,10 +74,7 @@ def launch_many(of: Launching) -> None:
 
 
 def _matching(of: Launching) -> tuple[str, ...]:
-    """Return the clusters in the order of their names on the command line, each once.
-
-    A glob matches those without an open rollout.
-    """
+    """Return the clusters in their order on the command line, once each. A glob matches those without a rollout."""
     if not of.has_globs:
         return of.names
     rows = ask(of.person, lambda door: door.described())

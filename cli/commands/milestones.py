@@ -94,10 +94,7 @@ def show_all(*, how: Listing, actor: Actor = "") -> None:
 
 
 async def _with_waves(door: Backstop, present: PlanNow) -> PlanNow:
-    """Add the waves that are rolled out.
-
-    That takes a plan of every cluster, so only where a milestone measures them.
-    """
+    """Add the waves that are rolled out, where a milestone measures them: that takes a plan of every cluster."""
     from client.weekly_report import waves_rolled_out
     from models.reports.milestones import ROLLED_OUT_WAVES
 

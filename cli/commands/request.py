@@ -214,10 +214,7 @@ def _id(request: str) -> str:
 
 
 def _day(text: str, now: datetime) -> datetime:
-    """Parse a time, a duration from now, or a day, of which it is the end.
-
-    Errors: BadInput naming the option and the value.
-    """
+    """Parse a time, a duration from now, or the end of a day. Errors: BadInput naming the option and the value."""
     from cli.commands.calendar import instant
 
     whole_day = re.fullmatch(r"\d{4}-\d\d-\d\d", text) is not None

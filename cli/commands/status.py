@@ -191,10 +191,7 @@ def _requests(requests: Sequence[RequestState]) -> list[RenderableType]:
 
 
 def _show_last_word(filters: Filters, word: LastWord, how: Listing) -> None:
-    """Show the ledger's last rows where no worker answers.
-
-    Errors: Unavailable for a filter that needs more than the ledger.
-    """
+    """Show the ledger's last rows where no worker answers. Errors: Unavailable for a filter beyond the ledger."""
     from cli.json_answers_status import RolloutsAnswer
     from cli.output import complain
     from client.lost_words import summary_of
@@ -276,9 +273,7 @@ async def _lost_fleet(door: Backstop) -> str | None:
 async def _with_requests(
     door: Backstop, cluster: str, shown: bool
 ) -> tuple[RolloutStatus, list[RequestState], datetime | None, list[str]]:
-    """Return the status and, for people, what JSON has other commands for: the cluster's requests, when its health was
-    read, and who could act.
-    """
+    """Return the status and, for people, its requests, when health was read, and who could act."""
     status = await door.status(cluster)
     if not shown:
         return status, [], None, []

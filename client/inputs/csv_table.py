@@ -33,10 +33,7 @@ def says_nothing(cell: str) -> bool:
 
 
 def latest(now: datetime | None) -> float:
-    """Return the latest time that a sample may have: a day from now, because clocks and zones differ.
-
-    Units: seconds since 1970. `now`: this moment.
-    """
+    """Return the latest time of a sample, in seconds since 1970: a day from `now`, as clocks and zones differ."""
     return ((now or datetime.now(UTC)) + _AHEAD).timestamp()
 
 

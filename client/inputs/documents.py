@@ -183,10 +183,7 @@ def read_milestones(path: str | FilePath) -> MilestoneFile:
 
 
 def read_flex_demand(path: str | FilePath) -> FlexDemand:
-    """Read the GPUs to divide and the teams to divide them among, as YAML or JSON. "-": standard input.
-
-    Errors: BadInput.
-    """
+    """Read the GPUs and the teams to divide them among, as YAML or JSON. "-": standard input. Errors: BadInput."""
     from models.flex.division import FlexDemand
 
     return read_document(path, FlexDemand, "the fields capacity_gpus and teams")
@@ -200,10 +197,7 @@ def read_flex_story(path: str | FilePath) -> FlexStory:
 
 
 def read_document(path: str | FilePath, model: type[_ModelT], fields: str) -> _ModelT:
-    """Read a file that is one document. `fields`: its least fields, in words.
-
-    Errors: BadInput with the first fault and the number of others.
-    """
+    """Read one document. `fields`: its least fields, in words. Errors: BadInput: the first fault, and how many more."""
     handed = handed_in(path, fields)
     try:
         return handed.check(model)

@@ -60,8 +60,5 @@ _Dumper.add_representer(list, _list)
 
 
 def fleet_yaml(document: dict[str, Any]) -> str:
-    """Return the document as YAML, in its own order of fields.
-
-    It has only texts, numbers, booleans, None, lists, mappings.
-    """
+    """Return the document, made of texts, numbers, booleans, None, lists and mappings, as YAML in its order."""
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)

@@ -108,8 +108,7 @@ def join_path(path: Path, text: str) -> str:
 
 
 def _own(faults: list[ErrorDetails], data: Any) -> list[ErrorDetails]:
-    """Return one fault for each place, without those of a list that is short only because its entries were refused, and
-    without one for each form of a union."""
+    """Return one fault for each place, none for a list that only lacks refused entries, one for a union."""
     seen: dict[Path, ErrorDetails] = {}
     for fault in faults:
         seen.setdefault(_place(fault, data), fault)

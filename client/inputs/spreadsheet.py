@@ -178,8 +178,7 @@ class TableRow:
         return 0
 
     def settings(self, prefix: str) -> Iterator[tuple[str, str]]:
-        """Yield the cells of columns whose names begin with the prefix: the rest of the name, and the cell, where not
-        empty."""
+        """Yield the non-empty cells of columns whose names begin with the prefix, each with the rest of the name."""
         for column, cell in self.cells.items():
             if column.startswith(prefix) and cell:
                 yield column.removeprefix(prefix), cell

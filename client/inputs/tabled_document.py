@@ -28,10 +28,7 @@ def are_tables(paths: Sequence[str], what: str, kinds: str) -> bool:
 
 
 def one_of_each(tables: Sequence[Table], kinds: Sequence[TableKind], template: str) -> list[Table]:
-    """Return the tables in the order of the kinds, of which the first is required. Errors: BadInput.
-
-    `template`: the command that prints one.
-    """
+    """Return the tables in the order of the kinds; the first is required (`template` prints one). Errors: BadInput."""
     table_of: dict[str, Table] = {}
     for table in tables:
         other = table_of.setdefault(table.kind.word, table)

@@ -135,10 +135,7 @@ class Console:
         missed: bool = False,
         mark: str = "",
     ) -> Response:
-        """Render the page. `principal` None: the visitor is not logged in.
-
-        `mark`: the ledger's, from before the page was read.
-        """
+        """Render the page. `principal` None: nobody is logged in. `mark`: the ledger's, from before the reading."""
         values = {
             "title": made.title,
             "who": "" if principal is None else principal.name,

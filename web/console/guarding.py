@@ -31,10 +31,7 @@ _OWN_NAMES = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
 def cookie_name(*, secure: bool, name: str = COOKIE) -> str:
-    """Return the session cookie's name.
-
-    Over TLS its prefix means that no other host and no plain page can have set it.
-    """
+    """Return the cookie's name. Its prefix over TLS means that no other host and no plain page can have set it."""
     return f"__Host-{name}" if secure else name
 
 
@@ -46,10 +43,7 @@ def cookie(secret: str, seconds: float, *, secure: bool, name: str = COOKIE) -> 
 
 
 def of_this_machine(request: Request, public_url: str) -> None:
-    """Refuse a plain HTTP request that names another host. Errors: Problem 421.
-
-    `public_url`: the name that a TLS proxy may use; empty: there is none.
-    """
+    """Refuse plain HTTP to a host that is neither local nor `public_url`, a TLS proxy's name. Errors: Problem 421."""
     if request.url.scheme == "https" or request.client is None:
         return
     name = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""

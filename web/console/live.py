@@ -41,10 +41,7 @@ class Live:
         self._looking: asyncio.Task[None] | None = None
 
     async def mark_now(self) -> str:
-        """Return the present mark: a page that is read after this has everything before it.
-
-        Empty: no answer came in time.
-        """
+        """Return the present mark: a page that is read after this has everything before it. Empty: no answer."""
         if not self.mark:
             with contextlib.suppress(BackstopError, TimeoutError):
                 door = await self._doors.door_of(_FRONT)

@@ -61,10 +61,7 @@ class _Begun(NamedTuple):
 
 @dataclass
 class Login:
-    """The login's endpoint. `address`: the console's URL.
-
-    `secret`: the client's own; empty: a public client, with PKCE alone.
-    """
+    """The login. `address`: the console's URL. `secret`: the client's own; empty: a public client, PKCE alone."""
 
     terms: Terms
     address: Callable[[], str]

@@ -31,10 +31,7 @@ class NotVendored(Exception):
 
 
 def integrity(data: bytes, of: str = "sha512-") -> str:
-    """Return the hash as the registry writes it: algorithm and base64 digest.
-
-    Errors: ValueError for an unknown algorithm.
-    """
+    """Return the hash as the registry writes it: algorithm, base64. Errors: ValueError for an unknown algorithm."""
     name = of.partition("-")[0]
     return f"{name}-{base64.b64encode(hashlib.new(name, data).digest()).decode()}"
 

@@ -47,10 +47,7 @@ class Download(NamedTuple):
 
 @dataclass
 class Visit:
-    """One request for a page. `query`: the address's.
-
-    `form`: the fields of a form of ours; empty: the visitor only reads.
-    """
+    """One request for a page. `query`: the address's. `form`: a form's fields; empty: the visitor only reads."""
 
     giving: Giving
     principal: Principal

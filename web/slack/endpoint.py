@@ -143,10 +143,7 @@ class SlackDesk:
         return await self.acts.press(who, given)
 
     async def _caller(self, slack: SlackPerson, mark: str) -> Caller:
-        """Return the person as the access file names them.
-
-        Errors: Refusal for one whom it does not name; Unavailable.
-        """
+        """Return the person as the access file names them. Errors: Refusal where it does not; Unavailable."""
         if not await self.giving.rights.in_force():
             raise Refusal(
                 "no access file is in force, so Backstop knows nobody in Slack: import one that names their "

@@ -36,10 +36,7 @@ async def calendar(visit: Visit) -> Page | Elsewhere:
 
 
 async def _end(visit: Visit, which: str, reason: str) -> str:
-    """End a window or a hold. `which`: a window's number, a blank, and its cluster; or a hold's source.
-
-    Errors: BadInput, those of the question.
-    """
+    """End a window (`which`: number, blank, cluster) or a hold (its source). Errors: BadInput, the question's."""
     if not reason:
         raise BadInput("ending a window needs a reason")
     if which.startswith((HOLD, FLEET_HOLD)):

@@ -67,8 +67,7 @@ def _series_of(points: Sequence[Point], fields: Sequence[str]) -> list[list[int 
 
 
 def curve_of(points: Sequence[Point], series: Sequence[tuple[str, str]] = _SERIES) -> dict[str, Any] | None:
-    """Return a curve. `data`: seconds since 1970, then a row for each series, a name and a field; None for under two
-    points."""
+    """Return a curve; None for under two points. `data`: seconds since 1970, then a row for each (name, field)."""
     if len(points) < 2:
         return None
     return {

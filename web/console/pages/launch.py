@@ -1,7 +1,4 @@
-"""The page that launches a rollout: the clusters without one, and a form for one of them.
-
-Nothing changes before its plan is approved.
-"""
+"""The page that launches a rollout, which changes nothing before approval: clusters without one, and a form."""
 
 from __future__ import annotations
 

@@ -74,10 +74,7 @@ class Holding(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A rollout under way. `planned`: the team's GPUs in its plan; None: unknown.
-
-    `buttons`: command, label, why not.
-    """
+    """A rollout under way. `planned`: the team's GPUs in its plan; None: unknown. `buttons`: command, label, why."""
 
     cluster: str
     stage: str
