@@ -343,7 +343,7 @@ COMPOSED = (
 _THEIR_OWN = ("_pages", "_now")
 """What those methods call of each other's."""
 
-INNER = frozenset({"archive", "token_of", "aim", "keep_waiting", "turn_waiting", "tell_emergency"})
+INNER = frozenset({"archive", "token_of", "ended_sessions", "aim", "keep_waiting", "turn_waiting", "tell_emergency"})
 """Questions that only the door and the front ask: what people say goes into the archive by what they do."""
 
 

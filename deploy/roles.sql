@@ -22,7 +22,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO backstop_
 -- The archive only grows.
 REVOKE UPDATE, DELETE ON audit, seals FROM backstop_worker;
 
--- Not access_files, which say who is who, nor access_tokens. Not contacts, whose addresses may hold a webhook's token, nor import_parts, which have them too.
+-- Not access_files, which say who is who, nor access_tokens, nor ended_sessions. Not contacts, whose addresses may hold a webhook's token, nor import_parts, which have them too.
 GRANT SELECT ON
     clusters, islands, quotas, quota_changes, leaf_quotas, health_samples, usage_samples, jobs, windows, tallies,
     rollouts, reserve_limits, audit, audit_heads, teams, quota_classes, jobs_by_class, bringups, owed,

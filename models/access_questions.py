@@ -10,7 +10,7 @@ from models.access.access_file import AccessFile, Bare
 from models.access.access_versions import AccessOutcome, AccessStands
 from models.access.decision import Target
 from models.access.tokens import Token, TokenHash, TokenLine, TokenOwner, TokenScope
-from models.base import Text, Words
+from models.base import Text, Time, Words
 from models.question_base import Question
 
 MOST_DAYS = 366
@@ -62,6 +62,14 @@ class TokenOf(Question[Token | None], kind="token_of"):
     """The token with this hash, valid or not: a front asks this. Null: there is none."""
 
     hash: TokenHash
+
+
+class EndedSessions(Question[dict[str, Time]], kind="ended_sessions"):
+    """Which sessions of browsers ended before their time, and when, by hash: what a front asks. `end`: these end, `at`
+    then. Sent again it ends nothing more."""
+
+    end: Annotated[tuple[TokenHash, ...], Field(max_length=10)] = ()
+    at: Time
 
 
 class AimOf(Question[Target], kind="aim"):

@@ -51,6 +51,16 @@ class AccessTokenRow(SQLModel, table=True):
     revoked_by: str = Field(default="", sa_type=Text)
 
 
+class EndedSessionRow(SQLModel, table=True):
+    """A session of a browser, or all of one human, that ended before its time, by the hash of its name."""
+
+    __tablename__ = "ended_sessions"
+    __table_args__ = (CheckConstraint("length(hash) = 64", name="ended_sessions_hash"),)
+
+    hash: str = Field(primary_key=True, sa_type=Text)
+    ended_at: datetime = Field(sa_type=UtcTime)
+
+
 class WaitingRow(SQLModel, table=True):
     """A command that waits for a second person, or did. `document`: a models.access.second_persons.KeptCommand."""
 

@@ -21,7 +21,16 @@ import models.health_pushes
 import models.import_questions  # noqa: F401 - their questions are among all of them
 from models.access.access_versions import AccessCheck
 from models.access.tickets import Ticketed
-from models.access_questions import AccessNow, AimOf, ImportAccess, MakeToken, RevokeToken, TokenOf, Tokens
+from models.access_questions import (
+    AccessNow,
+    AimOf,
+    EndedSessions,
+    ImportAccess,
+    MakeToken,
+    RevokeToken,
+    TokenOf,
+    Tokens,
+)
 from models.audit_chain import AuditEntry, ChainedEntry, ChainHead
 from models.base import ActorGiven, Count, GpuCount, Model, Name, NameGiven, PositiveCount, Text, Time, Words, brief
 from models.bringup.messages import BringupRow
@@ -53,6 +62,7 @@ __all__ = [
     "QUESTIONS",
     "AccessNow",
     "AimOf",
+    "EndedSessions",
     "ImportAccess",
     "MakeToken",
     "Question",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -12,11 +14,13 @@ from temporalio.client import Client
 from client.backstop import Backstop
 from client.connection import TemporalTarget
 from client.front_signer import FrontSigner, SigningKey
-from models.access.principals import Principal
+from models.access.principals import Principal, Proof
 from models.base import Model
 
 _LATELY_SECONDS = 5.0
 """A worker that answered so long ago is taken for one that answers."""
+
+FRONT = Principal(name="service:front", proof=Proof.SERVICE, how="the front itself")
 
 SignedT = TypeVar("SignedT", bound=Model)
 Connect = Callable[[], Awaitable[tuple[Client, TemporalTarget]]]
@@ -66,6 +70,13 @@ class Doors:
         """Return the message signed for this person, to be kept; unsigned where this front has no key."""
         signer = self._signer(principal, two_person=True, roles=roles)
         return message if signer is None else signer(message, command, workflow)
+
+    def shared_secret(self, purpose: bytes) -> bytes | None:
+        """Known to all fronts with this one's key, and to nobody else; None: it has no key."""
+        key = self._key()
+        if key is None:
+            return None
+        return hmac.new(str(key.key.as_dict(private=True)["d"]).encode(), purpose, hashlib.sha256).digest()
 
     def _signer(self, principal: Principal, **more: Any) -> FrontSigner | None:
         key = self._key()

@@ -23,7 +23,7 @@ from models.access.rights import READS_DESK, Case
 from models.access.tokens import Token, TokenScope
 from models.errors import Refusal, Unavailable
 from models.questions import AccessNow, AimOf, TokenOf
-from web.doors import Doors
+from web.doors import FRONT, Doors
 from web.peer import own_user
 from web.permission import ALLOWED, Judged, message_of, reason_of
 
@@ -33,7 +33,6 @@ _ANEW_SECONDS = ANEW.total_seconds()
 """One request asks twice: who it is, and whether they may."""
 _TOKENS_SECONDS = 15.0
 """A token that is revoked counts no longer than that."""
-_FRONT = Principal(name="service:front", proof=Proof.SERVICE, how="the front itself")
 _ANSWER_SECONDS, _AWAY_SECONDS = 5.0, 2.0
 _NOBODY = "no worker answers, so it is unknown who may do what: start one with `backstop up` or `backstop worker`"
 _OF_ALL = frozenset({"read.unserved"})
@@ -72,7 +71,7 @@ class LedgerRights:
         """Return the token's owner. Errors: Refusal for one that expired or was revoked."""
         at, token = self._tokens.get(token_hash, (float("-inf"), None))
         if time.monotonic() - at > _TOKENS_SECONDS:
-            door = await self._doors.door_of(_FRONT)
+            door = await self._doors.door_of(FRONT)
             token = await door.ask(TokenOf(hash=token_hash))
             if len(self._tokens) > 10_000:
                 self._tokens.clear()
@@ -100,7 +99,7 @@ class LedgerRights:
         file = await self._access(anew=_changes(operation))
         if file is None:
             return _without_file(principal, command)
-        door = await self._doors.door_of(_FRONT)
+        door = await self._doors.door_of(FRONT)
         target = await _target(door, command, found)
         scope = self._scopes.get(principal.how) if principal.proof is Proof.TOKEN else None
         answer = decide(file, principal, command, target, emergency=emergency, reason=reason_of(found), scope=scope)
@@ -114,7 +113,7 @@ class LedgerRights:
         try:
             if now - self._failed_at < _AWAY_SECONDS:
                 raise Unavailable(_NOBODY)
-            door = await self._doors.door_of(_FRONT)
+            door = await self._doors.door_of(FRONT)
             stands = await asyncio.wait_for(door.ask(AccessNow()), _ANSWER_SECONDS)
         except (Unavailable, TimeoutError):
             self._failed_at = time.monotonic()
@@ -141,7 +140,9 @@ def _only_reads(command: str) -> bool:
     return command.startswith("read.") or command in _READING
 
 
-_READING = frozenset(f"desk.{kind}" for kind in READS_DESK - {"tokens", "token_of", "aim", "push_health"})
+_READING = frozenset(
+    f"desk.{kind}" for kind in READS_DESK - {"tokens", "token_of", "ended_sessions", "aim", "push_health"}
+)
 """Of tokens an admin alone reads; and not everybody has the watch look."""
 
 

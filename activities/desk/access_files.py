@@ -164,6 +164,9 @@ class AccessDesk:
     def token_of(self, question: ask.TokenOf) -> Token | None:
         return self._book.token_of(question.hash)
 
+    def ended_sessions(self, question: ask.EndedSessions) -> dict[str, datetime]:
+        return dict(self._book.end_sessions(question.end, question.at))
+
     # --- for doctor -----------------------------------------------------------------------------
 
     def check(self) -> AccessCheck | None:

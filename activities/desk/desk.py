@@ -453,6 +453,7 @@ def _access_answers(
         ask.RevokeToken: lambda q, by: book().revoke_token(*_with_signature(q, by)),
         ask.Tokens: lambda q, _: book().tokens(q),
         ask.TokenOf: lambda q, _: book().token_of(q),
+        ask.EndedSessions: lambda q, _: book().ended_sessions(q),
     }
 
 

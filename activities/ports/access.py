@@ -5,7 +5,7 @@ Calls block and may raise Unavailable (retry with the same arguments), as those 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
@@ -47,6 +47,10 @@ class AccessPort(Protocol):
 
     def revoke_token(self, name: str, by: Signature) -> Token:
         """Make the token invalid. Errors: Refusal if there is none."""
+
+    def end_sessions(self, hashes: Sequence[str], at: datetime) -> Mapping[str, datetime]:
+        """These have ended, then. Answers which have of late, and when: what is older no front would take."""
+        ...
 
     def now(self) -> datetime:
         """Return the ledger's time."""

@@ -21,7 +21,7 @@ _AnswerT = TypeVar("_AnswerT")
 
 PROPOSES = frozenset({"request.ask"})
 """What changes something: a request, which a person decides on."""
-_NOT_FOR_AGENTS = frozenset({"access", "tokens", "token_of", "aim", "describe_slurm", "push_health"})
+_NOT_FOR_AGENTS = frozenset({"access", "tokens", "token_of", "ended_sessions", "aim", "describe_slurm", "push_health"})
 """Who may do what is no business of theirs; nor is reading a Slurm anew, or having the watch look."""
 READS = frozenset(f"desk.{kind}" for kind in READS_DESK - _NOT_FOR_AGENTS)
 

@@ -156,6 +156,7 @@ RIGHTS: dict[str, Right] = {
     "desk.revoke_token":        _r("revoke a token",           (_X,),     _F),
     "desk.tokens":              _r("list tokens",              (_X,),     _F),
     "desk.token_of":            _r("look a token up",          (_X,),     _F),
+    "desk.ended_sessions":      _r("end sessions of browsers", (_X,),     _F),
     "desk.seen_emergency":      _r("look at an emergency",     (_X,),     _F),
     "desk.aim":                 _r("look up who began it",     (_X,),     _F),
     "desk.declare":             _r("declare a hold",           (_O,),     _C),
@@ -196,8 +197,8 @@ RIGHTS: dict[str, Right] = {
 }
 
 READS_DESK = frozenset({
-    "access", "aim", "archived", "bringups", "calendar", "clusters", "describe_slurm", "doctor", "facts",
-    "fleet_envelopes", "fleet_file", "fleet_kept", "flex", "flex_sums", "haircut_sums", "health_hours", "milestones",
+    "access", "aim", "archived", "bringups", "calendar", "clusters", "describe_slurm", "doctor", "ended_sessions",
+    "facts", "fleet_envelopes", "fleet_file", "fleet_kept", "flex", "flex_sums", "haircut_sums", "health_hours", "milestones",
     "overview", "pulse", "push_health", "request", "requests", "senseless", "snapshot", "snapshots", "tallies", "teams",
     "team_sums", "token_of", "tokens", "waiting", "waiting_one", "week", "why",
 })

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+from joserfc.jwk import OKPKey
 from temporalio.client import Client
 
 from client.backstop import Backstop
 from client.connection import NAMESPACE, TemporalTarget
+from client.front_signer import SigningKey
 from models.errors import Refusal
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command, Stage
+from tests.e2e.console_world import Browser, Seen, console_of, somebody
 from tests.e2e.front_world import through
 from tests.e2e.keys import FRONT_KEY
 from tests.e2e.world import World, fresh, worked_case
@@ -66,3 +71,55 @@ async def test_past_the_front_the_same_command_is_refused(ticketed: World, socke
     straight = Backstop(ticketed.client, ME, TemporalTarget(options=options, embedded=True))
     with pytest.raises(Refusal, match="the command has no ticket"):
         await straight.command(name, Command.ABORT, CommandRequest(actor=ME, reason="x"))
+
+
+async def test_a_browser_may_come_to_either_of_two_fronts_and_is_logged_out_at_both(
+    ticketed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, other_key = fresh("both"), SigningKey(OKPKey.generate_key("Ed25519", private=True), "other")
+    await ticketed.fleet(worked_case(name))
+    ticketed.launched.add(name)
+    async with console_of(ticketed, FRONT_KEY) as one, console_of(ticketed, FRONT_KEY) as two:
+        first = Browser(one["front"], one["url"], somebody(ME))
+        second = Browser(one["front"], one["url"], somebody(ME))
+        stranger = Browser(one["front"], one["url"], somebody("user:eve"))
+        async with first.http, second.http, stranger.http, console_of(ticketed, other_key) as foreign:
+
+            async def status(browser: Browser, place: Mapping[str, Any]) -> int:
+                return (await browser.http.get(f"{place['url']}/clusters/{name}")).status_code
+
+            await first.door().launch(LaunchRequest(cluster=name, rollout=f"{name}/1", owner="tpm", reason="x"))
+            assert [await status(first, place) for place in (one, two, foreign)] == [200, 200, 401]
+
+            form = {"form_token": first.form_token, "once": "both", "reason": "a SEV"}
+            done = await first.http.post(f"{two['url']}/clusters/{name}/pause", data=form)
+            assert (done.status_code, done.headers["location"]) == (303, f"/clusters/{name}")
+            assert (await ticketed.tpm.status(name)).holds != ()
+            after = [Seen((await first.http.get(f"{one['url']}/clusters/{name}")).text).words for _ in range(2)]
+            undo = f"backstop resume {name}"
+            assert [f"Undo: {undo}" in words for words in after] == [True, False], "said at the other front, once"
+
+            copied = dict(first.http.cookies)
+            out = await first.http.post(f"{one['url']}/logout", data={"form_token": first.form_token})
+            assert "You are logged out." in out.text
+            assert "could not be told" not in out.text
+            async with httpx.AsyncClient(cookies=copied, timeout=60) as thief:
+                turn(two, monkeypatch)
+                for place in (one, two):
+                    assert (await thief.get(f"{place['url']}/clusters/{name}")).status_code == 401
+            assert await status(second, two) == 200, "that one alone has ended"
+
+            await second.http.post(f"{one['url']}/logout", data={"form_token": second.form_token, "everywhere": "1"})
+            third = Browser(two["front"], two["url"], somebody(ME))
+            async with third.http:
+                turn(two, monkeypatch)
+                assert [await status(third, place) for place in (one, two)] == [200, 200], "it began afterwards"
+            assert [await status(stranger, place) for place in (one, two)] == [200, 200]
+    rows = ticketed.sql.rows("SELECT hash FROM ended_sessions")
+    assert {len(digest) for (digest,) in rows} == {64}
+    assert len(rows) == 3
+
+
+def turn(place: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time enough has passed for this front to look into the ledger again."""
+    monkeypatch.setattr(place["front"].console.sessions, "_read_at", float("-inf"))

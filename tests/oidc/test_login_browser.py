@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import hmac
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html import unescape
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import httpx
 import pytest
@@ -20,6 +21,7 @@ from tests.oidc.test_login import nowhere
 from tests.ports import free_port
 from tests.waiting import PATIENCE
 from web.callers import Callers
+from web.console import login
 from web.console.login import BrowserClient, Login
 from web.doors import Doors
 from web.front import Front
@@ -64,6 +66,15 @@ async def a_site(folder: Path, key: Key, secret: str = "", known: str = "") -> A
             yield Site(url, issuer, front)
 
 
+def made_of(browser: httpx.AsyncClient, what: str) -> str:
+    """What is to be made for a login of the secret in this browser's cookie."""
+    return made_by((browser.cookies.get("backstop-login") or "").split(".")[0], what)
+
+
+def made_by(secret: str, what: str) -> str:
+    return hmac.new(secret.encode(), what.encode(), hashlib.sha256).hexdigest()
+
+
 async def at_provider(browser: httpx.AsyncClient, address: str, name: str = "ana", *, yes: bool = True) -> str:
     """Somebody says yes, or no, to whatever it asks; where it sends them back."""
     answer = await browser.get(address)
@@ -105,10 +116,9 @@ async def test_somebody_logs_in_and_is_where_they_wanted_to_be(tmp_path: Path, s
         away = await begun(site, browser, "/clusters/h100?a=b")
         asked = {name: values[0] for name, values in parse_qs(urlsplit(away).query).items()}
         assert (asked["response_type"], asked["code_challenge_method"]) == ("code", "S256")
-        [kept] = site.login._begun.values()
-        challenge = hashlib.sha256(kept.verifier.encode()).digest()
+        challenge = hashlib.sha256(made_of(browser, "verifier").encode()).digest()
         assert asked["code_challenge"] == base64.urlsafe_b64encode(challenge).rstrip(b"=").decode()
-        assert asked["nonce"] == kept.nonce
+        assert asked["nonce"] == made_of(browser, "nonce")
         back = await at_provider(browser, away)
         answer = await browser.get(back)
         assert (answer.status_code, answer.headers["location"]) == (303, "/clusters/h100?a=b"), answer.text
@@ -120,7 +130,9 @@ async def test_somebody_logs_in_and_is_where_they_wanted_to_be(tmp_path: Path, s
         assert (again.status_code, "began in another browser" in sentence(again)) == (403, True), "it counts once"
 
 
-async def test_an_answer_counts_in_the_browser_that_asked_and_as_it_was_asked(tmp_path: Path) -> None:
+async def test_an_answer_counts_in_the_browser_that_asked_and_as_it_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with a_site(tmp_path, a_key("one")) as site, site.browser() as browser, site.browser() as another:
         back = await at_provider(browser, await begun(site, browser))
         stolen = await another.get(back)  # somebody was sent the answer of another's login
@@ -134,21 +146,21 @@ async def test_an_answer_counts_in_the_browser_that_asked_and_as_it_was_asked(tm
         assert (mixed.status_code, "another provider" in sentence(mixed)) == (403, True)
 
         back = await at_provider(browser, await begun(site, browser))
-        [(key, kept)] = site.login._begun.items()
-        site.login._begun[key] = kept._replace(nonce="another")
-        answer = await browser.get(back)
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(login._Begun, "nonce", "another")
+            answer = await browser.get(back)
         assert (answer.status_code, site.who(browser)) == (403, "")
         assert sentence(answer) == "the token belongs to another login than this one; nobody is logged in."
 
         back = await at_provider(browser, await begun(site, browser))
-        [(key, kept)] = site.login._begun.items()
-        site.login._begun[key] = kept._replace(verifier="another" * 10)
-        answer = await browser.get(back)
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(login._Begun, "verifier", "another" * 10)
+            answer = await browser.get(back)
         assert sentence(answer) == "the provider did not log you in (invalid_grant): begin again at /login."
 
         back = await at_provider(browser, await begun(site, browser))
-        [(key, kept)] = site.login._begun.items()
-        site.login._begun[key] = kept._replace(until=0.0)
+        began = site.login.clock()
+        site.login.clock = lambda: began + 601
         assert "more than ten minutes ago" in sentence(await browser.get(back))
         assert site.who(browser) == ""
 
@@ -184,5 +196,7 @@ async def test_nobody_is_led_elsewhere(tmp_path: Path, path: str) -> None:
         head = (await reader.read()).decode()
         writer.close()
         assert " 303 " in head.split("\r\n")[0], head
-        assert [one.to for one in site.login._begun.values()] in (["/"], ["/%5Cevil.example"])
+        kept = re.search(r"set-cookie: backstop-login=[\w-]+\.\d+\.([^;]+);", head)
+        assert kept is not None
+        assert unquote(kept[1]) in ("/", "/%5Cevil.example")
         assert browser is not None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
 from models.access.principals import Principal, Proof
-from models.errors import BadInput
+from models.errors import BadInput, Refusal
 from web.console.sessions import LINK_SECONDS, SESSION_SECONDS, Sessions
 from web.settings import load_front_settings
 
@@ -50,6 +51,33 @@ def test_whose_groups_a_provider_told_is_asked_for_anew_once_they_count_no_more(
     assert sessions.session_of(grouped) is not None
     now[0] = 15 * 60
     assert sessions.session_of(grouped) is None
+
+
+def test_what_is_sealed_is_read_by_whoever_has_the_secret_and_as_what_it_is() -> None:
+    shared, other = (lambda: b"s" * 32), (lambda: b"o" * 32)
+    one, two, foreign = Sessions(secret=shared), Sessions(secret=shared), Sessions(secret=other)
+    cookie = one.begin(ANA)
+    session = two.session_of(cookie)
+    assert session is not None
+    assert session.principal == ANA
+    session.said.append("done")
+    said = one.seal_sentences(session)
+    assert (two.sentences(session, said), two.sentences(session, cookie)) == (["done"], [])
+    another = two.session_of(two.begin(ANA))
+    assert another is not None
+    assert two.sentences(another, said) == [], "of another session"
+    for wrong in ("", "x", "é", cookie[:-2], said, f"{cookie[:40]}{'A' if cookie[40] != 'A' else 'B'}{cookie[41:]}"):
+        assert two.session_of(wrong) is None
+    assert foreign.session_of(cookie) is None
+    assert Sessions().session_of(Sessions().begin(ANA)) is None, "without a key its sessions are its own"
+
+
+def test_a_session_with_more_groups_than_a_cookie_holds_is_refused() -> None:
+    many = tuple(hashlib.sha256(str(n).encode()).hexdigest() for n in range(500))
+    with pytest.raises(Refusal, match="a browser cannot keep a session with 500 groups"):
+        Sessions().begin(ANA.but(groups=many))
+    few = Sessions()
+    assert few.session_of(few.begin(ANA.but(groups=many[:40]))) is not None
 
 
 def test_the_client_s_secret_is_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

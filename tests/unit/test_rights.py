@@ -103,6 +103,7 @@ approver, not launcher: rollout.close AT_RISK
 operator, approver unless breaker: fleet.abort UNDO
 approver, not asker: request.approve, request.decline, request.extend
 admin: desk.take_fleet, desk.stage_import, desk.detach, builds.use, desk.make_token, desk.revoke_token
+admin: desk.ended_sessions
 admin, another admin: desk.import_access, desk.take_fleet POLICY
 operator, approver: bringup.add
 operator alone: bringup.check-in, bringup.retry

@@ -11,16 +11,18 @@ import asyncio
 import logging
 import secrets
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from urllib.parse import parse_qs, unquote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from models.access.principals import Principal
+from models.access_questions import EndedSessions
 from models.errors import BackstopError, Refusal, Unavailable
-from web.authorized_calls import Giving
+from web.authorized_calls import Giving, temporal_as_ours
 from web.callers import at_the_socket
 from web.console.guarding import HEADERS, cookie, cookie_name, from_our_page, of_this_machine
 from web.console.live import Live
@@ -28,6 +30,7 @@ from web.console.pages import NAVIGATION, PAGES
 from web.console.rendering import compress, download, page, static
 from web.console.sessions import Session, Sessions, seconds_of
 from web.console.visit import Download, Elsewhere, Page, Visit
+from web.doors import FRONT
 from web.failures import Problem, forbidden_problem, not_found
 from web.limits import body_of
 from web.peer import PEER, Peer
@@ -36,6 +39,7 @@ logger = logging.getLogger("backstop.console")
 _MOST_FORM = 100_000
 _FORM = "application/x-www-form-urlencoded"
 _SECONDS = 60.0
+_SAID, _SAID_SECONDS = "backstop-said", 600.0
 _NOT_KEPT = {"cache-control": "no-store"}
 
 LoginStart = Callable[[Request], Awaitable[Response]]
@@ -46,7 +50,6 @@ class Console:
     """A front's console. `log_in`: sends visitors to log in; None: only links of this machine begin a session."""
 
     giving: Giving
-    sessions: Sessions = field(default_factory=Sessions)
     log_in: LoginStart | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     public_url: str = ""
@@ -54,6 +57,15 @@ class Console:
 
     def __post_init__(self) -> None:
         self.live = Live(self.giving.doors)
+        self.sessions = Sessions(
+            secret=lambda: self.giving.doors.shared_secret(b"sessions of the console"),
+            end_in_ledger=self._end_in_ledger,
+        )
+
+    async def _end_in_ledger(self, hashes: Sequence[str], at: datetime) -> Mapping[str, datetime]:
+        with temporal_as_ours():
+            door = await self.giving.doors.door_of(FRONT)
+            return await door.ask(EndedSessions(end=tuple(hashes), at=at))
 
     async def answer(self, request: Request) -> Response:
         """Return a page, or a sentence that says why there is none."""
@@ -94,7 +106,7 @@ class Console:
             return found
         if path[0] == "open" and len(path) == 2:
             return self._by_link(request, path[1])
-        session = self.sessions.session_of(self._secret(request))
+        session = await self._session(request)
         if path[0] == "login":
             return await self._login(request)
         principal = self._who(request, session)
@@ -105,7 +117,7 @@ class Console:
             return StreamingResponse(stream, media_type="text/event-stream", headers={**HEADERS, **_NOT_KEPT})
         form = await self._form(request, session) if request.method == "POST" else {}
         if path[0] == "logout" and form:
-            return self._logout(request, session, principal, everywhere="everywhere" in form)
+            return await self._logout(request, session, everywhere="everywhere" in form)
         make = PAGES.get(path[0])
         if make is None or request.method not in ("GET", "HEAD", "POST"):
             raise not_found("there is no such page")
@@ -115,10 +127,21 @@ class Console:
         mark = "" if session is None or form else await self.live.mark_now()
         made = await make(visit)
         if isinstance(made, Elsewhere):
-            return RedirectResponse(made.path, 303, headers=HEADERS)
+            response = RedirectResponse(made.path, 303, headers=HEADERS)
+            if session is not None and session.said:
+                said = self.sessions.seal_sentences(session)
+                response.headers["set-cookie"] = self._cookie(request, said, _SAID_SECONDS, _SAID)
+            return response
         if isinstance(made, Download):
             return download(made)
         return self._render(request, made, session, principal, bool(visit.missed), mark)
+
+    async def _session(self, request: Request) -> Session | None:
+        session = self.sessions.session_of(self._secret(request))
+        if session is None:
+            return None
+        await self.sessions.look()
+        return self.sessions.session_of(self._secret(request))
 
     def _who(self, request: Request, session: Session | None) -> Principal | None:
         if session is not None:
@@ -136,20 +159,29 @@ class Console:
         mark: str = "",
     ) -> Response:
         """Render the page. `principal` None: nobody is logged in. `mark`: the ledger's, from before the reading."""
+        told = [] if session is None or _is_reload(request) else self._said(request, session)
         values = {
             "title": made.title,
             "who": "" if principal is None else principal.name,
             "how": "" if principal is None else principal.how,
             "form_token": "" if session is None else session.form_token,
             "once": secrets.token_urlsafe(16),
-            "said": [] if session is None or _is_reload(request) else session.take_sentences(),
+            "said": told,
             "missed": missed,
             "mark": mark,
             "navigation": [] if principal is None else NAVIGATION,
             "here": request.url.path,
             **made.values,
         }
-        return page(made.template, values, made.status)
+        response = page(made.template, values, made.status)
+        if told:
+            response.headers.append("set-cookie", self._cookie(request, "", 0, _SAID))
+        return response
+
+    def _said(self, request: Request, session: Session) -> list[str]:
+        """Return what the last command said, at whichever front, and what this visit says."""
+        kept = request.cookies.get(cookie_name(secure=self._secure(request), name=_SAID), "")
+        return [*self.sessions.sentences(session, kept), *session.said]
 
     def _render_failure(self, request: Request, status: int, title: str, detail: str) -> Response:
         session = self.sessions.session_of(self._secret(request))
@@ -161,6 +193,9 @@ class Console:
 
     def _secret(self, request: Request) -> str:
         return request.cookies.get(cookie_name(secure=self._secure(request)), "")
+
+    def _cookie(self, request: Request, content: str, seconds: float, name: str) -> str:
+        return cookie(content, seconds, secure=self._secure(request), name=name)
 
     # --- coming in and going out ----------------------------------------------------------------
 
@@ -178,11 +213,11 @@ class Console:
         detail = "on this machine `backstop open` makes a link that knows who you are, and opens it"
         return self._render_failure(request, 401, "You are not logged in.", detail)
 
-    def _logout(self, request: Request, session: Session | None, principal: Principal, *, everywhere: bool) -> Response:
-        if everywhere:
-            self.sessions.end_all_of(principal)
-        self.sessions.end(self._secret(request))
+    async def _logout(self, request: Request, session: Session | None, *, everywhere: bool) -> Response:
+        heard = session is None or await self.sessions.end(session, everywhere=everywhere)
         detail = "You are logged out" + (" in every browser." if everywhere else ".")
+        if not heard:
+            detail += " Other fronts could not be told, and accept a copy of this session's cookie until the session's time is over."
         response = self._render(request, Page("failure.html", "Logged out", {"detail": detail}), None, None)
         response.headers["set-cookie"] = cookie("", 0, secure=self._secure(request))
         return response

@@ -1,8 +1,8 @@
 """The login in the browser: the authorization code flow of OpenID Connect, which ends with a session.
 
 Source: OpenID Connect Core 1.0, 3.1; RFC 7636 (PKCE, S256); RFC 9207 (the answer names its issuer). A login under way
-is kept here for ten minutes, bound to its browser by a cookie of its own: an answer that somebody else's browser
-fetched logs nobody in. web/oidc.py checks the identity token.
+is in a cookie of its browser, for ten minutes: a secret, from which state, nonce and verifier are made. So an answer
+that somebody else's browser fetched logs nobody in, and any front can check it. web/oidc.py checks the identity token.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
-from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 import httpx
 from starlette.requests import Request
@@ -25,13 +25,14 @@ from starlette.responses import RedirectResponse, Response
 from models.access.principals import Principal
 from models.errors import Refusal, Unavailable
 from web.console.guarding import HEADERS, cookie, cookie_name
-from web.console.sessions import hash_of
 from web.failures import Problem, forbidden_problem, unauthenticated_problem
 from web.oidc import Provider, Terms, safe_address
 
 BACK = "/login/back"
 _SECONDS = 600.0
-_MOST = 10_000
+_COOKIE_CHARS = 3_800
+_KEPT = re.compile(r"([\w-]{43})\.(\d{1,12})\.([\w.~%-]+)", re.ASCII)
+_OURS = re.compile(r"/(?!/)[!-~]*")
 _HTTP_SECONDS = 10.0
 _MOST_BYTES = 1_000_000
 _COOKIE = "backstop-login"
@@ -50,13 +51,36 @@ class BrowserClient(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """A login under way. `browser`: the hash of its cookie. `to`: the page that was asked for."""
+    """One login under way, as its browser's cookie has it. `to`: the page that was asked for."""
 
-    browser: str
-    verifier: str
-    nonce: str
+    secret: str
+    at: int
     to: str
-    until: float
+
+    @classmethod
+    def read(cls, cookie: str) -> _Begun | None:
+        match = _KEPT.fullmatch(cookie)
+        return None if match is None else cls(match[1], int(match[2]), unquote(match[3]))
+
+    @property
+    def cookie(self) -> str:
+        return f"{self.secret}.{self.at}.{quote(self.to, safe='')}"
+
+    @property
+    def state(self) -> str:
+        return self._made(f"state {self.at} {self.to}")
+
+    @property
+    def nonce(self) -> str:
+        return self._made("nonce")
+
+    @property
+    def verifier(self) -> str:
+        return self._made("verifier")
+
+    def _made(self, what: str) -> str:
+        """What nobody can tell who does not have the cookie, nor tell the cookie from."""
+        return hmac.new(self.secret.encode(), what.encode(), hashlib.sha256).hexdigest()
 
 
 @dataclass
@@ -67,8 +91,7 @@ class Login:
     address: Callable[[], str]
     begin: Begin
     secret: str = ""
-    clock: Callable[[], float] = time.monotonic
-    _begun: dict[str, _Begun] = field(default_factory=dict)
+    clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
         # What is made for the browser is meant for the client itself, whatever the API's audience is called.
@@ -86,12 +109,9 @@ class Login:
 
     async def _away(self, request: Request) -> Response:
         where = _endpoint(await self._provider.endpoints(), "authorization_endpoint")
-        self._forget()
-        if len(self._begun) >= _MOST:
-            raise Unavailable("too many people are logging in at once: try again in ten minutes")
-        state, nonce, verifier, browser = (secrets.token_urlsafe(32) for _ in range(4))
-        until = self.clock() + _SECONDS
-        self._begun[hash_of(state)] = _Begun(hash_of(browser), verifier, nonce, _page(request), until)
+        begun = _Begun(secrets.token_urlsafe(32), int(self.clock()), _page(request))
+        if len(begun.cookie) > _COOKIE_CHARS:
+            begun = begun._replace(to="/")
         scopes = (await self._provider.endpoints()).get("scopes_supported")
         known = scopes if isinstance(scopes, list) else []
         asked = {
@@ -99,23 +119,22 @@ class Login:
             "client_id": self.terms.client,
             "redirect_uri": self._redirect,
             "scope": " ".join(["openid", *(s for s in ("profile", "groups") if s in known)]),
-            "state": state,
-            "nonce": nonce,
-            "code_challenge": _challenge(verifier),
+            "state": begun.state,
+            "nonce": begun.nonce,
+            "code_challenge": _challenge(begun.verifier),
             "code_challenge_method": "S256",
         }
         response = RedirectResponse(f"{where}{'&' if '?' in where else '?'}{urlencode(asked)}", 303, headers=HEADERS)
-        response.headers["set-cookie"] = self._cookie(browser)
+        response.headers["set-cookie"] = self._cookie(begun.cookie)
         response.headers["cache-control"] = "no-store"
         return response
 
     async def _back(self, request: Request) -> Response:
         said = {name: values[-1] for name, values in parse_qs(request.url.query, max_num_fields=20).items()}
-        begun = self._begun.get(hash_of(said.get("state", "")))
-        browser = hash_of(request.cookies.get(cookie_name(secure=self._secure, name=_COOKIE), ""))
-        if begun is None or self.clock() >= begun.until or not hmac.compare_digest(begun.browser, browser):
+        begun = _Begun.read(request.cookies.get(cookie_name(secure=self._secure, name=_COOKIE), ""))
+        state = said.get("state", "").encode()
+        if begun is None or not hmac.compare_digest(begun.state.encode(), state) or not self._is_soon(begun):
             raise forbidden_problem(_AGAIN)
-        del self._begun[hash_of(said["state"])]  # an answer counts once
         if said.get("iss", self.terms.issuer) != self.terms.issuer:
             raise forbidden_problem(
                 "the answer came from another provider than the one that was asked: begin again at /login"
@@ -129,7 +148,7 @@ class Login:
             raise forbidden_problem(f"{refusal.message}; nobody is logged in") from None
         if principal is None:
             raise forbidden_problem("the provider did not answer with an ID token; nobody is logged in")
-        response = self.begin(request, principal, begun.to)
+        response = self.begin(request, principal, begun.to if _OURS.fullmatch(begun.to) else "/")
         response.headers.append("set-cookie", self._cookie(""))
         return response
 
@@ -172,9 +191,8 @@ class Login:
         """Return the cookie header; without a secret the one that removes it."""
         return cookie(secret, _SECONDS, secure=self._secure, name=_COOKIE)
 
-    def _forget(self) -> None:
-        now = self.clock()
-        self._begun = {key: one for key, one in self._begun.items() if now < one.until}
+    def _is_soon(self, begun: _Begun) -> bool:
+        return 0 <= self.clock() - begun.at + 1 < _SECONDS
 
 
 def _endpoint(known: Mapping[str, object], name: str) -> str:

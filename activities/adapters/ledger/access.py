@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 
+import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlmodel import Session, col, select
 
@@ -17,9 +18,11 @@ from models.access.tokens import Token, TokenScope
 from models.audit_chain import AuditEntry, Signature
 from models.base import some_of
 from models.errors import Conflict, Refusal, Stuck
-from models.ledger_access_tables import AccessFileRow, AccessTokenRow
+from models.ledger_access_tables import AccessFileRow, AccessTokenRow, EndedSessionRow
 
 _CHANGES_TOLD = 50
+_ENDED_KEPT = timedelta(days=1)
+"""Longer than a session lasts."""
 _OTHER = "another access file has come into force meanwhile: look at it with `backstop access show`, and import again"
 
 
@@ -129,6 +132,17 @@ class LedgerAccess(LedgerPart):
                 data = {"command": "revoke_token", "token": name, "owner": row.owner}
                 append_all(session, [by.entry(ACCESS_CHAIN, text, data)])
             return _token(row)
+
+    def end_sessions(self, hashes: Sequence[str], at: datetime) -> Mapping[str, datetime]:
+        if hashes:
+            with self._database.begin() as session:
+                session.execute(sa.delete(EndedSessionRow).where(col(EndedSessionRow.ended_at) < at - _ENDED_KEPT))
+                for one in hashes:
+                    row = session.get(EndedSessionRow, one) or EndedSessionRow(hash=one, ended_at=at)
+                    row.ended_at = max(row.ended_at, at)
+                    session.add(row)
+        with self._database.reading() as session:
+            return {row.hash: row.ended_at for row in session.exec(select(EndedSessionRow))}
 
 
 def _in_force(session: Session, *, lock: bool = False) -> AccessFileRow | None:

@@ -59,6 +59,7 @@ BY_HAND = {
     "owed": f"('alpha', 'a', 30, 22, {T})",
     "access_files": f"(1, 1, 0, 'feed', '{{}}', 'user:tpm', {T}, 'first', 'first', {T}, '')",
     "access_tokens": f"('ci', '{64 * 'a'}', 'service:ci', '{{}}', 'user:tpm', {T}, {T}, NULL, '')",
+    "ended_sessions": f"('{64 * 'c'}', {T})",
     "waiting_commands": f"('{64 * 'b'}', 'bringup.add', 'user:tpm', {T}, '{{}}', '', NULL, '', NULL)",
     "emergencies": f"(1, 'desk/1', 'user:tpm', {T}, 'promote in alpha', 'a SEV', '', NULL, '')",
     "import_answers": f"('dry', {T}, '{{}}')",

@@ -125,6 +125,7 @@ RULES: Rules = {
         "scope": _settings,
         **dict.fromkeys(("made_at", "expires_at", "revoked_at"), _time),
     },
+    "ended_sessions": {"ended_at": _time},
     "waiting_commands": {"document": _settings, **dict.fromkeys(("given_at", "taken_at", "ended_at"), _time)},
     "emergencies": dict.fromkeys(("given_at", "seen_at"), _time),
 }
