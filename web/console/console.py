@@ -217,7 +217,7 @@ class Console:
         heard = session is None or await self.sessions.end(session, everywhere=everywhere)
         detail = "You are logged out" + (" in every browser." if everywhere else ".")
         if not heard:
-            detail += " Other fronts could not be told, and accept a copy of this session's cookie until the session's time is over."
+            detail += " Other fronts could not be told, and accept a copy of its cookie until its time is over."
         response = self._render(request, Page("failure.html", "Logged out", {"detail": detail}), None, None)
         response.headers["set-cookie"] = cookie("", 0, secure=self._secure(request))
         return response
