@@ -199,8 +199,8 @@ RIGHTS: dict[str, Right] = {
 READS_DESK = frozenset({
     "access", "aim", "archived", "bringups", "calendar", "clusters", "describe_slurm", "doctor", "ended_sessions",
     "facts", "fleet_envelopes", "fleet_file", "fleet_kept", "flex", "flex_sums", "haircut_sums", "health_hours",
-    "milestones", "overview", "pulse", "push_health", "request", "requests", "senseless", "snapshot", "snapshots", "tallies", "teams",
-    "team_sums", "token_of", "tokens", "waiting", "waiting_one", "week", "why",
+    "milestones", "overview", "pulse", "push_health", "request", "requests", "senseless", "snapshot", "snapshots",
+    "tallies", "teams", "team_sums", "token_of", "tokens", "waiting", "waiting_one", "week", "why",
 })
 # fmt: on
 """Questions that change nothing that anybody has said: their tickets are checked, and not kept."""
