@@ -74,6 +74,11 @@ class TurnedLoop(asyncio.SelectorEventLoop):
                 self._waiting -= 1
 
         future.add_done_callback(came)
+        self.call_soon_threadsafe(_nothing)  # the loop may be waiting for this thread already: it looks again
+
+
+def _nothing() -> None:
+    """Wake a loop."""
 
 
 def run_coroutine_threadsafe(
