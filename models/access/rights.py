@@ -185,9 +185,8 @@ RIGHTS: dict[str, Right] = {
                                 _r("read the fleet",           (_V, _X),  _F)),
     **dict.fromkeys(("desk.bringups", "desk.fleet_envelopes", "desk.fleet_kept", "desk.haircut_sums", "desk.milestones",
                      "desk.overview", "desk.request", "desk.snapshots", "desk.week", "read.ask_rollouts",
-                     "read.fleet_plan",
-                     "read.fleet_status", "read.lost", "read.lost_fleet", "read.open_fleet", "read.overview",
-                     "read.rollouts"),
+                     "read.fleet_plan", "read.fleet_status", "read.lost", "read.lost_fleet", "read.open_fleet",
+                     "read.overview", "read.rollouts"),
                                 _r("read of all clusters",     (_V,),     _F)),
     **dict.fromkeys(("desk.archived", "desk.calendar", "desk.facts", "desk.flex", "desk.flex_sums", "desk.health_hours",
                      "desk.requests", "desk.snapshot", "desk.tallies", "read.ahead", "read.audit",
@@ -195,12 +194,12 @@ RIGHTS: dict[str, Right] = {
                      "read.who_could"),
                                 _r("read",                     (_V,),     _C)),
 }
+# fmt: on
 
 READS_DESK = frozenset({
     "access", "aim", "archived", "bringups", "calendar", "clusters", "describe_slurm", "doctor", "ended_sessions",
     "facts", "fleet_envelopes", "fleet_file", "fleet_kept", "flex", "flex_sums", "haircut_sums", "health_hours",
     "milestones", "overview", "pulse", "push_health", "request", "requests", "senseless", "snapshot", "snapshots",
     "tallies", "teams", "team_sums", "token_of", "tokens", "waiting", "waiting_one", "week", "why",
-})
-# fmt: on
+})  # fmt: skip
 """Questions that change nothing that anybody has said: their tickets are checked, and not kept."""
