@@ -73,15 +73,13 @@ def draft(rollout: Rollout, action: Draft, now: datetime) -> DraftRequest:
 
 def aim(rollout: Rollout, now: datetime) -> AimRequest:
     """Build the request for the target of a breach rollback, from the present quotas and the believed health."""
-    others = values_of_others(rollout)
+    others, seen, baseline = values_of_others(rollout), rollout.seen, rollout.baseline
     return AimRequest(
         cluster=rollout.cluster,
-        baseline=rollout.baseline
-        if rollout.seen is None
-        else baseline_beside(rollout.baseline, rollout.seen.reading.quotas, others),
-        current=rollout.written if rollout.shadow or rollout.seen is None else rollout.seen.reading.values,
+        baseline=baseline if seen is None else baseline_beside(baseline, seen.reading.quotas, others),
+        current=rollout.written if rollout.shadow or seen is None else seen.reading.values,
         theirs=tuple(others),
-        islands=rollout.baseline.islands if rollout.sight.known is None else rollout.sight.known.islands,
+        islands=baseline.islands if rollout.sight.known is None else rollout.sight.known.islands,
         policy=rollout.policy,
         exempt=rollout.stay.exempt,
         shadow=rollout.shadow,

@@ -91,12 +91,8 @@ def accept_changes(rollout: Rollout, now: datetime, *, but_values: bool = False,
         _quota_from(q, None if t in others_teams else baseline_of.get(t), baseline_of.get(t), t in parents)
         for t, q in present.items()
     )
-    written = {
-        t: rollout.written[t]
-        if t in rollout.written and t not in changed and (rollout.shadow or but_values)
-        else q.gpus
-        for t, q in present.items()
-    }
+    kept = {t: gpus for t, gpus in rollout.written.items() if t not in changed and (rollout.shadow or but_values)}
+    written = {t: kept.get(t, q.gpus) for t, q in present.items()}
     undo = rollout.undo
     if undo is not None and rollout.stage is Stage.ROLLING_BACK:
         undo = undo.but(

@@ -53,40 +53,36 @@ def settle_order(rollout: Rollout) -> Rollout:
     if order is None or rollout.grant_begun:
         return rollout
     if rollout.shadow or rollout.stage is not Stage.MONITORED:
-        return _answer_order(
-            rollout,
-            order,
-            GrantOutcome.LATER,
-            f"a {'shadow ' * rollout.shadow}rollout of {rollout.cluster} is {rollout.stage}",
-        )
+        why = f"a {'shadow ' * rollout.shadow}rollout of {rollout.cluster} is {rollout.stage}"
+        return _answer_order(rollout, order, GrantOutcome.LATER, why)
+    why = _refuse_order(rollout, order)
+    return _answer_order(rollout, order, GrantOutcome.NO, why) if why else rollout
+
+
+def _refuse_order(rollout: Rollout, order: GrantOrder) -> str:
+    """Explain why a monitored rollout will not write the order; empty if it may."""
     if order.ends:
         theirs = sorted({*order.raised} & {*rollout.foreign})
-        if theirs or order.team not in rollout.written:
-            return _answer_order(
-                rollout, order, GrantOutcome.NO, f"others have changed {', '.join(theirs) or order.team} since"
-            )
-        return rollout
+        changed = theirs or order.team not in rollout.written
+        return f"others have changed {', '.join(theirs) or order.team} since" if changed else ""
     if len(rollout.grants) >= MOST_GRANTS:
-        sentence = (
+        return (
             f"{rollout.cluster} already has {count_text(len(rollout.grants), 'grant')}, the most a rollout carries: "
             "launch a new rollout first"
         )
-        return _answer_order(rollout, order, GrantOutcome.NO, sentence)
-    if order.team not in rollout.baseline.tree.leaves:
-        return _answer_order(
-            rollout, order, GrantOutcome.NO, f"{order.team} has no quota for jobs in {rollout.cluster}"
-        )
+    tree = rollout.baseline.tree
+    if order.team not in tree.leaves:
+        return f"{order.team} has no quota for jobs in {rollout.cluster}"
     if rollout.sight.known is None:
-        return rollout
+        return ""
     after = baseline_with(rollout, order)
     ceiling = ceiling_of(on_islands(after, rollout.sight.known.islands), rollout.policy)
-    if after.tree.assigned_gpus() > ceiling:
-        tree = rollout.baseline.tree
-        sentence = f"{rollout.cluster} may promise {gpus_text(ceiling)}, and {spoken_for(tree.assigned_gpus())}"
-        if tree.assigned_gpus() > tree.assigned_gpus(rollout.written):
-            sentence += ", counting what its rollout cut from other teams"
-        return _answer_order(rollout, order, GrantOutcome.NO, sentence)
-    return rollout
+    if after.tree.assigned_gpus() <= ceiling:
+        return ""
+    sentence = f"{rollout.cluster} may promise {gpus_text(ceiling)}, and {spoken_for(tree.assigned_gpus())}"
+    if tree.assigned_gpus() > tree.assigned_gpus(rollout.written):
+        sentence += ", counting what its rollout cut from other teams"
+    return sentence
 
 
 def test_order(rollout: Rollout, now: datetime) -> Rollout:

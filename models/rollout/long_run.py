@@ -131,9 +131,8 @@ def take_proposal(rollout: Rollout, plan: Plan, now: datetime) -> Rollout:
     window = duration_text(rollout.policy.replan_window)
     text = f"on the usual health of {window} ({gpus_text(plan.healthy_gpus)} healthy, {before:,} when planned): "
     text += ", ".join(f"{t} {old:,} -> {new:,}" for t, (old, new) in moved.items())
-    text += (
-        "" if plan.derived is None else f"; buffer {plan.derived.needed:,} of {plan.total_gpus:,}: {plan.derived.text}"
-    )
+    if plan.derived is not None:
+        text += f"; buffer {plan.derived.needed:,} of {plan.total_gpus:,}: {plan.derived.text}"
     text += f"; {'inside' if inside else 'outside'} what was approved"
     if not plan.honest:
         text += f"; it cannot be approved: {plan.fault}"
