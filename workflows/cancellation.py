@@ -10,8 +10,7 @@ _T = TypeVar("_T")
 
 
 async def live_through(life: Coroutine[Any, Any, _T], cancelled: Callable[[], None]) -> _T:
-    """Return the result of `life`. A cancel from Temporal calls `cancelled`, and the life goes on: effects must be
-    undone first."""
+    """Return the result of `life`. A cancel calls `cancelled`, and `life` goes on: effects must be undone first."""
     living = asyncio.create_task(life)
     while True:
         try:

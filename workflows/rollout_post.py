@@ -92,8 +92,7 @@ class RolloutPost(Host[Rollout]):
             await workflow.wait_condition(self._records_now, timeout=options.LINGER, timeout_summary="for more entries")
 
     def _records_now(self) -> bool:
-        """Return whether to record now: nothing more is about to come, or others rely on the stage (the fleet's
-        breaker)."""
+        """Return whether nothing more is about to come, or others rely on the stage (the fleet's breaker)."""
         rollout = self._state
         rolls_back = rollout.stage is Stage.ROLLING_BACK and rollout.post.noted is not rollout.stage
         return self._waits == self._changes or rollout.stage.has_ended or rolls_back

@@ -51,8 +51,7 @@ def abort(fleet: FleetRollout, action: AbortMembers) -> AbortRequest:
 
 
 def follow(fleet: FleetRollout) -> FollowRequest:
-    """Build the request that follows all rollouts of members from their last seen state: it is answered when one
-    changes."""
+    """Build the request to follow all members' rollouts from their last seen state: the answer comes on a change."""
     members = [m for m in fleet.members.values() if m.rollout]
     return FollowRequest(
         fleet=fleet.id,

@@ -54,8 +54,10 @@ class Seen(Protocol):
 
 
 def not_now(seen: Seen, command: FleetCommand, *, rests: bool) -> str:
-    """Explain why it does not take the command now, whatever its fields are; empty: it may. `rests`: a soak or bake
-    runs."""
+    """Explain why it does not take the command now, whatever its fields are; empty: it may.
+
+    `rests`: a soak or bake runs.
+    """
     return _end_text(seen) or _refuse_elsewhere(seen, command, rests=rests)
 
 

@@ -137,11 +137,10 @@ def pick(
     windows: Mapping[str, Sequence[Window]],
     booked: tuple[int, int],
 ) -> PickAnswer:
-    """Pick the first clusters in today's order that can start now, within slots and budget. `booked`: GPUs moved by
-    anyone.
+    """Pick the first clusters in today's order that can start now, within slots and budget.
 
-    The answer names those that cannot start, with the reason. A wave that a person chose stands; otherwise today's plan
-    decides.
+    `booked`: GPUs moved by anyone. The answer names the clusters that cannot start, with the reason. A wave that a
+    person chose stands; otherwise today's plan decides.
     """
     pace, candidates = request.pace, {c.cluster: c for c in request.candidates}
     waves = {p.cluster: _wave_of(p, candidates[p.cluster]) for p in prospects}

@@ -52,8 +52,10 @@ class Pace(Model):
 
 
 class Wave(StrEnum):
-    """The order of a fleet rollout. A cluster's own wave is the deepest tier that its unlimited plan cuts; one whose
-    unlimited plan does not suffice comes after all waves.
+    """The order of a fleet rollout.
+
+    A cluster's own wave is the deepest tier that its unlimited plan cuts; one whose unlimited plan does not suffice
+    comes after all waves.
     """
 
     PILOT = "pilot"
@@ -140,8 +142,7 @@ class Member(Model):
     retry_at: Time | None = None
     """The earliest time of the next launch, after one was refused."""
     waits: str = ""
-    """The reason it was not picked at the last try, though it could start; in a status also what its rollout waits for.
-    """
+    """The reason it was not picked, though it could start; in a status also what its rollout waits for."""
 
 
 class BudgetLeft(Model):

@@ -53,8 +53,7 @@ def look_at(rollout: Rollout, look: Look, now: datetime) -> ObserveRequest:
 
 
 def draft(rollout: Rollout, action: Draft, now: datetime) -> DraftRequest:
-    """Build the request for a plan: on the action's islands, or else on the last believed health while a newer sample
-    is in doubt."""
+    """Build the request for a plan on the action's islands, or on the believed ones if a newer sample is in doubt."""
     believed = rollout.sight.known.islands if rollout.sight.unknown and rollout.sight.known is not None else None
     derived = None if rollout.plan is None else rollout.plan.derived
     return DraftRequest(

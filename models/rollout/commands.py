@@ -413,8 +413,10 @@ def _retry(rollout: Rollout, request: CommandRequest, now: datetime) -> tuple[Ro
 
 
 def left_to_undo(rollout: Rollout) -> tuple[EffectKind, ...]:
-    """Return the effects that a stuck rollback still owes. Softening sets every quota soft, so restoring the modes
-    comes after it."""
+    """Return the effects that a stuck rollback still owes.
+
+    Softening sets every quota soft, so the effect that restores the modes comes after it.
+    """
     left = tuple(u.kind for u in rollout.stuck_on)
     if (
         rollout.undo is None

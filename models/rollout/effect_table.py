@@ -34,16 +34,14 @@ class StandsOn(StrEnum):
     """The evidence that the ledger, or a source, must have before the call is made. Source: docs/adr/0057."""
 
     APPROVAL = "approval"
-    """The warrant of that plan, or of an envelope that holds it. To write our values over those of others: the last
-    receipts."""
+    """The warrant of that plan, or of an envelope that holds it; to write over others: the last receipts."""
     WAY_BACK = "way back"
     """The ticket of an abort or rollback, or a forward effect that failed, and the kept baseline; or a breach that an
     activity has aimed from health and baseline as it read them."""
     HEALTH = "health"
     """An approval for the first call; later the health that the activity reads itself."""
     DECISION = "decision"
-    """The decision on the request, or the entry that owes first quotas. To end a grant: the granted GPUs and the date.
-    """
+    """The decision on the request, or the entry that owes quotas; to end a grant: its GPUs and date."""
     TICKET = "ticket"
     """The ticket of the command itself."""
 

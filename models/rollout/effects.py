@@ -89,8 +89,7 @@ class Change(Model):
 
     @property
     def refits(self) -> bool:
-        """True if the change moves no quota: it makes the present values Backstop's own, and fits the limit above all
-        quotas to them."""
+        """True if it moves no quota, but makes the present values our own and fits the limit above all to them."""
         moves = any(w.gpus != w.expected_gpus or w.mode is not None for w in self.writes)
         return self.kind is EffectKind.SET_SOFT and bool(self.writes) and not moves
 

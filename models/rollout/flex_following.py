@@ -9,8 +9,7 @@ from models.rollout.state import Rollout
 
 
 def flex_wanted(rollout: Rollout) -> int | None:
-    """Return the surplus to publish in place of the published one; None if that is right, or no believed health says
-    otherwise."""
+    """Return the surplus to publish; None if the published one is right, or no believed health says otherwise."""
     if rollout.stage is not Stage.MONITORED or EffectKind.FOLLOW not in rollout.standing or rollout.look_failed:
         return None
     if rollout.seen is None or rollout.seen.flex is None or rollout.is_overtaken:
@@ -27,8 +26,7 @@ def flex_moves(rollout: Rollout, kind: EffectKind) -> bool:
 
 
 def flex_published(rollout: Rollout) -> int | None:
-    """Return the surplus that a scheduler reads, as last seen, since others may have written it; in shadow, what it
-    would read."""
+    """Return the surplus that a scheduler reads, as last seen (others may write it) or, in shadow, would read."""
     return rollout.flex.gpus if rollout.shadow or rollout.seen is None else rollout.seen.reading.flex_gpus
 
 

@@ -45,11 +45,10 @@ class Sight(Model):
     def after_sample(
         self, sample: HealthSample, plausible_drop: Fraction, confirm_samples: int, *, rises: bool = True
     ) -> Sight:
-        """Return the sight after one more sample of a source that is not in doubt. Samples older than the last are
-        ignored.
+        """Return the sight after one more sample of a source that is not in doubt.
 
-        The first sample after a doubt is believed: the cluster is back where it was, or a person has confirmed it.
-        `rises`: False in an older history, which believed every rise at once.
+        Samples older than the last are ignored. The first sample after a doubt is believed: the cluster is back where
+        it was, or a person has confirmed it. `rises`: False in an older history, which believed every rise at once.
         """
         if self.known is None or self.doubted:
             return Sight(known=sample)

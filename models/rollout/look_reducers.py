@@ -88,8 +88,7 @@ def _limits_unread(why: str) -> str:
 
 
 def has_lapsed(rollout: Rollout) -> bool:
-    """Return whether the last look saw effects of this rollout that its history lacks: it was reset, or is an older
-    copy."""
+    """Return whether the last look saw effects that the history lacks: it was reset, or is an older copy."""
     return (
         rollout.seen is not None
         and rollout.seen.reading.rollout == rollout.id

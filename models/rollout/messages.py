@@ -61,8 +61,7 @@ class LaunchRequest(Ticketed):
     _sized = field_validator("policy")(of_ordinary_size)
 
     def policy_on(self, own: Policy) -> Policy:
-        """Return the rollout's policy. A rehearsal does not wait for notices that nobody gets, unless the request asks
-        for it."""
+        """Return the rollout's policy. A rehearsal does not wait for notices that nobody gets, unless asked to."""
         return merged_policy(own, {**_REHEARSAL, **self.policy} if self.shadow else self.policy)
 
 

@@ -101,8 +101,7 @@ def _standing_news(rollout: Rollout, now: datetime) -> Iterator[News]:
 
 
 def _text(hold: Hold, owner: str) -> str:
-    """Return the text about a hold; empty if it is told where it begins, the calendar announces it, or the owner made
-    it."""
+    """Return the text about a hold; empty if its start or the calendar tells it, or the owner made it."""
     match hold.kind:
         case HoldKind.PAUSED:
             return "" if hold.actor == owner else f"{hold.actor} paused it: {hold.reason}"

@@ -132,8 +132,7 @@ def _proposal(rollout: Rollout) -> ProposalStatus | None:
 
 
 def _risks(rollout: Rollout) -> tuple[Risk, ...]:
-    """Return both numbers of each quota that lacks hardware, or would in shadow; while health is unknown, the last
-    known ones."""
+    """Return both numbers of each quota that lacks hardware, or would in shadow; the last known if that is unknown."""
     quotas = rollout.written if rollout.shadow else present_values(rollout)
     work = () if rollout.seen is None else rollout.seen.work
     due = {team: clock.breaches_at(rollout.policy.breach_after) for team, clock in rollout.clocks.by_team.items()}
