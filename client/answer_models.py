@@ -22,6 +22,14 @@ class Check(Model):
     text: str
     remedy: str = ""
 
+    @classmethod
+    def good(cls, name: str, text: str) -> Check:
+        return cls(name=name, ok=True, text=text)
+
+    @classmethod
+    def bad(cls, name: str, text: str, remedy: str = "") -> Check:
+        return cls(name=name, ok=False, text=text, remedy=remedy)
+
 
 class Build(Model):
     """One build of the worker."""

@@ -91,9 +91,7 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
             heard, ours = self.heard.is_set(), error if isinstance(error, BackstopError) else None
             checks = checks if heard else [without_answers(check) for check in checks]
             return [*checks, no_ledger_check(ours, heard=heard, seconds=_DOCTOR_SECONDS)]
-        checks.append(
-            Check(name="ledger", ok=True, text=f"answers; {count_text(ledger.open_rollouts, 'rollout')} open")
-        )
+        checks.append(Check.good("ledger", f"answers; {count_text(ledger.open_rollouts, 'rollout')} open"))
         checks.append(senseless_check(ledger.senseless, ledger.senseless_teams))
         for cluster, check in sorted(ledger.schedulers.items()):
             well = f"its limits can be read, not set: {check.barred}" if check.barred else _LIMITS_ARE_OURS
@@ -101,7 +99,7 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
             text = f"{cluster}: {check.wrong or well}"
             checks.append(Check(name=check.system, ok=not check.wrong, text=text, remedy=remedy))
             if check.note:
-                checks.append(Check(name=check.system, ok=True, text=f"{cluster}: {check.note}"))
+                checks.append(Check.good(check.system, f"{cluster}: {check.note}"))
         checks += health_source_checks(ledger)
         checks += access_checks(ledger.access, tickets=ledger.tickets, proven=ledger.proven)
         checks += keys_checks(ledger.unknown_keys)
@@ -124,7 +122,7 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
             lost = await run_nowhere(self._client, brought, lambda row: bringup_workflow_id(row.cluster))
             checks += bringups_checks(brought, lost)
         except RPCError as error:
-            checks.append(Check(name="rollouts", ok=False, text=error.message))
+            checks.append(Check.bad("rollouts", error.message))
         checks.append(grants_check(await self.ask(RequestsOf()), now))
         return [*checks, health_check(rollouts, now)]
 
@@ -133,7 +131,7 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
         try:
             return await watch_check(self._client)
         except RPCError as error:
-            return Check(name="watch", ok=False, text=error.message)
+            return Check.bad("watch", error.message)
 
     async def builds(self) -> list[Build]:
         """Return the builds of versioned workers, the newest first."""

@@ -50,12 +50,12 @@ _TOLD = 5
 async def temporal_checks(client: Client, target: TemporalTarget) -> list[Check]:
     """Check the namespace, search attributes, workers and the watch."""
     where = "embedded (backstop up)" if target.embedded else "configured"
-    checks = [Check(name="temporal", ok=True, text=f"{target.address}, {where}")]
+    checks = [Check.good("temporal", f"{target.address}, {where}")]
     for ask in (_namespace, _attributes, _workers, _builds, watch_check):
         try:
             checks.append(await ask(client))
         except RPCError as error:
-            checks.append(Check(name=ask.__name__.strip("_").removesuffix("_check"), ok=False, text=error.message))
+            checks.append(Check.bad(ask.__name__.strip("_").removesuffix("_check"), error.message))
     return checks
 
 
@@ -101,14 +101,12 @@ async def _builds(client: Client) -> Check:
         text = ", ".join(
             f"build {b.build} holds {count_text(b.rollouts, 'rollout')} and has no worker" for b in stranded
         )
-        return Check(
-            name="builds", ok=False, text=text, remedy=f"BACKSTOP_BUILD_ID={stranded[0].build} backstop worker"
-        )
+        return Check.bad("builds", text, f"BACKSTOP_BUILD_ID={stranded[0].build} backstop worker")
     if polling and not polling[current]:
         newest = next((b.build for b in every if b.workers), "BUILD")
         text = f"no worker serves: what begins goes to {f'build {current}' if current else 'workers without a build'}"
-        return Check(name="builds", ok=False, text=text, remedy=f"backstop builds use {newest}")
-    return Check(name="builds", ok=True, text=f"build {current} serves" if current else "workers are not versioned")
+        return Check.bad("builds", text, f"backstop builds use {newest}")
+    return Check.good("builds", f"build {current} serves" if current else "workers are not versioned")
 
 
 def access_checks(access: AccessCheck | None, *, tickets: bool, proven: bool = False) -> list[Check]:
@@ -125,9 +123,9 @@ def access_checks(access: AccessCheck | None, *, tickets: bool, proven: bool = F
             )
         if tickets:
             text = "no access file: every command needs a front's ticket, and its own user may do everything"
-        return [Check(name="access", ok=True, text=text)]
+        return [Check.good("access", text)]
     if access.wrong:
-        return [Check(name="access", ok=False, text=access.wrong, remedy="backstop access recover FILE --reason ...")]
+        return [Check.bad("access", access.wrong, "backstop access recover FILE --reason ...")]
     text, remedy = f"{count_text(access.admins, 'admin')} by name", ""
     if not access.two_person:
         text += "; two_person is off: one person alone launches, approves and changes roles"
@@ -141,9 +139,7 @@ def access_checks(access: AccessCheck | None, *, tickets: bool, proven: bool = F
     checks = [Check(name="access", ok=not remedy, text=text, remedy=remedy)]
     if access.expiring:
         text = f"{count_text(len(access.expiring), 'token')} within two weeks of the end: {some_of(access.expiring, 5)}"
-        checks.append(
-            Check(name="tokens", ok=False, text=text, remedy="backstop access token new, for owners who need one")
-        )
+        checks.append(Check.bad("tokens", text, "backstop access token new, for owners who need one"))
     return checks
 
 
@@ -154,7 +150,7 @@ def keys_checks(unknown: Sequence[str]) -> list[Check]:
     whose = f"{some_of(list(unknown), _TOLD)}: the ledger has tickets signed with it, and keys.json does not have it"
     text = f"{whose}; approvals signed with it are not valid, and their rollouts do not go on"
     remedy = "bring keys.json back from the backup (docs/security.md, Keys), or approve anew"
-    return [Check(name="keys", ok=False, text=text, remedy=remedy)]
+    return [Check.bad("keys", text, remedy)]
 
 
 def contacts_checks(teams: Sequence[str]) -> list[Check]:
@@ -166,7 +162,7 @@ def contacts_checks(teams: Sequence[str]) -> list[Check]:
         f"put each into a file of the workers' folder of secrets (BACKSTOP_SECRETS), import {SECRET}NAME in its place, "
         "and renew the token (docs/secrets.md, Contacts)"
     )
-    return [Check(name="contacts", ok=False, text=whose, remedy=remedy)]
+    return [Check.bad("contacts", whose, remedy)]
 
 
 def without_answers(check: Check) -> Check:
@@ -185,29 +181,28 @@ def without_answers(check: Check) -> Check:
 def no_ledger_check(error: BackstopError | None, *, heard: bool, seconds: float) -> Check:
     """Say why nothing is known of the ledger. `error` None: no answer came in time; `heard`: a worker has answered."""
     if not heard:
-        return Check(name="ledger", ok=False, text=f"not asked: {NO_WORKER}", remedy=START_WORKER)
+        return Check.bad("ledger", f"not asked: {NO_WORKER}", START_WORKER)
     if error is None:
         text = f"a worker is asking it and all sources, and has no answer after {seconds:.0f} s"
-        return Check(name="ledger", ok=False, text=text, remedy="see the log of the worker: one of them is slow")
+        return Check.bad("ledger", text, "see the log of the worker: one of them is slow")
     migrates = "backstop migrate" in error.message
     remedy = "backstop migrate, then backstop up" if migrates else "correct that; workers try again by themselves"
-    return Check(name="ledger", ok=False, text=error.message, remedy=remedy)
+    return Check.bad("ledger", error.message, remedy)
 
 
 def health_source_checks(ledger: LedgerCheck) -> list[Check]:
     """Report clusters whose Prometheus answers badly, and calendar rows that are no windows, by name."""
     wrong = {cluster: text for cluster, text in sorted(ledger.prometheus.items()) if text}
     checks = [
-        Check(name="prometheus", ok=False, text=f"{cluster}: {text}", remedy="mend its series (docs/prometheus.md)")
+        Check.bad("prometheus", f"{cluster}: {text}", "mend its series (docs/prometheus.md)")
         for cluster, text in wrong.items()
     ]
     if ledger.prometheus and not wrong:
         summary = f"tells the health of {count_text(len(ledger.prometheus), 'cluster')}"
-        checks.append(Check(name="prometheus", ok=True, text=summary))
+        checks.append(Check.good("prometheus", summary))
     remedy = "declare it anew with `backstop hold`, and delete its row"
     return checks + [
-        Check(name="calendar", ok=False, text=f"{cluster}: {text}", remedy=remedy)
-        for cluster, text in sorted(ledger.windows.items())
+        Check.bad("calendar", f"{cluster}: {text}", remedy) for cluster, text in sorted(ledger.windows.items())
     ]
 
 
@@ -216,10 +211,8 @@ def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
     opened = [r for r in rollouts if not r.ended]
     silent = [r for r in opened if r.health_at is None or now - r.health_at >= STALE]
     if not silent:
-        return Check(
-            name="health",
-            ok=True,
-            text=f"of {count_text(len(opened), 'open rollout')}, none older than {duration_text(STALE)}",
+        return Check.good(
+            "health", f"of {count_text(len(opened), 'open rollout')}, none older than {duration_text(STALE)}"
         )
     names = some_of([r.cluster for r in silent], 3)
     oldest = min((r.health_at for r in silent if r.health_at is not None), default=None)
@@ -229,24 +222,23 @@ def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
         f"{len(silent)} of {count_text(len(opened), 'cluster')} in rollout {have} had none for {duration_text(STALE)}: "
         f"{names}{since}"
     )
-    return Check(name="health", ok=False, text=text, remedy="mend their health source")
+    return Check.bad("health", text, "mend their health source")
 
 
 def doubt_check(doubt: DoubtedSource) -> Check:
     """Report a health source whose figures are not believed."""
     text = f"{doubt.why}, at {doubt.since:%Y-%m-%d %H:%M:%SZ}; not believed of: {some_of(doubt.clusters, 3)}"
-    return Check(name="source", ok=False, text=text, remedy=f"mend it; only if it is so: {doubt.confirm_line}")
+    return Check.bad("source", text, f"mend it; only if it is so: {doubt.confirm_line}")
 
 
 def notice_checks(ledger: LedgerCheck, now: datetime) -> list[Check]:
     """Report notices that wait longer than they should, with the reason, and count those that wait for a digest."""
     late = [w for w in ledger.notices if w.trouble or now - w.due >= _LATE_NOTICE]
     checks = [
-        Check(
-            name="notices",
-            ok=False,
-            text=f"{_notices(w)} for {w.audience} since {w.since:%Y-%m-%d %H:%MZ}: {w.trouble or 'due, and not sent'}",
-            remedy=(w.remedy or "mend the contact in the fleet file; it is tried again by itself")
+        Check.bad(
+            "notices",
+            f"{_notices(w)} for {w.audience} since {w.since:%Y-%m-%d %H:%MZ}: {w.trouble or 'due, and not sent'}",
+            (w.remedy or "mend the contact in the fleet file; it is tried again by itself")
             if w.trouble
             else "the watch sends what is due: see its line here",
         )
@@ -254,7 +246,7 @@ def notice_checks(ledger: LedgerCheck, now: datetime) -> list[Check]:
     ]
     waiting = [f"{_notices(w)} for {w.audience} until {w.due:%Y-%m-%d %H:%MZ}" for w in ledger.notices if w not in late]
     text = some_of(waiting, _TOLD, by="; ") if waiting else "none waits"
-    return [*checks, Check(name="notices", ok=True, text=text)] if waiting or not late else checks
+    return [*checks, Check.good("notices", text)] if waiting or not late else checks
 
 
 def _notices(waits: Untold) -> str:
@@ -270,26 +262,21 @@ def seals_check(sealing: Sealing | None, now: datetime) -> list[Check]:
     state = f"SEAL {sealing.number} of {last:%Y-%m-%d %H:%M:%SZ}" if sealing.at else "none yet"
     if sealing.trouble:
         remedy = "mend what it says; rollouts go on meanwhile (docs/seals.md)"
-        return [Check(name="seals", ok=False, text=f"{state}; {sealing.trouble}", remedy=remedy)]
+        return [Check.bad("seals", f"{state}; {sealing.trouble}", remedy)]
     if now - last > _LATE_SEALS * every:
         text = f"late: {state}, and one is due every {duration_text(every)}"
-        return [Check(name="seals", ok=False, text=text, remedy="see the log of a worker that seals (BACKSTOP_SEALS)")]
-    return [Check(name="seals", ok=True, text=f"{state}, every {duration_text(every)}")]
+        return [Check.bad("seals", text, "see the log of a worker that seals (BACKSTOP_SEALS)")]
+    return [Check.good("seals", f"{state}, every {duration_text(every)}")]
 
 
 def grants_check(requests: Sequence[RequestState], now: datetime) -> Check:
     """Check whether temporary grants are given back in time, according to the ledger."""
     late = [r for r in requests if r.is_overdue(now)]
     if not late:
-        return Check(name="grants", ok=True, text="none is overdue")
+        return Check.good("grants", "none is overdue")
     named = some_of([f"{r.ask.request}: {r.wanted_text}, {r.waits_for or r.stage.value}" for r in late], 3, by="; ")
     text = f"{len(late)} {'is' if len(late) == 1 else 'are'} overdue: {named}"
-    return Check(
-        name="grants",
-        ok=False,
-        text=text,
-        remedy="the watch takes each up within a minute; one that waits says for what",
-    )
+    return Check.bad("grants", text, "the watch takes each up within a minute; one that waits says for what")
 
 
 def senseless_check(by_cluster: Mapping[str, Sequence[str]], teams: Mapping[str, str]) -> Check:
@@ -297,12 +284,11 @@ def senseless_check(by_cluster: Mapping[str, Sequence[str]], teams: Mapping[str,
     all_sentences = [sentence for _, sentences in sorted(by_cluster.items()) for sentence in sentences]
     all_sentences += [sentence for _, sentence in sorted(teams.items())]
     if not all_sentences:
-        return Check(name="rows", ok=True, text="all rows of the ledger are valid")
-    return Check(
-        name="rows",
-        ok=False,
-        text=some_of(all_sentences, _TOLD, by="; "),
-        remedy="correct these rows, by SQL or `backstop fleet import`; all other clusters go on meanwhile",
+        return Check.good("rows", "all rows of the ledger are valid")
+    return Check.bad(
+        "rows",
+        some_of(all_sentences, _TOLD, by="; "),
+        "correct these rows, by SQL or `backstop fleet import`; all other clusters go on meanwhile",
     )
 
 
@@ -310,11 +296,11 @@ def rollouts_check(rollouts: Sequence[Overview], lost: Sequence[Overview]) -> Ch
     """Check whether Temporal runs every rollout that the ledger has open."""
     opened = sum(not r.ended for r in rollouts)
     if not lost:
-        return Check(name="rollouts", ok=True, text=f"of {opened} open in the ledger, Temporal runs all")
+        return Check.good("rollouts", f"of {opened} open in the ledger, Temporal runs all")
     names = some_of([r.cluster for r in lost], 3)
     text = f"of {opened} open in the ledger, Temporal does not run {len(lost)}, which nobody guards: {names}"
     remedy = adopt_line(lost[0].cluster) if len(lost) == 1 else f"{ADOPT_ALL}; or one by one: {adopt_line('CLUSTER')}"
-    return Check(name="rollouts", ok=False, text=text, remedy=remedy)
+    return Check.bad("rollouts", text, remedy)
 
 
 def promises_checks(rollouts: Sequence[Overview]) -> list[Check]:
@@ -322,7 +308,7 @@ def promises_checks(rollouts: Sequence[Overview]) -> list[Check]:
     marks = (CHANGED_BY_OTHERS, NOBODY_APPROVED, ABOVE_ITS_PARENT)
     wrong = [r for r in rollouts if not r.ended and any(mark in r.needs for mark in marks)]
     remedy = "answer it as it says; `backstop status CLUSTER` has what is a promise"
-    return [Check(name="promises", ok=False, text=f"{r.cluster}: {r.needs}", remedy=remedy) for r in wrong]
+    return [Check.bad("promises", f"{r.cluster}: {r.needs}", remedy) for r in wrong]
 
 
 def histories_check(rollouts: Sequence[Overview], statuses: Mapping[str, RolloutStatus | None]) -> Check:
@@ -331,7 +317,7 @@ def histories_check(rollouts: Sequence[Overview], statuses: Mapping[str, Rollout
     behind = [(row, s) for row, s in answers if row.rollout != s.rollout or row.counter > s.fence]
     if not behind:
         text = f"of {count_text(len(answers), 'open rollout')} compared, none lacks effects that the ledger has"
-        return Check(name="histories", ok=True, text=text)
+        return Check.good("histories", text)
     sentences = [
         f"{row.cluster}: the ledger has effect {row.counter} of {row.rollout}, Temporal has effect {s.fence} "
         f"of {s.rollout}"
@@ -342,7 +328,7 @@ def histories_check(rollouts: Sequence[Overview], statuses: Mapping[str, Rollout
         "each takes them up at its next look; one that does not: "
         f"temporal workflow terminate -w {rollout_workflow_id(cluster)}, then {adopt_line(cluster)}"
     )
-    return Check(name="histories", ok=False, text=some_of(sentences, _TOLD, by="; "), remedy=remedy)
+    return Check.bad("histories", some_of(sentences, _TOLD, by="; "), remedy)
 
 
 def guard_checks(statuses: Mapping[str, RolloutStatus | None]) -> list[Check]:
@@ -353,7 +339,7 @@ def guard_checks(statuses: Mapping[str, RolloutStatus | None]) -> list[Check]:
             approve = f"{command_line(Command.APPROVE, cluster)} --plan {status.plan_hash}"
             onward = f"{command_line(Command.PROMOTE, cluster)} --reason '...'" if status.envelope_holds else approve
             remedy = f"{onward}, or restore the baseline: {command_line(Command.ABORT, cluster)} --reason '...'"
-            checks.append(Check(name="guard", ok=False, text=f"{cluster}: {UNGUARDED}", remedy=remedy))
+            checks.append(Check.bad("guard", f"{cluster}: {UNGUARDED}", remedy))
     return checks
 
 
@@ -362,26 +348,26 @@ def bringups_checks(rows: Sequence[BringupRow], lost: Sequence[BringupRow]) -> l
     if not rows:
         return []
     if not lost:
-        return [Check(name="bring-ups", ok=True, text=f"of {len(rows)} open in the ledger, Temporal runs all")]
+        return [Check.good("bring-ups", f"of {len(rows)} open in the ledger, Temporal runs all")]
     names = some_of([f"{row.cluster} ({row.stage.words})" for row in lost], 3)
     text = f"of {len(rows)} open in the ledger, Temporal does not run {len(lost)}, which nobody drives: {names}"
-    return [Check(name="bring-ups", ok=False, text=text, remedy=lost_bringup_remedy(lost[0].cluster))]
+    return [Check.bad("bring-ups", text, lost_bringup_remedy(lost[0].cluster))]
 
 
 def fleet_checks(lost: KeptFleet | None) -> list[Check]:
     """Report a fleet rollout that the ledger has open and Temporal does not run; no check where there is none."""
     if lost is None:
         return []
-    return [Check(name="fleet", ok=False, text=lost_fleet_sentence(lost).partition(";")[0], remedy=ADOPT_FLEET)]
+    return [Check.bad("fleet", lost_fleet_sentence(lost).partition(";")[0], ADOPT_FLEET)]
 
 
 def clock_check(ahead_seconds: float) -> Check:
     """Check whether the worker's clock and the Temporal server's agree, and say by how much they do not."""
     if abs(ahead_seconds) <= CLOCK_SKEW_SECONDS:
-        return Check(name="clocks", ok=True, text="the worker's and Temporal's agree within a minute")
+        return Check.good("clocks", "the worker's and Temporal's agree within a minute")
     by, way = duration_text(timedelta(seconds=round(abs(ahead_seconds)))), "ahead of" if ahead_seconds > 0 else "behind"
     text = f"the worker's clock is {by} {way} Temporal's, by which notices, soaks and breach timers run"
-    return Check(name="clocks", ok=False, text=text, remedy="set both clocks right (NTP)")
+    return Check.bad("clocks", text, "set both clocks right (NTP)")
 
 
 async def watches(client: Client) -> set[str]:
@@ -421,20 +407,19 @@ async def _watch_check(client: Client, workflow_id: str) -> Check:
     """Check one shard. A last heartbeat alone proves nothing: it outlives its worker."""
     described = await _running(client, workflow_id)
     if described is None:
-        return Check(name="watch", ok=False, text="not running", remedy="backstop worker starts it")
+        return Check.bad("watch", "not running", "backstop worker starts it")
     beats = [
         (a.last_heartbeat_time.ToDatetime(UTC), a.activity_options.heartbeat_timeout.ToTimedelta())
         for a in described.raw_description.pending_activities
         if a.HasField("last_heartbeat_time")
     ]
     if not beats:
-        return Check(name="watch", ok=False, text="running, not watching yet")
+        return Check.bad("watch", "running, not watching yet")
     last, timeout = max(beats)
     if datetime.now(UTC) - last < max(_SILENCE, 2 * timeout):
-        return Check(name="watch", ok=True, text=f"watching, last heard of at {last:%Y-%m-%d %H:%M:%SZ}")
-    return Check(
-        name="watch",
-        ok=False,
-        text=f"silent since {last:%Y-%m-%d %H:%M:%SZ}; rollouts still look by themselves once an hour",
-        remedy="backstop worker",
+        return Check.good("watch", f"watching, last heard of at {last:%Y-%m-%d %H:%M:%SZ}")
+    return Check.bad(
+        "watch",
+        f"silent since {last:%Y-%m-%d %H:%M:%SZ}; rollouts still look by themselves once an hour",
+        "backstop worker",
     )
