@@ -127,7 +127,7 @@ def record_cluster(seen: Observation) -> None:
     _promised.set(now.assigned_gpus, at)
     _backing.set(now.backed_gpus, at)
     _flex.set(now.flex_gpus, at)
-    _phantom.set(max(0, now.assigned_gpus - now.backed_gpus), at)
+    _phantom.set(now.phantom_gpus, at)
     if seen.health is not None:
         _healthy.set(seen.health.healthy_gpus, at)
 

@@ -30,7 +30,7 @@ def rollout_attributes(rollout: Rollout) -> list[SearchAttributeUpdate[Any]]:
         _BY_STAGE.value_set(rollout.stage.value),
         _BY_WAVE.value_set("none" if rollout.plan is None else rollout.plan.wave.value),
         _BY_OWNER.value_set(rollout.owner),
-        _UNBACKED.value_set(max(0, stands.assigned_gpus - stands.backed_gpus)),
+        _UNBACKED.value_set(stands.phantom_gpus),
     ]
 
 

@@ -199,6 +199,10 @@ class PresentBacking(Model):
     flex_gpus: GpuCount = 0
     backing: dict[str, int] = Field(default_factory=dict)
 
+    @property
+    def phantom_gpus(self) -> int:
+        return max(0, self.assigned_gpus - self.backed_gpus)
+
 
 class Observation(Model):
     """A fresh look at a cluster, by which a gate, a drift check and a safety poll decide."""

@@ -116,7 +116,7 @@ def _phantom_of_what_stood(rollout: Rollout, stood: Mapping[str, int], plan: Pla
     seen = None if rollout.seen is None or rollout.seen.health is None else rollout.seen
     if seen is None or stood.items() <= baseline.items() or not stood.items() <= seen.reading.values.items():
         return plan.phantom_gpus
-    return max(0, seen.now.assigned_gpus - seen.now.backed_gpus)
+    return seen.now.phantom_gpus
 
 
 def _record_values(rollout: Rollout, change: Change, receipt: Receipt) -> Rollout:

@@ -63,7 +63,7 @@ def status_of(rollout: Rollout, now: datetime, *, history_events: int = 0, runs:
         health_fault="" if seen is None else seen.fault,
         assigned_gpus=stands.assigned_gpus,
         backed_gpus=stands.backed_gpus,
-        phantom_gpus=max(0, stands.assigned_gpus - stands.backed_gpus),
+        phantom_gpus=stands.phantom_gpus,
         flex_gpus=stands.flex_gpus,
         buffer=None if plan is None else plan.derived,
         buffer_at=rollout.stay.outlook.derived_at,
@@ -180,7 +180,7 @@ def _would_stand(rollout: Rollout) -> WouldStand | None:
     return WouldStand(
         assigned_gpus=stands.assigned_gpus,
         backed_gpus=stands.backed_gpus,
-        phantom_gpus=max(0, stands.assigned_gpus - stands.backed_gpus),
+        phantom_gpus=stands.phantom_gpus,
         flex_gpus=stands.flex_gpus,
         flex_published_gpus=flex_published(rollout) if rollout.stage is Stage.MONITORED else None,
     )
