@@ -218,7 +218,7 @@ class RequestActivities:
             snapshot, policy = self._clusters.present(cluster, request.at)
         except Refusal as error:
             return Prepared(said=error.message)
-        values = {quota.team: quota.gpus for quota in snapshot.quotas}
+        values = snapshot.values
         if order.team not in snapshot.tree.leaves:
             return Prepared(outcome=GrantOutcome.NO, said=f"{order.team} has no quota for jobs in {cluster}")
         if not order.ends:
@@ -291,13 +291,13 @@ def _claimed_snapshot(snapshot: Snapshot, opened: OpenRollout | None) -> Snapsho
     """Return the claimed values: the quotas, and what an open rollout took from them."""
     if opened is None or opened.shadow:
         return snapshot
-    before = {quota.team: quota.gpus for quota in opened.baseline.quotas}
+    before = opened.baseline.values
     return snapshot.with_values({q.team: max(q.gpus, before.get(q.team, 0)) for q in snapshot.quotas})
 
 
 def _beside_owed(snapshot: Snapshot, owed: Mapping[str, int]) -> Snapshot:
     """Return the snapshot as if what is owed were granted."""
-    values = {quota.team: quota.gpus for quota in snapshot.quotas}
+    values = snapshot.values
     for team, gpus in sorted(owed.items()):
         if team in snapshot.tree.leaves:
             values |= moved_values(values, raises(snapshot.tree, values, team, gpus))

@@ -50,7 +50,7 @@ def aim_at(
 
 def _ours(opened: OpenRollout, registry: RegistryPort, warrants: Warrants) -> dict[str, int]:
     """Return the values by the last receipts of this rollout and of those that it adopted, else of the baseline."""
-    values = {quota.team: quota.gpus for quota in opened.baseline.quotas}
+    values = opened.baseline.values
     for rollout in reversed([opened.rollout, *adopted_by(opened, registry)]):
         for receipt in warrants.book.receipts(rollout):
             theirs = {conflict.team for conflict in receipt.conflicts}

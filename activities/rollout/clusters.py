@@ -126,7 +126,7 @@ class ClusterActivities:
             if opened.adopted_from:
                 # Only now are the lost rollout's writes dead: one may have landed since the first reading.
                 reading = self._quotas.read(launch.cluster)
-            ours = {quota.team: quota.gpus for quota in opened.baseline.quotas} | opened.written
+            ours = opened.baseline.values | opened.written
             return Opening(
                 baseline=opened.baseline.with_islands(baseline.islands),
                 policy=policy,

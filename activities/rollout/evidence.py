@@ -160,7 +160,7 @@ class EvidenceRoom:
         answer = self.warrants.live_among(answers, "rollout.resolve")
         if answer is None or any(one.at > answer.admitted_at for one in changed):
             return None
-        ours = {quota.team: quota.gpus for quota in evidence.baseline.quotas}
+        ours = evidence.baseline.values
         ours |= {**evidence.written_before, **values_written_last(evidence)}
         others = {team for team in {*ours, *evidence.present} if ours.get(team) != evidence.present.get(team)}
         return Accepted(answer.nonce, baseline_beside(evidence.baseline, reading.quotas, others))

@@ -128,7 +128,7 @@ def _backing_fields(snapshot: Snapshot, windows: tuple[Window, ...], evidence: E
     whole = without_absences(snapshot.islands, windows, evidence.at)
     standing = _present_backing(ground, evidence.usage, backing)
     return {
-        "tested": {quota.team: quota.gpus for quota in snapshot.quotas},
+        "tested": snapshot.values,
         "backing": backing.of,
         "shortage": backing.shortage,
         "counted": (backing if whole == snapshot.islands else back(snapshot.with_islands(whole))).shortage,

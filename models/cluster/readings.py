@@ -103,7 +103,7 @@ class QuotaReading(Model):
 
     @property
     def values(self) -> dict[str, int]:
-        return {quota.team: quota.gpus for quota in self.quotas}
+        return self.values
 
 
 class Excess(Model):
