@@ -24,10 +24,10 @@ from activities.adapters.ledger.database import upgrade
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.prometheus.prometheus import Prometheuses
 from activities.adapters.slurm.slurm import Slurms
-from activities.desk.access_files import AccessDesk
+from activities.desk.access import AccessDesk
 from activities.desk.desk import DeskActivities
 from activities.desk.second_persons import SecondPersonsDesk
-from activities.rollout.clusters import ClusterActivities
+from activities.rollout.cluster_calls import ClusterActivities
 from activities.watch.tallies import KEPT_WHOLE, Tallier
 from benchmarks.console_scene import CUT, Scene, has_rollout, owner, stage_of
 from client.composed import Composed
@@ -43,10 +43,10 @@ from models.rollout.command_previews import Ahead
 from models.rollout.status_models import RolloutStatus
 from tests.unit import pure_world
 from web.callers import Callers
-from web.doors import Doors
 from web.front import Front
 from web.server import listening
 from web.settings import FrontSettings
+from web.temporal_connection import Doors
 
 TEAMS, QUOTAS = 60, 5
 _ISLANDS = ("east", "west")

@@ -12,7 +12,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 
 from activities.adapters.ledger.facade import Ledger
-from activities.rollout.observing import islands_for
+from activities.rollout.observation import islands_for
 from benchmarks.polling import LOOK, QUEUE, Polling
 from client.connection import NAMESPACE
 from models.cluster.snapshot import Snapshot

@@ -49,7 +49,7 @@ from client.converter import data_converter
 from models.cluster.fleet_file import Fleet
 from models.cluster.policy import Policy
 from workers.main import _SERVING, FAILURES
-from workers.untimely_queries import OnTimeRunner
+from workers.workflow_sandbox import OnTimeRunner
 from workflows.cluster_rollout import ClusterRollout
 
 _ROOT = Path(__file__).resolve().parent.parent

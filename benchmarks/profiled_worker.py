@@ -23,7 +23,7 @@ import sqlalchemy as sa
 import temporalio.worker._activity
 from temporalio import activity
 
-from workers import untimely_queries
+from workers import workflow_sandbox
 
 VARIABLE, ALLOCATIONS = "BACKSTOP_PROFILE", "BACKSTOP_PROFILE_ALLOCATIONS"
 _statements: Counter[str] = Counter()
@@ -89,7 +89,7 @@ def main() -> None:
     signal.signal(signal.SIGUSR1, _write)
     sdk: Any = temporalio.worker._activity
     sdk._execute_sync_activity = _timed(sdk._execute_sync_activity, lambda info, *_: f"activity {info.activity_type}")
-    of_tasks: Any = untimely_queries._OnTime
+    of_tasks: Any = workflow_sandbox._OnTime
     of_tasks.activate = _timed(of_tasks.activate, lambda *_: "workflow tasks")
     if os.environ.get(ALLOCATIONS):
         tracemalloc.start()

@@ -28,10 +28,10 @@ from client.http_door import http_door
 from client.http_exchange import AtSocket
 from models.health_pushes import HealthPush
 from web.callers import Callers
-from web.doors import Doors
 from web.front import Front
 from web.server import listening
 from web.settings import FrontSettings
+from web.temporal_connection import Doors
 
 POLL_SECONDS = 15.0
 

@@ -2,9 +2,9 @@
 
 Theory of operation. Every Tab starts a process, so nothing heavy may be imported: no typer, no pydantic, no Temporal.
 The commands and their options are in a file that is made from typer's own whenever our sources are newer
-(cli/command_tree.py). Names are in another file, which commands update as they see names (cli/completion_names.py). If
-names are older than some minutes, a process of its own looks them up for the next Tab. The shell's side is the script
-that `backstop --install-completion` writes; docs/adr/0043.
+(cli/completion_tree.py). Names are in another file, which commands update as they see names
+(cli/completion_names.py). If names are older than some minutes, a process of its own looks them up for the next Tab.
+The shell's side is the script that `backstop --install-completion` writes; docs/adr/0043.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _tree() -> Mapping[str, Any]:
     path, stamp = os.path.join(names.folder(), "commands.json"), _stamp()
     kept = names.read(path)
     if kept.get("stamp") != stamp:
-        from cli.command_tree import make_tree
+        from cli.completion_tree import make_tree
 
         kept = {"stamp": stamp, "tree": make_tree()}
         names.write(path, kept)

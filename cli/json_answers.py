@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cli.json_answer import JsonAnswer
+from cli.json_answer_base import JsonAnswer
 from cli.json_answers_plan import PlanAnswer
 from models.base import GpuCount, Model, Name, Share, Time
 from models.buffers.backtest import Explained, Record
@@ -22,7 +22,7 @@ from models.fleet.messages import FleetCommandAnswer, FleetPlan, Prospect
 from models.flex.division import Division
 from models.flex.flex_now import FlexNow
 from models.flex.scenario import Scene
-from models.planning.haircut import Haircut, Part, TeamPart
+from models.planning.fleet_haircut import Haircut, Part, TeamPart
 from models.questions import Arrival
 from models.reports.flex_offers import flex_offers
 from models.reports.milestones import MilestoneStanding
@@ -33,7 +33,7 @@ from models.requests.state import RequestState
 from models.rollout.messages import CommandAnswer, LaunchAnswer
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.undo_lines import undo_of_launch
-from views.cluster_row import ClusterAnswer
+from views.cluster_answer import ClusterAnswer
 from views.row_models import FlexOffered
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cli.json_answer import JsonAnswer
+from cli.json_answer_base import JsonAnswer
 from models.access.access_versions import AccessOutcome, AccessStands
 from models.access.second_persons import Countersigned, Emergency, Waiting
 from models.access.tokens import TokenLine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cli.json_answer import JsonAnswer
+from cli.json_answer_base import JsonAnswer
 from models.base import Name, Time
 
 

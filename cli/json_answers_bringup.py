@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cli.json_answer import JsonAnswer
+from cli.json_answer_base import JsonAnswer
 from models.base import Name
 from models.bringup.entry import BringupEntry
 from models.bringup.messages import BringupAnswer, BringupCommandAnswer, BringupRow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cli.json_answer import JsonAnswer
+from cli.json_answer_base import JsonAnswer
 from models.base import Model, Time
 
 

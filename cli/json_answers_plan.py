@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from cli.json_answer import JsonAnswer
+from cli.json_answer_base import JsonAnswer
 from models.base import GpuCount
 from models.planning.plan import Plan
 

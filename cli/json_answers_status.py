@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from cli.json_answer import JsonAnswer
+from cli.json_answer_base import JsonAnswer
 from models.base import Time
 from models.reports.rollout_summary import RolloutSummary
 

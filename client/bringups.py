@@ -9,8 +9,8 @@ from functools import partial
 
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
+from client.lost_rollout_sentences import lost_bringup_sentence, stopped_sentence
 from client.lost_rollouts import runs_there
-from client.lost_words import lost_bringup_sentence, stopped_sentence
 from client.questions import Questions
 from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
 from models.bringup.commands import BringupOrder

@@ -21,7 +21,7 @@ from models.audit_chain import ChainedEntry, ChainHead
 from models.cluster.contact_secrets import is_masked, is_secret
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterSpec, Fleet
-from models.cluster.import_lines import FleetOutcome, ImportTerms
+from models.cluster.import_outcome import FleetOutcome, ImportTerms
 from models.cluster.jobs import ClusterJob
 from models.cluster.policy import Policy
 from models.cluster.readings import HealthSample

@@ -9,8 +9,8 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError
 
+from client.lost_rollout_sentences import ADOPT_FLEET, lost_fleet_sentence, stopped_sentence
 from client.lost_rollouts import runs_there, status_there
-from client.lost_words import ADOPT_FLEET, lost_fleet_sentence, stopped_sentence
 from client.questions import Questions
 from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
 from models.errors import BackstopError, Refusal

@@ -17,13 +17,13 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from client.answer_models import STALE, AuditRecord
 from client.audit import WAITS, audit_of, sent_by_rounds
+from client.lost_rollout_sentences import adopt_line, as_summary, lost_sentence, stopped_sentence, summary_of
 from client.lost_rollouts import is_running, lost_of
-from client.lost_words import adopt_line, as_summary, lost_sentence, stopped_sentence, summary_of
 from client.questions import Questions
 from client.visibility_query import quote
 from client.who_could_act import could_act_now, who_could_now
 from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
-from models.access.aiming import command_awaited
+from models.access.command_targets import command_awaited
 from models.access.decision import Target
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.questions import FactsOf, OpenRollouts, Overview

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from models.access.aiming import command_awaited
+from models.access.command_targets import command_awaited
 from models.access.decision import Target, who_could
 from models.access.principals import is_one_of
 from models.access.rights import RIGHTS, Case

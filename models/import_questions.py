@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from models.base import Count, Name
-from models.cluster.import_lines import FleetOutcome, ImportTerms
+from models.cluster.import_outcome import FleetOutcome, ImportTerms
 from models.question_base import Question
 
 _Number = Annotated[Count, Field(le=10**6)]

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import Field, PlainSerializer, field_validator
 
 import models.countersign_questions
-import models.cut_questions
+import models.fleet_cut_questions
 import models.health_pushes
 import models.import_questions  # noqa: F401 - their questions are among all of them
 from models.access.access_versions import AccessCheck
@@ -37,7 +37,7 @@ from models.bringup.messages import BringupRow
 from models.buffers.hourly_health import HealthHours
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterInSlurm, ClusterSpec, Team
-from models.cluster.import_lines import Departure
+from models.cluster.import_outcome import Departure
 from models.cluster.jobs import ClusterJob
 from models.cluster.policy import Policy
 from models.cluster.readings import CLOCK_SKEW, HealthSample

@@ -13,7 +13,7 @@ from models.notices import Delivery, Notice
 DEPLOYMENT = "backstop"
 """The worker deployment whose versions are our builds."""
 NO_LEDGER_EXIT = 3
-"""The exit code of workers/stage_import.py where it reaches no ledger."""
+"""The exit code of workers/stage_fleet_import.py where it reaches no ledger."""
 TASK_QUEUE = "backstop"
 """The queue of workflows, and of activities that have no queue of their own below."""
 GUARD_QUEUE = "backstop-guard"
@@ -39,7 +39,7 @@ TAKE_BACK_SIGNAL = "take_back"
 NOT_LAUNCHED = "it was not launched: "
 """The beginning of an answer to a query of a refused launch: a query's failure has no type, only words."""
 MOVES_ON = "the rollout is changing at this moment: ask again"
-"""The answer of a worker that cannot answer a query without guessing the time (workers/untimely_queries.py)."""
+"""The answer of a worker that cannot answer a query without guessing the time (workers/workflow_sandbox.py)."""
 
 
 class SearchName:

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from models.base import gpus_text
-from views.cluster_row import ClusterAnswer
+from views.cluster_answer import ClusterAnswer
 from views.plan import gates
 from views.words import clean, line, moment, none_of, row, table
 

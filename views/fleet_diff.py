@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import RenderableType
 
 from models.base import some_of
-from models.cluster.import_lines import Departure, FilePlace, FleetOutcome, Line, Verb
+from models.cluster.import_outcome import Departure, FilePlace, FleetOutcome, Line, Verb
 from views.words import count, indent, line
 
 _MOST = 200

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from models.base import fraction_text
-from models.planning.haircut import Haircut, Part, TeamPart
+from models.planning.fleet_haircut import Haircut, Part, TeamPart
 from views.csv_out import csv_text
 from views.layout import Grid
 from views.words import count, gpus, line, none_of, row, table

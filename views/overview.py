@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from client.answer_models import STALE
-from client.lost_words import ADOPT_ALL, adopt_line
+from client.lost_rollout_sentences import ADOPT_ALL, adopt_line
 from models.base import some_of, verb_of
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.stages import Stage

@@ -17,7 +17,7 @@ from temporalio.service import RPCError
 from client.backstop import Backstop
 from client.operations import Operation
 from client.repeats import repeat_key
-from models.access.aiming import OBJECTION_ID
+from models.access.command_targets import OBJECTION_ID
 from models.access.decision import Denied, Permitted
 from models.access.principals import Principal
 from models.access.second_persons import COUNTERSIGN, WAITS_BY_ITSELF
@@ -25,10 +25,10 @@ from models.errors import BackstopError, Unavailable
 from models.questions import Question
 from models.rollout.commands import CommandRequest
 from web.arguments import PAYLOAD
-from web.doors import Doors
 from web.failures import forbidden_problem, too_slow
 from web.permission import Everybody, Judged, Rights, command_key, reason_of
 from web.second_persons import SecondPersons
+from web.temporal_connection import Doors
 
 
 @dataclass

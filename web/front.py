@@ -38,15 +38,15 @@ from web.callers import Callers
 from web.codec import CODEC, CodecEndpoint
 from web.console.console import Console
 from web.console.login import BrowserClient, Login
-from web.doors import Doors
 from web.events import Streams, changes
 from web.failures import Problem, failure_response, forbidden_problem, not_found, unauthenticated_problem
 from web.limits import Rate, body_of
 from web.metrics import FrontDoor, record_time
 from web.openapi import document
 from web.permission import Everybody, Rights
-from web.routes import Routes, all_routes
+from web.routing import Routes, all_routes
 from web.slack.endpoint import SLACK_PATHS, SlackDesk, SlackTerms
+from web.temporal_connection import Doors
 
 logger = logging.getLogger("backstop.front")
 _TRACE = TraceContextTextMapPropagator()

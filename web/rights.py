@@ -16,16 +16,16 @@ from client.backstop import Backstop
 from client.operations import Operation
 from models.access.access_file import USER, AccessFile
 from models.access.access_versions import ANEW, READS_KEPT
-from models.access.aiming import asks_ledger, target_of
+from models.access.command_targets import asks_ledger, target_of
 from models.access.decision import Denied, Target, decide
 from models.access.principals import Principal, Proof
 from models.access.rights import READS_DESK, Case
 from models.access.tokens import Token, TokenScope
 from models.errors import Refusal, Unavailable
 from models.questions import AccessNow, AimOf, TokenOf
-from web.doors import FRONT, Doors
 from web.peer import own_user
 from web.permission import ALLOWED, Judged, message_of, reason_of
+from web.temporal_connection import FRONT, Doors
 
 _KEPT_SECONDS = READS_KEPT.total_seconds()
 """For what is only read. Whoever changes something is judged by the file as it is then."""

@@ -25,7 +25,7 @@ from models.fleet.commands import FleetCommandRequest
 from models.fleet.messages import FLEET_ID
 from models.import_questions import TakeFleet
 from models.questions import DeskRequest
-from web.doors import Doors
+from web.temporal_connection import Doors
 
 
 class _Outcome(NamedTuple):

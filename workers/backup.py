@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from client.key_files import key_book_file
+from client.front_key_files import key_book_file
 from client.payload_keys import keys_file
 from client.private_files import write_private
 from models.errors import BadInput, Refusal, Unavailable

@@ -33,12 +33,12 @@ from activities.adapters.slurm.slurm import Slurms
 from activities.bringup.calls import BringupActivities, CheckActivities, RunActivities
 from activities.bringup.handover import FleetBringups, next_order
 from activities.clock import Clock, utc_now
-from activities.desk.access_files import AccessDesk
+from activities.desk.access import AccessDesk
 from activities.desk.desk import DeskActivities
 from activities.desk.second_persons import SecondPersonsDesk, changes_of
 from activities.fleet.calls import FleetActivities
-from activities.notices.due_notices import Rounds
 from activities.notices.sending import Sender
+from activities.notices.sending_rounds import Rounds
 from activities.notices.telling import NoticeActivities
 from activities.ports.bringup_ledger import RolloutDoor
 from activities.ports.notices import NotifyPort
@@ -46,7 +46,7 @@ from activities.ports.ports import QuotaPort, SchedulerPort
 from activities.requests.calls import RequestActivities
 from activities.requests.overdue_grants import Sweeper
 from activities.rollout.archive import ArchiveActivities
-from activities.rollout.clusters import ClusterActivities
+from activities.rollout.cluster_calls import ClusterActivities
 from activities.rollout.effects import QuotaActivities
 from activities.rollout.evidence import EvidenceRoom
 from activities.rollout.rollout_client import TemporalRollouts
@@ -59,14 +59,14 @@ from activities.workflow_starts import start_unless_running
 from client import telemetry
 from client.connection import connect, find_target
 from client.doctor import watches
-from client.key_files import key_book_file
+from client.front_key_files import key_book_file
 from client.stopping import until_told
 from models.bringup.messages import BRINGUP_QUEUE, runs_queue
 from models.errors import BackstopError, Refusal, Unavailable
 from models.notice_digests import MailPace
 from models.temporal_names import DEPLOYMENT, GUARD_QUEUE, NOTICE_QUEUE, TASK_QUEUE, WATCH_WORKFLOW, WatchInput
 from workers.bringups import BringupParts, bringup_parts
-from workers.front_keys import KeysKept, TicketsWanted, renewed
+from workers.front_public_keys import KeysKept, TicketsWanted, renewed
 from workers.garbage_collection import tend_garbage
 from workers.heartbeats import Heartbeats
 from workers.private_files import keep_private
@@ -75,7 +75,7 @@ from workers.sealer import sealing
 from workers.settings import Settings, load_settings
 from workers.tickets import TicketsChecked
 from workers.unencrypted_arguments import nothing_in_clear
-from workers.untimely_queries import OnTimeRunner
+from workers.workflow_sandbox import OnTimeRunner
 from workflows.bringup import BringupWorkflow
 from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow

@@ -15,8 +15,8 @@ from activities.adapters.http import Network, networks_of
 from activities.adapters.prometheus.prometheus import PrometheusConnection, PrometheusConnections
 from activities.adapters.runners.settings import RunnerSettings
 from activities.adapters.slurm.command_line import Connection, Connections
+from client.front_key_files import front_key_file, key_book_file, read_book
 from client.inputs.documents import read_document
-from client.key_files import front_key_file, key_book_file, read_book
 from client.places import home, ledger_url
 from client.slack_secret import configured_name
 from models.base import Model, Name, Words, brief, duration_text, parse_duration

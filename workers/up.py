@@ -19,7 +19,7 @@ from typing import Any
 
 from activities.adapters.ledger.facade import upgrade
 from client.connection import find_target
-from client.key_files import front_key_file, key_book_file, new_key
+from client.front_key_files import front_key_file, key_book_file, new_key
 from client.places import embedded_file
 from client.stopping import stop_signal
 from models.errors import Unavailable

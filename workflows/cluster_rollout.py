@@ -19,7 +19,7 @@ from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.rollout.clusters import ClusterActivities
+    from activities.rollout.cluster_calls import ClusterActivities
     from models import temporal_names as wire
     from models.lifecycle.next_actions import Finish, Wait
     from models.planning.grants import Granted, GrantOrder, GrantOutcome
@@ -39,10 +39,10 @@ with workflow.unsafe.imports_passed_through():
     from workflows.cancellation import live_through
     from workflows.durable import missing_input, raise_if_refused
     from workflows.failures import reason_of
-    from workflows.lost_effects import WAS_RESET
+    from workflows.history_lacks_effects import WAS_RESET
     from workflows.next_run import begin_next_run, next_run_is_due
     from workflows.no_empty_tasks import patience
-    from workflows.owner_calls import call_owner
+    from workflows.owner_notices import call_owner
     from workflows.query_clock import asked_at
     from workflows.rollout_actions import RolloutActions
     from workflows.search_attributes import rollout_attributes

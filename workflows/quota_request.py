@@ -22,7 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from models.audit_chain import AuditEntry
     from models.lifecycle.next_actions import Finish, Wait
     from models.planning.grants import Granted
-    from models.requests import calls, messages, reducers
+    from models.requests import call_requests, messages, reducers
     from models.requests.commands import RequestCommand, RequestOrder, obey, refusal
     from models.requests.decide import decide
     from models.requests.next_actions import Keep, Write
@@ -132,7 +132,7 @@ class QuotaRequest(Durable[RequestState]):
         try:
             answer = await self._try()
         except ActivityError as error:
-            answer = calls.failure(self._state.order, *reason_of(error))
+            answer = call_requests.failure(self._state.order, *reason_of(error))
         finally:
             self._writing = False
         self._set(reducers.apply_grant(self._state, answer, workflow.now()))
@@ -141,7 +141,7 @@ class QuotaRequest(Durable[RequestState]):
         state, order = self._state, self._state.order
         prepared = await workflow.execute_activity_method(
             RequestActivities.prepare,
-            calls.prepare(state, workflow.now()),
+            call_requests.prepare(state, workflow.now()),
             **LONG_CALL,
             summary=f"{'take back' if order.ends else 'grant'} {order.gpus} of {order.team}",
         )
@@ -152,16 +152,16 @@ class QuotaRequest(Durable[RequestState]):
             )
             return answer.model_copy(update={"hands": prepared.hands})
         if prepared.change is None:
-            return calls.answer(order, prepared.outcome, prepared.said)
+            return call_requests.answer(order, prepared.outcome, prepared.said)
         fence = state.fence + 1
         self._set(self._state.but(fence=fence))
         receipt = await workflow.execute_activity_method(
             QuotaActivities.apply_effect,
-            calls.write(state, prepared.change, workflow.now()),
+            call_requests.write(state, prepared.change, workflow.now()),
             **CALL,
             summary=f"write it (fence {fence})",
         )
-        return calls.outcome_of(order, prepared, receipt)
+        return call_requests.outcome_of(order, prepared, receipt)
 
     # --- side calls -----------------------------------------------------------------------------
 
@@ -176,7 +176,9 @@ class QuotaRequest(Durable[RequestState]):
             self._set(self._state.without_entries(entry.key for entry in batch))
 
     async def _archive(self, batch: tuple[AuditEntry, ...], summary: str) -> None:
-        await workflow.execute_activity_method(RequestActivities.keep, calls.keep(self._state), **CALL, summary=summary)
+        await workflow.execute_activity_method(
+            RequestActivities.keep, call_requests.keep(self._state), **CALL, summary=summary
+        )
 
     async def _mail(self) -> None:
         while True:

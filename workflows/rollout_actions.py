@@ -9,10 +9,10 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.rollout.clusters import ClusterActivities
+    from activities.rollout.cluster_calls import ClusterActivities
     from activities.rollout.effects import QuotaActivities
     from models.errors import HistoryLapse
-    from models.rollout import calls, effect_reducers, long_run, look_reducers, plan_reducers
+    from models.rollout import call_requests, effect_reducers, look_reducers, plan_reducers, proposals
     from models.rollout.decide import confirms_breach
     from models.rollout.effect_table import EFFECT
     from models.rollout.effects import EffectKind
@@ -42,7 +42,7 @@ class RolloutActions(RolloutPost):
         try:
             seen = await workflow.execute_activity_method(
                 ClusterActivities.observe,
-                calls.look_at(rollout, action, workflow.now()),
+                call_requests.look_at(rollout, action, workflow.now()),
                 **(options.DUE_READ_CALL if confirms_breach(rollout, workflow.now()) else options.READ_CALL),
                 summary=f"look: {action.why}",
             )
@@ -60,16 +60,16 @@ class RolloutActions(RolloutPost):
         try:
             drafted = await workflow.execute_activity_method(
                 ClusterActivities.draft_plan,
-                calls.draft(self._state, action, workflow.now()),
+                call_requests.draft(self._state, action, workflow.now()),
                 **options.LONG_CALL,
                 summary=f"plan: {action.why}",
             )
         except ActivityError as error:
-            failed = long_run.drop_proposal if action.islands else plan_reducers.fail_draft
+            failed = proposals.drop_proposal if action.islands else plan_reducers.fail_draft
             self._set(failed(self._state, reason_of(error)[1], workflow.now()))
             return
         if action.islands:
-            self._set(long_run.take_proposal(self._state, drafted.plan, workflow.now()))
+            self._set(proposals.take_proposal(self._state, drafted.plan, workflow.now()))
         else:
             self._set(plan_reducers.take_draft(self._state, drafted, workflow.now()))
 
@@ -77,7 +77,7 @@ class RolloutActions(RolloutPost):
         try:
             target = await workflow.execute_activity_method(
                 ClusterActivities.aim_rollback,
-                calls.aim(self._state, workflow.now()),
+                call_requests.aim(self._state, workflow.now()),
                 **options.AIM_CALL,
                 summary=f"aim the rollback: {', '.join(self._state.stay.aiming)}",
             )
@@ -92,9 +92,9 @@ class RolloutActions(RolloutPost):
         try:
             receipt = await workflow.execute_activity_method(
                 QuotaActivities.apply_effect,
-                calls.effect(begun, change, workflow.now()),
+                call_requests.effect(begun, change, workflow.now()),
                 **(options.EFFECT_CALL if kind in EFFECT else options.INVERSE_CALL),
-                summary=calls.effect_summary(change),
+                summary=call_requests.effect_summary(change),
             )
         except ActivityError as error:
             if (why := reason_of(error))[0] == HistoryLapse.__name__:

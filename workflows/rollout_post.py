@@ -18,17 +18,17 @@ with workflow.unsafe.imports_passed_through():
     from activities.notices.telling import NoticeActivities
     from activities.rollout.archive import ArchiveActivities
     from models.audit_chain import AuditEntry
-    from models.rollout import calls, mailing
+    from models.rollout import call_requests, mailing
     from models.rollout.messages import RecordRequest, RolloutInput
     from models.rollout.stages import Stage
     from models.rollout.state import Rollout
     from models.temporal_names import TellAnswer
     from workflows import options, patches
-    from workflows.breach_priority import Haste
     from workflows.durable import Host
     from workflows.failures import reason_of
-    from workflows.lost_effects import Lapses
+    from workflows.history_lacks_effects import Lapses
     from workflows.no_empty_tasks import leave_mark
+    from workflows.pause_during_breach import Haste
 
 
 class RolloutPost(Host[Rollout]):
@@ -58,7 +58,7 @@ class RolloutPost(Host[Rollout]):
                 if not self._may_record():  # a breach came between
                     leave_mark()
                     continue
-            self._recording = request = calls.record(self._state, workflow.now())
+            self._recording = request = call_requests.record(self._state, workflow.now())
             try:
                 await workflow.execute_activity_method(
                     ArchiveActivities.record,
@@ -115,7 +115,7 @@ class RolloutPost(Host[Rollout]):
         while True:
             await self._mail_is_due()
             self._busy_mailing = True
-            request = calls.tell(self._state, workflow.now())
+            request = call_requests.tell(self._state, workflow.now())
             try:
                 answer = await workflow.execute_activity_method(
                     NoticeActivities.tell,

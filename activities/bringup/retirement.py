@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from activities.clock import Clock, utc_now
 from activities.ports.bringup_ledger import BringupLedger, RolloutDoor
 from activities.ports.ports import JobPort, OpenRollout, QuotaPort, RegistryPort, SchedulerPort, UsagePort
-from activities.rollout.clusters import ClusterActivities
+from activities.rollout.cluster_calls import ClusterActivities
 from activities.tickets.warrants import Warrants
 from models.audit_chain import BACKSTOP, AuditEntry, AuditKind, Signature
 from models.bringup.messages import BringupRow, WindDownRequest, WoundDown

@@ -13,7 +13,7 @@ from temporalio import activity
 
 from activities.bad_rows import its_own_trouble, one_of
 from activities.clock import Clock, utc_now
-from activities.desk.access_files import AccessDesk, asserted_by
+from activities.desk.access import AccessDesk, asserted_by
 from activities.desk.health_pushes import looked_for
 from activities.desk.report_facts import ReportFacts
 from activities.desk.second_persons import SecondPersonsDesk
@@ -35,13 +35,13 @@ from activities.ports.ports import (
     SchedulerPort,
     TallyPort,
 )
-from activities.rollout.clusters import HISTORY_FRESH, ClusterActivities
+from activities.rollout.cluster_calls import HISTORY_FRESH, ClusterActivities
 from activities.tickets.admission import AwaitedCommand
 from activities.tickets.warrants import Warrants
 from models import countersign_questions as two
 from models import import_questions as coming
 from models import questions as ask
-from models.access.aiming import command_awaited
+from models.access.command_targets import command_awaited
 from models.access.decision import Target
 from models.access.principals import Principal
 from models.access.rights import Case
@@ -51,11 +51,11 @@ from models.bringup.messages import BringupRow
 from models.cluster.contact_secrets import shown
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import Team
-from models.cluster.import_lines import FleetOutcome
+from models.cluster.import_outcome import FleetOutcome
 from models.cluster.source_doubts import DoubtedSource
 from models.cluster.windows import Declaration, Entry, span_text
-from models.cut_questions import FleetEnvelopes, HaircutSums
 from models.errors import BackstopError, BadInput, NoSuchCluster, Refusal
+from models.fleet_cut_questions import FleetEnvelopes, HaircutSums
 from models.flex.flex_now import FlexNow
 from models.health_pushes import PushHealth
 from models.notice_digests import Untold

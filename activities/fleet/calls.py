@@ -18,7 +18,7 @@ from activities.bad_rows import its_own_trouble, making_sense
 from activities.failures import translate_errors
 from activities.ports.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
 from activities.ports.warrants import Drawn
-from activities.rollout.clusters import HISTORY_FRESH, ClusterActivities
+from activities.rollout.cluster_calls import HISTORY_FRESH, ClusterActivities
 from activities.tickets.warrants import Warrants
 from activities.workflow_starts import launch_rollout
 from models.audit_chain import AuditEntry

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from activities.bad_rows import making_sense
 from activities.ports.ports import RegistryPort, UsagePort
 from activities.rollout.many_looks import ManyLooks
-from activities.rollout.observing import to_plan
+from activities.rollout.observation import to_plan
 from models.base import fraction_text
 from models.cluster.jobs import Job, RunsOn
 from models.cluster.latest_readings import Evidence
@@ -24,7 +24,7 @@ from models.cluster.readings import HealthSample, QuotaReading, TeamUsage, Usage
 from models.cluster.snapshot import Snapshot
 from models.cluster.team_work import TeamWork
 from models.errors import Refusal
-from models.planning.haircut import WITHOUT, Cost, FleetHaircut, cost_of, fleet_haircut, planned_at
+from models.planning.fleet_haircut import WITHOUT, Cost, FleetHaircut, cost_of, fleet_haircut, planned_at
 from models.questions import ClusterFacts
 
 _MOST_BUFFERS = 16

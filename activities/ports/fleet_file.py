@@ -7,7 +7,7 @@ from typing import Protocol
 
 from models.audit_chain import Signature
 from models.cluster.fleet_export import FleetPage
-from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms
+from models.cluster.import_outcome import Departure, FleetOutcome, ImportTerms
 
 
 class FleetFilePort(Protocol):

@@ -16,7 +16,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities import metrics as meters
 from activities.failures import translate_errors
 from activities.ports.ports import OpenRollout, QuotaPort, RegistryPort, UsagePort
-from activities.rollout.clusters import HISTORY_FRESH, ClusterActivities
+from activities.rollout.cluster_calls import HISTORY_FRESH, ClusterActivities
 from activities.tickets.warrants import Warrants
 from models.base import duration_text, gpus_text
 from models.cluster.policy import Policy, Requests

@@ -17,9 +17,9 @@ from activities.bad_rows import one_of
 from activities.ports.access import AccessPort, AttributionPort, OpenOne
 from activities.ports.ports import HealthPort, QuotaPort, RegistryPort
 from activities.ports.warrants import LoneDeed
-from activities.rollout.observing import as_it_stands
+from activities.rollout.observation import as_it_stands
 from models.access.access_file import AccessFile
-from models.access.aiming import asks_ledger, target_of
+from models.access.command_targets import asks_ledger, target_of
 from models.access.countersigning import countersigned_by
 from models.access.decision import Permitted, Target, decide, require_permitted, who_could
 from models.access.principals import Principal, Proof

@@ -14,7 +14,7 @@ from typing import Any
 from temporalio import activity
 
 from activities.clock import Clock, utc_now
-from activities.desk.access_files import asserted_by
+from activities.desk.access import asserted_by
 from activities.desk.speaker import spoken_by
 from activities.failures import translate_errors
 from activities.fleet.member_warrants import ends_member, inherited_nonce, member_launched

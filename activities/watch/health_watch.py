@@ -30,7 +30,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities import metrics as meters
 from activities.bad_rows import SENSELESS, fault_of
 from activities.clock import Clock, utc_now
-from activities.notices.due_notices import Rounds
+from activities.notices.sending_rounds import Rounds
 from activities.ports.ports import CalendarPort, DoubtPort, HealthPort, PushPort, QuotaPort, RolloutsPort
 from activities.requests.overdue_grants import Sweeper
 from activities.watch.tallies import Tallier

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.consent import Yes, consent
-from cli.lists import Listing, listed
+from cli.list_options import Listing, listed
 from cli.options import (
     SET_UP,
     Actor,
@@ -189,7 +189,7 @@ def recover(
     It needs the ledger itself (BACKSTOP_LEDGER_URL), and the audit shows it.
     """
     from cli.json_answers_access import AccessRecoveredAnswer
-    from cli.ledger_direct import recover_access
+    from cli.ledger_direct_writes import recover_access
     from cli.output import show, show_json
     from models.access.lost_readers import no_longer_read
     from models.access.principals import asserted_principal

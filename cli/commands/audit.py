@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.commands.burndown import moment_of
-from cli.lists import Form, Listing, listed, matches, read_listing
+from cli.list_options import Form, Listing, listed, matches, read_listing
 from cli.options import LOOK, actor_of, examples, named_or_all, needed_cluster
 from cli.session import ask
 from models.base import verb_of

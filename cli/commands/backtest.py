@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.lists import Listing, listed
+from cli.list_options import Listing, listed
 from cli.options import LOOK, examples, number
 from models.errors import BadInput
 

@@ -10,7 +10,7 @@ import typer
 
 from cli.commands_from_rows import TypedOrder, add_orders
 from cli.consent import Yes, consent
-from cli.lists import Listing, listed
+from cli.list_options import Listing, listed
 from cli.options import (
     ROLL_OUT,
     Actor,

@@ -127,7 +127,7 @@ def _from_ledger(cluster: str, actor: str) -> HealthHours:
 
 def _export(file: str, history: HealthHours) -> None:
     from cli.output import write
-    from views.history_csv import as_csv
+    from views.health_history_csv import as_csv
 
     write(file, "--export", as_csv(history.series))
 

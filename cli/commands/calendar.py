@@ -13,7 +13,7 @@ import typer
 
 from cli.completion_names import note_windows
 from cli.consent import Yes
-from cli.lists import Listing, listed, plain_listing
+from cli.list_options import Listing, listed, plain_listing
 from cli.options import (
     LOOK,
     Actor,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.consent import Yes, consent
-from cli.lists import Listing, listed
+from cli.list_options import Listing, listed
 from cli.options import Actor, AsJson, ReasonOption, actor_of, examples
 from cli.session import ask
 from models.errors import BadInput

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.lists import Listing, listed
+from cli.list_options import Listing, listed
 from cli.options import SET_UP, Actor, actor_of, examples
 from cli.session import ask
 from models.errors import Unavailable

@@ -6,7 +6,7 @@ import typer
 
 from cli.commands import fleet_file, fleet_import, fleet_rollout
 from cli.completion_names import note_fleet
-from cli.lists import Listing, listed
+from cli.list_options import Listing, listed
 from cli.options import ROLL_OUT, Actor, ClusterOrAll, actor_of, examples
 from cli.session import ask
 from models.errors import BadInput, Refusal
@@ -32,7 +32,7 @@ def show_(cluster: ClusterOrAll = "", *, how: Listing, actor: Actor = "") -> Non
     """Show the clusters of the ledger with present quotas and latest health."""
     from cli.json_answers import ClustersAnswer
     from cli.output import left_out
-    from views.cluster_row import ClusterAnswer
+    from views.cluster_answer import ClusterAnswer
     from views.fleet import cluster_parts, fleet_parts
 
     if cluster:

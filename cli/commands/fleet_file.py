@@ -13,11 +13,11 @@ from cli.session import ask
 from models.errors import BadInput, Refusal
 
 if TYPE_CHECKING:
-    from cli.json_answers_fleet import FleetDiffAnswer
+    from cli.json_answers_fleet_file import FleetDiffAnswer
     from client.backstop import Backstop
     from client.inputs.documents import FleetDocument
     from models.cluster.fleet_export import FleetPage
-    from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms, Line, Oddity
+    from models.cluster.import_outcome import Departure, FleetOutcome, ImportTerms, Line, Oddity
 
 Files = Annotated[
     list[str],
@@ -59,7 +59,7 @@ def add_to(group: typer.Typer) -> None:
 
 async def take_file(door: Backstop, document: FleetDocument, terms: ImportTerms) -> FleetOutcome:
     """Import the file, or on a dry run say what would change. Its contacts' secrets go straight into the ledger."""
-    from cli.ledger_direct import stage_import
+    from cli.ledger_direct_writes import stage_import
 
     source = {"file": document.name[:2000], "partial": document.partial}
     return await door.take_fleet(document.fleet, terms.model_copy(update=source), stage_import)
@@ -67,7 +67,7 @@ async def take_file(door: Backstop, document: FleetDocument, terms: ImportTerms)
 
 def places_of(document: FleetDocument, outcome: FleetOutcome) -> dict[tuple[str | int, ...], str]:
     """Return the place in the file of each refused line."""
-    from models.cluster.import_lines import Verb
+    from models.cluster.import_outcome import Verb
 
     paths = list(dict.fromkeys(line.path for line in outcome.of(Verb.REFUSED) if line.path))
     return dict(zip(paths, document.places(paths), strict=True)) if paths else {}
@@ -90,8 +90,8 @@ def _places(document: FleetDocument, lines: Sequence[Line | Oddity]) -> list[str
 
 def diff_answer(document: FleetDocument, outcome: FleetOutcome, *, prune: bool) -> FleetDiffAnswer:
     """Return, as JSON, what an import did or would do with each line."""
-    from cli.json_answers_fleet import FleetDiffAnswer, FleetLine, FleetWarning
-    from models.cluster.import_lines import Verb
+    from cli.json_answers_fleet_file import FleetDiffAnswer, FleetLine, FleetWarning
+    from models.cluster.import_outcome import Verb
 
     where = dict(zip((id(line) for line in outcome.lines), _places(document, outcome.lines), strict=True))
     lines: dict[str, Any] = {
@@ -127,7 +127,7 @@ def diff(
     """
     from cli.output import show, show_json
     from client.inputs.fleet_tables import read_fleet_files
-    from models.cluster.import_lines import ImportTerms
+    from models.cluster.import_outcome import ImportTerms
     from views.fleet_diff import diff_parts, left_out_parts, summary_text
     from views.words import line
 
@@ -300,7 +300,7 @@ def _ask_and_do(
 
 
 def _tell(answer: Departure, what: str, undo: str, *, as_json: bool) -> None:
-    from cli.json_answers_fleet import UndoneAnswer
+    from cli.json_answers_fleet_file import UndoneAnswer
     from cli.output import show, show_json
     from views.words import line
 

@@ -24,17 +24,17 @@ from cli.options import (
 )
 from cli.session import ask
 from models.cluster.classes import those_of
-from models.cluster.import_lines import Verb
+from models.cluster.import_outcome import Verb
 from models.cluster.policy import Policy
 from models.cluster.sources import SlurmSource
 from models.errors import BackstopError, BadInput
 
 if TYPE_CHECKING:
-    from cli.json_answers_fleet import ImportAnswer
+    from cli.json_answers_fleet_file import ImportAnswer
     from client.backstop import Backstop
     from client.inputs.documents import FleetDocument
     from models.cluster.fleet_file import ClusterSpec
-    from models.cluster.import_lines import FleetOutcome, ImportTerms
+    from models.cluster.import_outcome import FleetOutcome, ImportTerms
     from models.cluster.jobs import ClusterJob
     from models.cluster.quota import Quota
     from models.cluster.readings import HealthSample
@@ -134,7 +134,7 @@ def import_(
     policy = settings_given("--policy", settings or ())
     Overlay(policy).apply_to(Policy())
 
-    from models.cluster.import_lines import ImportTerms  # with the planner behind it: a refusal need not wait for it
+    from models.cluster.import_outcome import ImportTerms  # with the planner behind it: a refusal need not wait for it
 
     terms = ImportTerms(dry_run=dry_run, prune=prune, reset=reset, whole=whole)
     if document is not None and prune and not (dry_run or yes):
@@ -174,7 +174,7 @@ def _read(
 
 
 async def _brought_in(asked: _Asked, door: Backstop) -> tuple[ImportAnswer, FleetOutcome | None]:
-    from cli.json_answers_fleet import ImportAnswer
+    from cli.json_answers_fleet_file import ImportAnswer
 
     document, dry_run = asked.document, asked.terms.dry_run
     counts: dict[str, int] = {}
@@ -368,10 +368,10 @@ async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tu
 
     Returns the counts of changes, what of Slurm is not read, and what was lost with removed accounts and islands.
     """
-    from cli.ledger_direct import stage_import
+    from cli.ledger_direct_writes import stage_import
     from models.base import gpus_text
     from models.cluster.fleet_file import Fleet
-    from models.cluster.import_lines import ImportTerms
+    from models.cluster.import_outcome import ImportTerms
     from models.questions import DescribeSlurm
 
     name = optional_cluster(asked.slurm)

@@ -91,7 +91,7 @@ async def _plan_to_show(
 
 async def cuts_of(door: Backstop, plan: FleetPlan, clusters: Sequence[str]) -> Cuts:
     """Return the cuts of the awaiting plan in these clusters, as far as the ledger has kept them."""
-    from models.cut_questions import FleetEnvelopes
+    from models.fleet_cut_questions import FleetEnvelopes
 
     hashes = {p.cluster: p.plan_hash for p in plan.clusters}
     cuts: Cuts = {}

@@ -10,7 +10,7 @@ import typer
 from cli.commands import fleet_plan
 from cli.commands_from_rows import TypedOrder, add_orders
 from cli.consent import can_ask, consent, shown_and_asked
-from cli.lists import Listing, listed
+from cli.list_options import Listing, listed
 from cli.options import (
     Actor,
     AsJson,

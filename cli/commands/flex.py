@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.lists import Listing, listed
+from cli.list_options import Listing, listed
 from cli.options import LOOK, Actor, AsJson, ClusterOrAll, Otherwise, actor_of, examples
 from models.errors import BadInput
 

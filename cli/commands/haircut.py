@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.commands.plan import planned_from
-from cli.lists import Listing, listed
+from cli.list_options import Listing, listed
 from cli.options import LOOK, Actor, ClusterOrAll, MaxTier, SettingsOption, actor_of, examples, overlay_of
 from models.base import fraction_text
 from models.errors import BadInput, Refusal
@@ -17,7 +17,7 @@ from models.errors import BadInput, Refusal
 if TYPE_CHECKING:
     from models.cluster.policy import Policy
     from models.cluster.snapshot import Snapshot
-    from models.planning.haircut import Haircut, WorkCut
+    from models.planning.fleet_haircut import Haircut, WorkCut
 
 
 class By(StrEnum):
@@ -122,7 +122,7 @@ def _index_of(at: str, buffers: tuple[Fraction, ...]) -> int:
 
 def _report(fleet: list[tuple[Snapshot, Policy]], buffers: tuple[Fraction, ...]) -> Haircut:
     from cli.output import progress
-    from models.planning.haircut import haircut as report
+    from models.planning.fleet_haircut import haircut as report
 
     with progress("planning", len(fleet)) as ticker:
         return report(fleet, buffers, ticker)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.commands.payload_keys import payload_group
-from cli.lists import Listing, listed
+from cli.list_options import Listing, listed
 from cli.options import SET_UP, examples
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def new(
     Every command must be signed where an access file (who may do what, docs/access.md) is in force, or where
     BACKSTOP_KEYS names the book. `backstop up` makes the key itself.
     """
-    from client.key_files import new_key, replace_lost_key
+    from client.front_key_files import new_key, replace_lost_key
 
     now = datetime.now(UTC)
     _show_new_key(replace_lost_key(now) if lost else new_key(now))
@@ -65,7 +65,7 @@ def rotate() -> None:
     up the new key themselves.
     """
     from cli.output import show
-    from client.key_files import rotate_key
+    from client.front_key_files import rotate_key
     from views.words import line
 
     _show_new_key(rotate_key(datetime.now(UTC)))
@@ -84,7 +84,7 @@ def revoke(
     """
     from cli.commands.burndown import moment_of
     from cli.output import show
-    from client.key_files import key_book_file, revoke_key
+    from client.front_key_files import key_book_file, revoke_key
     from views.words import line
 
     now = datetime.now(UTC)
@@ -98,7 +98,7 @@ def revoke(
 def show_(*, how: Listing) -> None:
     """Show the book of keys: which sign, which only verify, and which are revoked."""
     from cli.json_answers_keys import KeyLine, KeysAnswer
-    from client.key_files import key_book_file, read_book
+    from client.front_key_files import key_book_file, read_book
 
     book = read_book(key_book_file())
     lines = how.rows((_line_of(key, book) for key in book.keys), KeyLine)
@@ -134,7 +134,7 @@ def _parts(keys: Sequence[KeyLine], of: int) -> list[RenderableType]:
 
 def _show_new_key(key: PublicKey) -> None:
     from cli.output import show
-    from client.key_files import front_key_file, key_book_file
+    from client.front_key_files import front_key_file, key_book_file
     from views.words import line
 
     show(line(("Made", "bold"), f" key {key.key_id}: the front signs with {front_key_file()},"))

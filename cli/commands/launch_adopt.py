@@ -34,7 +34,7 @@ def adopt_all(launching: Launching) -> None:
     """Take over each lost rollout, by default with the ledger's owner; exit with 1 where one was refused."""
     from cli.json_answers import AdoptedAnswer, LaunchedAnswer, RefusedLaunch
     from cli.output import show, show_json
-    from client.lost_words import lost_fleet_sentence
+    from client.lost_rollout_sentences import lost_fleet_sentence
     from views.words import count, line, row, table
 
     async def question(door: Backstop) -> tuple[list[Overview], KeptFleet | None]:

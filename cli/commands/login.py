@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.lists import plain_listing
+from cli.list_options import plain_listing
 from cli.options import SET_UP, AsJson, actor_of, examples
 from models.errors import BadInput
 

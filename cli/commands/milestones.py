@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.lists import Listing, listed, plain_listing
+from cli.list_options import Listing, listed, plain_listing
 from cli.options import LOOK, Actor, AsJson, NeededReason, actor_of, examples
 from cli.session import ask
 from models.errors import BadInput

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.lazy_models import import_lightly
-from cli.lists import Listing, listed
+from cli.list_options import Listing, listed
 from cli.options import (
     LOOK,
     Actor,

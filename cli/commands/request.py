@@ -13,7 +13,7 @@ import typer
 
 from cli.commands_from_rows import TypedOrder, add_orders
 from cli.completion_names import note_requests
-from cli.lists import Listing, listed
+from cli.list_options import Listing, listed
 from cli.options import (
     Actor,
     AsJson,

@@ -77,12 +77,12 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     import cli.json_answers_access
     import cli.json_answers_audit
     import cli.json_answers_bringup
-    import cli.json_answers_fleet
+    import cli.json_answers_fleet_file
     import cli.json_answers_keys
     import cli.json_answers_login
     import cli.json_answers_status  # noqa: F401
     from cli import json_answers as answers
-    from cli.json_answer import BY_SCHEMA
+    from cli.json_answer_base import BY_SCHEMA
     from models.access.access_file import AccessFile
     from models.bringup.entry import BringupFile
     from models.bringup.recipe import RecipeFile

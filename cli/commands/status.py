@@ -12,7 +12,7 @@ import typer
 from cli.completion_names import note_holds, note_stages
 from cli.lazy_models import import_lightly
 from cli.ledger_fallback import LastWord, ask_or_read
-from cli.lists import Form, Listing, field_of, listed
+from cli.list_options import Form, Listing, field_of, listed
 from cli.options import LOOK, Actor, ClusterOrAll, actor_of, examples
 from models.errors import BadInput, Unavailable
 from models.rollout.stages import Stage
@@ -194,7 +194,7 @@ def _show_last_word(filters: Filters, word: LastWord, how: Listing) -> None:
     """Show the ledger's last rows where no worker answers. Errors: Unavailable for a filter beyond the ledger."""
     from cli.json_answers_status import RolloutsAnswer
     from cli.output import complain
-    from client.lost_words import summary_of
+    from client.lost_rollout_sentences import summary_of
     from models.reports.rollout_summary import RolloutSummary
     from views.overview import overview_parts
     from views.words import line, none_of
@@ -264,7 +264,7 @@ async def _with_fleet(
 
 async def _lost_fleet(door: Backstop) -> str | None:
     """Say that the fleet rollout is lost; None: it is not."""
-    from client.lost_words import lost_fleet_sentence
+    from client.lost_rollout_sentences import lost_fleet_sentence
 
     lost = await door.lost_fleet()
     return None if lost is None else f"Lost: {lost_fleet_sentence(lost)}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.lists import Output, read_listing
+from cli.list_options import Output, read_listing
 from cli.options import LOOK, Actor, AsJson, actor_of, examples, optional_cluster
 from models.errors import BadInput
 

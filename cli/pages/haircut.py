@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.ticker import MaxNLocator
 
 from cli.pages.charts import BACKED, FLEX, INK, PHANTOM, axes, big_number, render_page, share, short_name, style, svg
-from models.planning.haircut import Haircut, Part, TeamPart
+from models.planning.fleet_haircut import Haircut, Part, TeamPart
 from views.haircut import percent, rows_of, sentence
 from views.words import clean, count
 

@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from client.inputs.document_from_tables import POLICY, TabledDocument, are_tables, one_of_each, policy_of
 from client.inputs.documents import Handed, handed_in
 from client.inputs.sentences import Path, Problem, path_text
 from client.inputs.spreadsheet import TableKind, TableRow, fields_of, read_table
-from client.inputs.tabled_document import POLICY, TabledDocument, are_tables, one_of_each, policy_of
 from models.base import gpus_text
 from models.bringup.entry import BringupEntry, BringupFile, policy_fault, unfilled_text
 from models.bringup.recipe import RecipeFile

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from client.inputs.document_from_tables import POLICY, TabledDocument, are_tables, one_of_each, policy_of
 from client.inputs.documents import FleetDocument, fleet_document, read_fleet_document
 from client.inputs.spreadsheet import Table, TableKind, TableRow, fields_of, read_table
-from client.inputs.tabled_document import POLICY, TabledDocument, are_tables, one_of_each, policy_of
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.island import Island
 from models.cluster.policy import Policy

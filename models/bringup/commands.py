@@ -19,7 +19,7 @@ from models.bringup.soak import SoakClock
 from models.bringup.stages import BRINGUP_ANSWERS, BringupCommand, BringupStage
 from models.bringup.state import MOST_ATTEMPTS, Bringup, HeldBy, Leaving, StepPhase, touchable_steps
 from models.bringup.troubles import troubles
-from models.lifecycle.orders import Order
+from models.lifecycle.command_base import Order
 from models.lifecycle.state_machine import Refused
 
 _DO = BringupCommand

@@ -30,7 +30,7 @@ from models.bringup.stages import BringupStage
 from models.bringup.state import Bringup, put_down
 from models.cluster.island import Island
 from models.cluster.sources import SlurmSource
-from models.lifecycle.orders import Order
+from models.lifecycle.command_base import Order
 
 BRINGUP_WORKFLOW = "Bringup"
 BRINGUP_QUEUE = "backstop-bringups"

@@ -39,7 +39,7 @@ from pydantic import Field, ValidationError
 from models.base import Model, Name, canonical_json, count_text, gpus_text, in_one_sentence, some_of
 from models.cluster.contact_secrets import is_masked, shown
 from models.cluster.fleet_file import ClusterSpec, Fleet, Team, merged_policy
-from models.cluster.import_lines import FilePlace, ImportTerms, Line, Verb
+from models.cluster.import_outcome import FilePlace, ImportTerms, Line, Verb
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands, floors_above
 from models.cluster.readings import Present

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from models.base import count_text, gpus_text, some_of
 from models.cluster.contact_secrets import NAMED, is_masked, shown
 from models.cluster.fleet_file import ClusterSpec, Fleet
-from models.cluster.import_lines import Oddity
+from models.cluster.import_outcome import Oddity
 from models.cluster.island import total
 from models.cluster.quota import Quota
 

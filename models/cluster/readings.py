@@ -103,7 +103,7 @@ class QuotaReading(Model):
 
     @property
     def values(self) -> dict[str, int]:
-        return self.values
+        return {quota.team: quota.gpus for quota in self.quotas}
 
 
 class Excess(Model):

@@ -14,7 +14,7 @@ from models.fleet.command_rows import FLEET_ROWS
 from models.fleet.gates import rest_until
 from models.fleet.pace_changes import change_pace, changes_text, counts_from
 from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Pace, Wave
-from models.lifecycle.orders import Order
+from models.lifecycle.command_base import Order
 from models.rollout.holds import Hold, HoldKind
 
 FleetCommand = Literal["approve", "pause", "resume", "skip", "move", "promote", "pace", "abort"]

@@ -12,8 +12,8 @@ from models.access.principals import is_one_of
 from models.access.tickets import warrant_in
 from models.audit_chain import AuditKind
 from models.base import Time
+from models.lifecycle.command_base import Order
 from models.lifecycle.command_rows import NEVER, REASON
-from models.lifecycle.orders import Order
 from models.requests.command_rows import REQUEST_ROWS
 from models.requests.state import RequestStage, RequestState, any_of
 

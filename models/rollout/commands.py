@@ -12,7 +12,7 @@ from models.access.tickets import warrant_in
 from models.audit_chain import AuditKind
 from models.base import ActorGiven, Text, gpus_text, verb_of
 from models.cluster.snapshot import on_islands
-from models.lifecycle.orders import Order
+from models.lifecycle.command_base import Order
 from models.lifecycle.state_machine import Refused
 from models.notices import NoticeKind
 from models.planning.backing import Backing, back

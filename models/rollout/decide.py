@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from models.cluster.policy import OnBreach
 from models.cluster.readings import HealthSample, Observation
 from models.lifecycle.next_actions import Finish, Wait
-from models.rollout.changes import baseline_with
+from models.rollout.effect_changes import baseline_with
 from models.rollout.effect_table import INVERSE, STEP_FROM
 from models.rollout.effects import EffectKind
 from models.rollout.flex_following import flex_wanted

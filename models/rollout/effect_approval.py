@@ -16,7 +16,7 @@ from models.cluster.snapshot import Snapshot
 from models.errors import Drift, Refusal
 from models.planning.grants import GrantOrder, moved_values, raises
 from models.planning.plan import Envelope, Plan
-from models.rollout.changes import reserve_beside
+from models.rollout.effect_changes import reserve_beside
 from models.rollout.effect_table import INVERSE, STANDS_ON, StandsOn
 from models.rollout.effects import Change, EffectKind, Receipt, Reserve, ValueWrite
 

@@ -16,8 +16,8 @@ from models.errors import BlastRadius, Conflict, Drift
 from models.notices import NoticeKind
 from models.planning.plan import Plan
 from models.rollout import drift, granting
-from models.rollout.changes import change_for
 from models.rollout.commands import add_hold, lift_hold, start_undo
+from models.rollout.effect_changes import change_for
 from models.rollout.effect_table import FOLLOWS_AFTER, INVERSE, KEPT_IN_A_BREACH, STEP_FROM, UNDOES
 from models.rollout.effects import Change, EffectKind, Receipt, ValueConflict
 from models.rollout.flex_following import flex_moves

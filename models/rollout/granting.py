@@ -15,8 +15,8 @@ from models.base import count_text, gpus_text, spoken_for, verb_of
 from models.cluster.snapshot import on_islands
 from models.planning.ceiling import ceiling_of
 from models.planning.grants import Granted, GrantOrder, GrantOutcome, moved_values, raises
-from models.rollout.changes import baseline_with
 from models.rollout.decide import has_looked_recently, has_tested_all
+from models.rollout.effect_changes import baseline_with
 from models.rollout.effects import Receipt
 from models.rollout.stages import Stage
 from models.rollout.state import Granting, Rollout, UndoCause

@@ -21,7 +21,7 @@ from models.rollout.flex_following import flex_band, flex_published
 from models.rollout.gates import CHANGED_BY_OTHERS, drift_of, holds_now
 from models.rollout.guard import Sight
 from models.rollout.holds import REALIGN, Hold, HoldKind
-from models.rollout.long_run import consider_proposal, give_up_proposal
+from models.rollout.proposals import consider_proposal, give_up_proposal
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
 

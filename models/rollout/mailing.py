@@ -133,7 +133,7 @@ def mark_archived(rollout: Rollout, request: RecordRequest) -> Rollout:
 
     The call may have been under way while the rollout began anew under another id. If both were in one stage, the
     registry shows that of the new one with its next entries: no stage comes without one (5 s:
-    workflows/breach_priority.py).
+    workflows/pause_during_breach.py).
     """
     return rollout.but(
         post=rollout.post.without_entries(entry.key for entry in request.entries).but(noted=request.stage)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import count
 
-from models.access.aiming import OBJECTION_ID
+from models.access.command_targets import OBJECTION_ID
 from models.base import count_text, shorten
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Stage

@@ -29,7 +29,7 @@ from models.rollout.effects import EffectKind
 from models.rollout.guard import Clocks, Sight
 from models.rollout.holds import Hold
 from models.rollout.legacy_state import nest_state
-from models.rollout.post import Post
+from models.rollout.outgoing import Post
 from models.rollout.stages import TRANSITIONS, Stage
 
 

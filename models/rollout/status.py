@@ -18,8 +18,8 @@ from models.rollout.drift import beyond_bound, promised_teams
 from models.rollout.flex_following import flex_published
 from models.rollout.gates import beyond_of, conditions, doubt_of, drift_of, gate_of, health_fresh, holds_now
 from models.rollout.holds import PROPOSAL, HoldKind
-from models.rollout.long_run import may_apply, proposed_changes
 from models.rollout.messages import LaunchAnswer, LaunchRequest
+from models.rollout.proposals import may_apply, proposed_changes
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout
 from models.rollout.status_models import (

@@ -29,9 +29,9 @@ from models.rollout.effect_table import KEPT_IN_A_BREACH
 from models.rollout.gates import health_fresh
 from models.rollout.guard import Clocks
 from models.rollout.holds import BREACH, REALIGN, ROLLBACK
-from models.rollout.long_run import give_up_proposal
 from models.rollout.mailing import notify_teams
 from models.rollout.owner_news import forget_news
+from models.rollout.proposals import give_up_proposal
 from models.rollout.stages import Stage
 from models.rollout.state import Realigning, Rollout, UndoCause
 from models.rollout.stuck import call_owner

@@ -21,11 +21,11 @@ from models.access.principals import Principal, Proof
 from tests.e2e.world import World
 from tests.unit.access_world import ISSUER
 from web.callers import Callers
-from web.doors import Doors
 from web.front import Front
 from web.rights import LedgerRights
 from web.server import listening
 from web.settings import Address, FrontSettings
+from web.temporal_connection import Doors
 
 LISTEN = Address("127.0.0.1", 0)
 _ALONE = {"input", "meta", "link", "br", "img", "hr"}

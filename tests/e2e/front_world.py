@@ -15,10 +15,10 @@ from client.front_signer import SigningKey
 from client.http_door import http_door
 from client.http_exchange import AtSocket
 from web.callers import Callers, Tokens
-from web.doors import Doors
 from web.front import Front
 from web.server import listening
 from web.settings import Address, FrontSettings
+from web.temporal_connection import Doors
 
 
 @asynccontextmanager

@@ -54,7 +54,7 @@ from models.rollout.messages import (
     OpenRequest,
     RolloutInput,
 )
-from models.rollout.post import Post
+from models.rollout.outgoing import Post
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
 from models.temporal_names import HEALTH_SIGNAL, SEARCH_ATTRIBUTES

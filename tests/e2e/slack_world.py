@@ -25,12 +25,12 @@ from client.slack_secret import SigningSecret
 from tests.integration.notice_servers import Web
 from tests.waiting import eventually
 from web.callers import Callers
-from web.doors import Doors
 from web.front import Front
 from web.rights import LedgerRights
 from web.server import listening
 from web.settings import Address, FrontSettings
 from web.slack.endpoint import SlackTerms
+from web.temporal_connection import Doors
 
 SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
 WORKSPACE = "T0001TEAM"

@@ -24,10 +24,10 @@ from tests.e2e.front_world import through
 from tests.e2e.keys import FRONT_KEY
 from tests.e2e.world import World, fresh, worked_case
 from web.callers import Callers
-from web.doors import Doors
 from web.front import Front
 from web.server import listening
 from web.settings import FrontSettings
+from web.temporal_connection import Doors
 
 ME = f"user:{getpass.getuser()}"
 

@@ -20,9 +20,9 @@ from models.rollout.stages import Stage
 from tests.e2e.front_world import front_of
 from tests.e2e.keys import FRONT_KEY
 from tests.e2e.world import World, cluster, eventually, fresh, team
-from web.doors import Doors
 from web.rights import LedgerRights
 from web.settings import Address
+from web.temporal_connection import Doors
 from web.tokens import OwnTokens
 
 pytestmark = pytest.mark.e2e

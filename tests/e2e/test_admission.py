@@ -15,7 +15,7 @@ from client.connection import TemporalTarget
 from models.access.access_file import AccessFile
 from models.access_questions import ImportAccess
 from models.cluster.fleet_file import Fleet
-from models.cluster.import_lines import ImportTerms
+from models.cluster.import_outcome import ImportTerms
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
 from models.errors import Refusal

@@ -19,7 +19,7 @@ from client.operations import OPERATIONS
 from models.access.principals import Principal
 from models.access.rights import READS_DESK, RIGHTS
 from models.cluster.fleet_file import Fleet
-from models.cluster.import_lines import ImportTerms
+from models.cluster.import_outcome import ImportTerms
 from models.errors import Refusal
 from models.questions import QUESTIONS, Declare
 from models.rollout.stages import Stage

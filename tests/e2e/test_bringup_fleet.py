@@ -14,7 +14,7 @@ from temporalio.client import Client
 
 from activities.adapters.ledger.facade import Ledger
 from activities.bringup.handover import FleetBringups
-from activities.rollout.clusters import ClusterActivities
+from activities.rollout.cluster_calls import ClusterActivities
 from activities.rollout.rollout_client import TemporalRollouts
 from client.backstop import Backstop
 from client.connection import TemporalTarget

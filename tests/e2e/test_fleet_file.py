@@ -8,7 +8,7 @@ import pytest
 
 from client.inputs.fleet_yaml_writer import fleet_yaml
 from models.cluster.fleet_file import Fleet
-from models.cluster.import_lines import FleetOutcome, ImportTerms, Verb
+from models.cluster.import_outcome import FleetOutcome, ImportTerms, Verb
 from models.errors import Refusal
 from models.questions import RemoveCluster, RenameCluster
 from models.rollout.stages import Command, Stage

@@ -20,9 +20,9 @@ from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.world import World, fresh, team, worked_case, world_of
 from tests.e2e.world import cluster as a_cluster
 from web import rights
-from web.doors import Doors
 from web.rights import LedgerRights
 from web.settings import Address
+from web.temporal_connection import Doors
 from web.tokens import OwnTokens
 
 pytestmark = pytest.mark.e2e

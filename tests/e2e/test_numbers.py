@@ -27,7 +27,7 @@ from cli.pages.haircut import page as page_of_haircut
 from cli.pages.report import page as report_page
 from client.weekly_report import weekly
 from models.fleet.state import MemberState
-from models.planning.haircut import haircut
+from models.planning.fleet_haircut import haircut
 from models.reports.weekly import WEEK
 from models.rollout.stages import Stage
 from tests.e2e.world import World, cluster, eventually, fresh, team, worked_case, world_of

@@ -42,7 +42,7 @@ from models.access_questions import ImportAccess
 from models.bringup.messages import BringupStart
 from models.bringup.state import bringup_workflow_id
 from models.cluster.fleet_file import Fleet
-from models.cluster.import_lines import ImportTerms
+from models.cluster.import_outcome import ImportTerms
 from models.countersign_questions import SeenEmergency, WaitingNow, WaitingOne
 from models.errors import AwaitsSecond, Refusal
 from models.fleet.commands import FleetCommandRequest
@@ -58,11 +58,11 @@ from tests.unit.access_world import ISSUER, access, grant
 from tests.unit.bringup_world import entry, recipe
 from views.report import markdown
 from web.callers import Callers
-from web.doors import Doors
 from web.front import Front
 from web.rights import LedgerRights
 from web.server import listening
 from web.settings import Address, FrontSettings
+from web.temporal_connection import Doors
 from workers.bringups import BringupParts
 
 pytestmark = pytest.mark.e2e

@@ -59,7 +59,7 @@ from tests.integration.ledger.world import ForeignTool
 from tests.loop.temporal import InMemoryTemporal
 from tests.replaying import NO_TIME, replays
 from workers.bringups import BringupParts
-from workers.front_keys import TicketsWanted
+from workers.front_public_keys import TicketsWanted
 from workers.main import FAILURES, Telling, ensure_watch, make_worker, sandbox
 from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow

@@ -19,7 +19,7 @@ from activities.adapters.ledger.facade import Ledger
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
 from models.cluster.fleet_file import Fleet
-from models.cluster.import_lines import ImportTerms
+from models.cluster.import_outcome import ImportTerms
 from tests.quota_contract import System
 
 CLUSTER = "h100"

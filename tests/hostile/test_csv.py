@@ -12,7 +12,7 @@ import numpy as np
 from client.inputs.csv_table import CsvTable, csv_rows
 from models.buffers.hourly_health import Series
 from tests.hostile import NAMES, Rubbish, table, threw
-from views import history_csv
+from views import health_history_csv
 from views.csv_out import csv_text
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def test_no_cell_begins_as_a_formula_and_what_is_read_back_is_what_was_written(r
 def test_views_write_names_so(rubbish: Rubbish) -> None:
     one = np.ones(2)
     series = Series(cluster=rubbish.value, first=0, total=one, worst=one, mean=one, planned=0 * one, unit="gpus")
-    lines = list(csv.reader(io.StringIO(history_csv.as_csv(series))))
+    lines = list(csv.reader(io.StringIO(health_history_csv.as_csv(series))))
     assert {line[0] for line in lines[1:]} == {f"'{rubbish.value}"}
 
 

@@ -18,11 +18,11 @@ from models.errors import Unavailable
 from tests.tried import TRIED
 from tests.waiting import PATIENCE
 from web.callers import Callers
-from web.doors import Doors
 from web.front import Front
 from web.limits import MOST_BYTES, Rate
 from web.server import listening
 from web.settings import FrontSettings
+from web.temporal_connection import Doors
 
 NOT_PASSED_ON = "nothing is passed on here"
 

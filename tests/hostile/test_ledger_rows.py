@@ -24,7 +24,7 @@ from activities.adapters.slurm.slurm import Slurms
 from activities.desk.desk import DeskActivities
 from activities.fleet.calls import FleetActivities
 from activities.ports.ports import OpenRollout
-from activities.rollout.clusters import ClusterActivities
+from activities.rollout.cluster_calls import ClusterActivities
 from activities.watch.health_watch import WatchActivities
 from activities.watch.tallies import Tallier
 from client.doctor import senseless_check

@@ -28,7 +28,6 @@ from tests.integration.notice_servers import Web, web_server
 from tests.waiting import PATIENCE
 from web import metrics
 from web.callers import Callers
-from web.doors import Doors
 from web.front import Front
 from web.limits import Rate
 from web.rights import LedgerRights
@@ -38,6 +37,7 @@ from web.slack import endpoint as desk
 from web.slack.endpoint import SlackTerms
 from web.slack.reading import MOST_BYTES
 from web.slack.signing import Signatures
+from web.temporal_connection import Doors
 
 FORM = "application/x-www-form-urlencoded"
 INTERACTIVE, COMMAND = "/slack/interactive", "/slack/command"

@@ -31,12 +31,12 @@ from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
 from activities.desk.desk import DeskActivities
 from activities.ports.ports import ByCluster, RolloutsPort
-from activities.rollout.clusters import ClusterActivities
+from activities.rollout.cluster_calls import ClusterActivities
 from activities.watch.health_watch import WatchActivities
 from cli.main import run
 from client.composed import Composed
 from models.audit_chain import Signature
-from models.cluster.import_lines import ImportTerms
+from models.cluster.import_outcome import ImportTerms
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declared, Window
 from models.errors import Refusal, Unavailable

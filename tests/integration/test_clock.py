@@ -24,7 +24,7 @@ from activities.bringup.calls import CheckActivities
 from activities.clock import utc_now
 from activities.desk.desk import DeskActivities
 from activities.requests.overdue_grants import Sweeper
-from activities.rollout.clusters import ClusterActivities
+from activities.rollout.cluster_calls import ClusterActivities
 from activities.watch.health_watch import WatchActivities
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder
 from models.bringup.messages import AskRequest

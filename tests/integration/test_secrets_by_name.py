@@ -17,7 +17,7 @@ from activities.secret_files import SecretFiles
 from client.doctor import contacts_checks
 from models.cluster.contact_secrets import in_clear, is_secret, shown
 from models.cluster.fleet_file import Fleet
-from models.cluster.import_lines import ImportTerms
+from models.cluster.import_outcome import ImportTerms
 from models.errors import BadInput, Refusal, Unavailable
 from models.notices import Notice, NoticeKind
 from tests.integration.notice_servers import mail_server, web_server

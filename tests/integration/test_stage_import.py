@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from activities.adapters.ledger.facade import Ledger
-from cli.ledger_direct import stage_import
+from cli.ledger_direct_writes import stage_import
 from models.cluster.contact_secrets import is_secret, shown
 from models.cluster.fleet_file import Fleet
 from models.errors import BackstopError, BadInput, Refusal, Unavailable

@@ -17,7 +17,7 @@ from models.rollout.commands import CommandRequest
 from models.rollout.stages import Command, Stage
 from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.world import World, eventually, fresh, worked_case, world_of
-from workers.front_keys import TicketsWanted
+from workers.front_public_keys import TicketsWanted
 
 PROVEN = {"proof": "peer", "how": "this machine"}
 ASSERTED = {"proof": "asserted"}

@@ -27,11 +27,11 @@ from tests.oidc.real import a_key, needs_provider, provider, says_yes
 from tests.ports import free_port
 from tests.waiting import PATIENCE
 from web.callers import Callers
-from web.doors import Doors
 from web.front import Front
 from web.oidc import Provider, Terms, how_to_log_in
 from web.server import listening
 from web.settings import Address, FrontSettings
+from web.temporal_connection import Doors
 
 pytestmark = [pytest.mark.e2e, needs_provider]
 

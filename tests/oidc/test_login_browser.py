@@ -23,11 +23,11 @@ from tests.waiting import PATIENCE
 from web.callers import Callers
 from web.console import login
 from web.console.login import BrowserClient, Login
-from web.doors import Doors
 from web.front import Front
 from web.oidc import Terms
 from web.server import listening
 from web.settings import Address, FrontSettings
+from web.temporal_connection import Doors
 
 pytestmark = [pytest.mark.e2e, needs_provider]
 

@@ -563,7 +563,7 @@ def remembering() -> Iterator[None]:
 
     with ExitStack() as stack:
         for place in (
-            "activities.rollout.observing",
+            "activities.rollout.observation",
             "activities.rollout.breach_target",
             "activities.watch.health_watch",
             "tests.unit.pure_world",

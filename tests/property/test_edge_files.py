@@ -23,7 +23,7 @@ from cli.main import BAD_INPUT, run
 from client.inputs.documents import MOST_PROBLEMS, read_fleet
 from client.inputs.health_samples import read_health
 from models.cluster.fleet_file import ClusterSpec, Fleet
-from models.cluster.import_lines import ImportTerms
+from models.cluster.import_outcome import ImportTerms
 from models.cluster.readings import HealthSample
 from models.errors import BadInput, Refusal
 from tests.integration.ledger.world import NOW, ForeignTool, fleet, minutes

@@ -20,7 +20,7 @@ from activities.adapters.ledger.facade import Ledger
 from activities.adapters.prometheus.prometheus import Prometheuses
 from activities.adapters.slurm.slurm import Slurms
 from activities.desk.desk import DeskActivities
-from activities.rollout.clusters import ClusterActivities
+from activities.rollout.cluster_calls import ClusterActivities
 from client.converter import FROM_OUTSIDE, data_converter
 from models.base import Model
 from models.fleet import commands as fleet_commands

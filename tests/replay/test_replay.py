@@ -30,12 +30,9 @@ from tests.replay.record import HISTORIES, LARGEST, SCENES
 from tests.replaying import replays
 from workers.main import FAILURES, sandbox
 from workflows import (
-    breach_priority as haste,
-)
-from workflows import (
     bringup_runs,
     cluster_rollout,
-    owner_calls,
+    owner_notices,
     quota_request,
     rollout_actions,
     rollout_post,
@@ -44,6 +41,9 @@ from workflows import (
     no_empty_tasks as marks,
 )
 from workflows import patches as since
+from workflows import (
+    pause_during_breach as haste,
+)
 from workflows.bringup import BringupWorkflow
 from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow
@@ -197,7 +197,7 @@ ASK_FOR_PATCHES = (
     rollout_post,
     haste,
     marks,
-    owner_calls,
+    owner_notices,
     bringup_runs,
     quota_request,
 )

@@ -15,7 +15,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, Describe
 from client.answer_models import AuditRecord, Build, Check
 from client.who_could_act import could_act_now, who_could_now
 from models.access.access_versions import AccessStands
-from models.access.aiming import command_awaited
+from models.access.command_targets import command_awaited
 from models.access.decision import Target
 from models.audit_chain import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
 from models.buffers.hourly_health import HealthHours
@@ -23,18 +23,18 @@ from models.cluster.fleet_diff import ClusterNow, OtherCluster, other_lines, res
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterInSlurm, ClusterSpec, Fleet
 from models.cluster.fleet_oddities import oddities_of
-from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms, outcome_of
+from models.cluster.import_outcome import Departure, FleetOutcome, ImportTerms, outcome_of
 from models.cluster.jobs import ClusterJob
 from models.cluster.policy import Policy
 from models.cluster.readings import HealthSample
 from models.cluster.snapshot import Snapshot, snapshot_of
 from models.cluster.windows import Declaration, Declared, Entry
-from models.cut_questions import FleetEnvelopes
 from models.errors import BackstopError, BadInput, Refusal
 from models.fleet.archived_state import KeptFleet
 from models.fleet.commands import FleetCommand, FleetCommandRequest
 from models.fleet.messages import FleetCommandAnswer, FleetLaunch, FleetPlan, FleetStatus, Prospect
 from models.fleet.state import FleetStage, Wave
+from models.fleet_cut_questions import FleetEnvelopes
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow
 from models.planning.plan import Envelope, make_plan

@@ -16,7 +16,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import TypeAdapter
 
-from activities.rollout.observing import islands_for, observe_from
+from activities.rollout.observation import islands_for, observe_from
 from activities.watch.health_watch import facts_of, fingerprint
 from models.base import parse_duration
 from models.cluster.derived_buffer import Derived, step_promise
@@ -46,13 +46,13 @@ from models.planning.busy_work import work_short
 from models.planning.grants import Granted, GrantOrder
 from models.planning.plan import Plan, make_plan
 from models.rollout import (
-    calls,
+    call_requests,
     effect_reducers,
     granting,
-    long_run,
     look_reducers,
     mailing,
     plan_reducers,
+    proposals,
     time_reducers,
 )
 from models.rollout.commands import CommandRequest, obey, refusal
@@ -388,7 +388,7 @@ class World:
         """The side loops: notices are delivered and entries archived, in no time. True when some were."""
         told = len(self.told)
         if self.mail_works and mailing.may_mail(self.r, self.now):
-            batch = calls.tell(self.r, self.now).notices
+            batch = call_requests.tell(self.r, self.now).notices
             self.reads(batch)
             self.sent += batch
             self.told += [(notice.kind, notice.audience) for notice in batch]
@@ -397,7 +397,7 @@ class World:
         self.story += [entry.text for entry in self.r.post.outbox]
         self.cuts += [entry.data["cut"] for entry in self.r.post.outbox if "cut" in entry.data]
         if self.r.post.outbox:
-            self.r = mailing.mark_archived(self.r, calls.record(self.r, self.now))
+            self.r = mailing.mark_archived(self.r, call_requests.record(self.r, self.now))
         assert self.r.post.noted is self.r.stage, "a stage without an entry: its record, come late, could not be told"
         return len(self.told) > told
 
@@ -413,15 +413,15 @@ class World:
             case Look():
                 return Flight("look", r.fence, seen=None if self.looks_fail else self.observe(action))
             case Draft():
-                request = calls.draft(r, action, self.now)
+                request = call_requests.draft(r, action, self.now)
                 return Flight("draft", r.fence, draft=self.draft(request), proposed=bool(action.islands))
             case Aim():
-                aim = calls.aim(r, self.now)
+                aim = call_requests.aim(r, self.now)
                 target = breach_target(aim.baseline, aim.current, aim.islands, aim.theirs)
                 return Flight("aim", r.fence, target=target, exempt=aim.exempt)
             case Perform():
                 self.r, change = effect_reducers.begin_effect(r, action.kind)
-                return Flight(action.kind.value, r.fence, effect=calls.effect(self.r, change, self.now))
+                return Flight(action.kind.value, r.fence, effect=call_requests.effect(self.r, change, self.now))
         raise AssertionError(f"{action} is not under way")
 
     def answer(self, flight: Flight, error: str = "", *, landed: bool = True) -> None:
@@ -433,10 +433,10 @@ class World:
         elif flight.name == "look" and flight.seen is not None:
             self.r = warn_teams(look_reducers.apply_look(self.r, flight.seen, self.now, flight.fence), self.now)
         elif flight.name == "draft" and (error or flight.draft is None):
-            failed = long_run.drop_proposal if flight.proposed else plan_reducers.fail_draft
+            failed = proposals.drop_proposal if flight.proposed else plan_reducers.fail_draft
             self.r = failed(self.r, "no health sample", self.now)
         elif flight.proposed and flight.draft is not None:
-            self.r = long_run.take_proposal(self.r, flight.draft.plan, self.now)
+            self.r = proposals.take_proposal(self.r, flight.draft.plan, self.now)
         elif flight.name == "draft" and flight.draft is not None:
             self.r = plan_reducers.take_draft(self.r, flight.draft, self.now)
         elif flight.target is not None:
@@ -448,7 +448,7 @@ class World:
                 self.r = plan_reducers.start_breach_rollback(self.r, flight.target, self.now)
 
     def observe(self, look: Look) -> Observation:
-        request = calls.look_at(self.r, look, self.now)
+        request = call_requests.look_at(self.r, look, self.now)
         since = self.now - (request.flex_after or timedelta(0))
         usual = {} if request.long_run is None else self.usual(request.long_run)
         usage = {

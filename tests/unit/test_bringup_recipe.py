@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from client.inputs.sentences import first_problem
-from models.bringup.calls import check_order, run_order
+from models.bringup.call_requests import check_order, run_order
 from models.bringup.entry import BringupEntry, BringupFile, unfilled_text
 from models.bringup.messages import BringupStart
 from models.bringup.recipe import ClusterRecipe, RecipeFile

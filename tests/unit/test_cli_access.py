@@ -24,7 +24,7 @@ from models.access.access_versions import (
     AccessVersion,
     HowImported,
 )
-from models.access.aiming import command_awaited
+from models.access.command_targets import command_awaited
 from models.access.rights import RIGHTS, Case
 from models.access.tokens import TokenLine, token_hash
 from models.questions import AccessNow, AimOf, ImportAccess, MakeToken, RevokeToken, Tokens

@@ -26,7 +26,7 @@ from models.errors import Refusal
 from models.planning.plan import make_plan
 from models.rollout.status_models import ProposalStatus
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
-from views.history_csv import as_csv
+from views.health_history_csv import as_csv
 
 WEEKS = 6
 

@@ -13,7 +13,7 @@ from typer._completion_shared import get_completion_script
 
 from cli import completion
 from cli import completion_names as names
-from cli.command_tree import make_tree
+from cli.completion_tree import make_tree
 from cli.main import run
 from models.rollout.stages import Stage
 from tests.unit.cli_fakes import WORKED, FakeBackstop, answering, status

@@ -12,7 +12,7 @@ import typer
 
 from cli.app import app
 from cli.commands.backtest import PolicyOption
-from cli.lists import Form
+from cli.list_options import Form
 from cli.main import run
 
 

@@ -43,7 +43,7 @@ from models.buffers.backtest import explain_buffer, policies, promises, record
 from models.buffers.health_generator import Recipe, simulate_health
 from models.cluster.derived_buffer import TERMS
 from models.cluster.fleet_file import Fleet
-from models.cluster.import_lines import Departure, FleetOutcome, Line, Verb
+from models.cluster.import_outcome import Departure, FleetOutcome, Line, Verb
 from models.cluster.snapshot import snapshot_of
 from models.cluster.windows import Entry, Window, WindowKind
 from models.errors import Refusal, Unavailable
@@ -52,8 +52,8 @@ from models.fleet.messages import FleetLaunch, FleetPlan
 from models.fleet.state import Pace, Wave
 from models.flex.division import division
 from models.flex.simulation import tell_story
-from models.planning.haircut import USUAL
-from models.planning.haircut import haircut as compared
+from models.planning.fleet_haircut import USUAL
+from models.planning.fleet_haircut import haircut as compared
 from models.planning.plan import make_plan
 from models.planning.window_forecast import forecast_windows
 from models.reports.milestones import standings
@@ -102,7 +102,7 @@ from views import recipe as recipe_view
 from views import request as request_view
 from views import status as status_view
 from views import why as why_view
-from views.cluster_row import ClusterAnswer
+from views.cluster_answer import ClusterAnswer
 from views.fleet_rollout_tree import FleetSeen
 from views.row_models import FlexOffered, RightLine
 from views.words import row, table

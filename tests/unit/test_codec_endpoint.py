@@ -30,11 +30,11 @@ from tests.encrypted import ring_of
 from tests.hostile import Rubbish, table, threw
 from web.callers import Callers
 from web.codec import CodecEndpoint
-from web.doors import Doors
 from web.front import Codec, Front
 from web.permission import Everybody, Judged
 from web.server import listening
 from web.settings import FrontSettings
+from web.temporal_connection import Doors
 
 UI = "https://temporal.example"
 

@@ -24,9 +24,9 @@ from web.authorized_calls import Giving
 from web.console.pages.cluster import cluster
 from web.console.pages.launch import launch
 from web.console.visit import Elsewhere, Page, Visit
-from web.doors import Doors
 from web.failures import forbidden_problem
 from web.permission import Everybody
+from web.temporal_connection import Doors
 
 FAILURES = {
     "refused": (Refusal("not now"), "not now"),

@@ -12,9 +12,9 @@ import pytest
 
 from models.cluster.policy import Policy
 from models.cluster.snapshot import Snapshot
-from models.cut_questions import HaircutSums
 from models.errors import Unavailable
-from models.planning.haircut import FleetHaircut, haircut
+from models.fleet_cut_questions import HaircutSums
+from models.planning.fleet_haircut import FleetHaircut, haircut
 from tests.unit.test_console_flex import BASE
 from web.console.pages.leader import leader
 from web.console.rendering import page

@@ -11,7 +11,7 @@ import pytest
 from models.questions import Pulse
 from tests.waiting import eventually
 from web.console.live import Live
-from web.doors import Doors
+from web.temporal_connection import Doors
 
 
 class Ledger:

@@ -12,7 +12,7 @@ from views.status import awaited_alone
 from views.words import DECORATION, gpus, line, row, table
 from web.console.pages.fleet import deed_of
 from web.console.pages.gpu_curves import burn_down_of, curve_of
-from web.console.parts import markup, sentence
+from web.console.views_html import markup, sentence
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 

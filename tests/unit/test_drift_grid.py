@@ -19,7 +19,7 @@ from models.cluster.policy import Policy
 from models.cluster.readings import QuotaReading
 from models.notices import NoticeKind
 from models.questions import Overview
-from models.rollout import calls
+from models.rollout import call_requests
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
 from tests.unit.pure_world import Refused, World, parent, quota
@@ -371,7 +371,7 @@ def doctor_says(world: World) -> list[str]:
         cluster="c1",
         rollout="c1/1",
         stage=world.stage,
-        needs=calls.record(world.r, world.now).needs,
+        needs=call_requests.record(world.r, world.now).needs,
         health_at=world.now,
     )
     return [check.text for check in promises_checks([overview]) if not check.ok]

@@ -22,8 +22,8 @@ from models.cluster.snapshot import Snapshot
 from models.errors import Drift, Refusal
 from models.planning.grants import GrantOrder
 from models.planning.plan import envelope_of, make_plan
-from models.rollout.changes import reserve_beside
 from models.rollout.effect_approval import Accepted, Approved, Decided, DrawnPlan, Known, prove_change
+from models.rollout.effect_changes import reserve_beside
 from models.rollout.effect_table import STANDS_ON
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, ValueConflict, ValueWrite
 

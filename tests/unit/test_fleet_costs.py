@@ -18,7 +18,7 @@ from activities.ports.ports import ByCluster
 from models.cluster.policy import Policy, Tier
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage, UsageReading
 from models.cluster.snapshot import Snapshot
-from models.planning.haircut import AFTER_ALL, FleetHaircut, Part, planned_at
+from models.planning.fleet_haircut import AFTER_ALL, FleetHaircut, Part, planned_at
 from models.planning.plan import Plan, make_plan
 from models.questions import ClusterFacts
 from tests.strategies import SMALL, policies, snapshots

@@ -28,7 +28,7 @@ from models.cluster.policy import Policy, Tier
 from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot, snapshot_of
 from models.cluster.team_work import team_work
-from models.planning.haircut import USUAL, Part, haircut
+from models.planning.fleet_haircut import USUAL, Part, haircut
 from models.planning.plan import make_plan
 from views.haircut import as_csv, fleet_parts, percent, sentence
 

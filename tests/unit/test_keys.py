@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
-from client import key_files
+from client import front_key_files
 from client.front_signer import FrontSigner
 from models.access.principals import Principal, Proof
 from models.access.ticket_checks import check_ticket
 from models.errors import BadInput, Refusal
 from models.rollout.commands import CommandRequest
-from workers.front_keys import KeysKept
+from workers.front_public_keys import KeysKept
 from workers.settings import load_settings
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -32,78 +32,78 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def said(at: datetime) -> CommandRequest:
     """What the front would send at this time."""
-    signer = FrontSigner(key_files.load_signing_key(), SRE, now=lambda: at)
+    signer = FrontSigner(front_key_files.load_signing_key(), SRE, now=lambda: at)
     return signer(CommandRequest(actor="sre", reason="x"), "rollout.pause", "rollout/h100")
 
 
 def good(message: CommandRequest) -> bool:
     try:
-        check_ticket(message, "rollout.pause", "rollout/h100", KeysKept(key_files.key_book_file())())
+        check_ticket(message, "rollout.pause", "rollout/h100", KeysKept(front_key_files.key_book_file())())
     except Refusal:
         return False
     return True
 
 
 def test_a_key_is_made_once_and_is_its_users_alone(home: Path) -> None:
-    key_files.new_key(NOW)
+    front_key_files.new_key(NOW)
     for path, mode in ((home / "keys", 0o700), (home / "keys/front.pem", 0o600), (home / "keys/keys.json", 0o600)):
         assert stat.S_IMODE(path.stat().st_mode) == mode
     assert "PRIVATE" not in (home / "keys/keys.json").read_text()
     assert good(said(NOW))
     with pytest.raises(Refusal, match="rotate"):
-        key_files.new_key(NOW)
+        front_key_files.new_key(NOW)
 
 
 def test_a_front_signs_with_its_key_of_now() -> None:
-    key = key_files.FrontKey()
+    key = front_key_files.FrontKey()
     assert key() is None
-    first = key_files.new_key(NOW)
+    first = front_key_files.new_key(NOW)
     assert (now := key()) is not None
     assert now.key_id == first.key_id
-    second = key_files.rotate_key(NOW + timedelta(days=1))
+    second = front_key_files.rotate_key(NOW + timedelta(days=1))
     assert (now := key()) is not None
     assert now.key_id == second.key_id
-    key_files.front_key_file().write_text("no key")
+    front_key_files.front_key_file().write_text("no key")
     assert key() is now, "what is no key leaves the one that was"
-    key_files.front_key_file().unlink()
+    front_key_files.front_key_file().unlink()
     assert key() is now
 
 
 def test_what_a_rotated_key_signed_stays_good_and_it_signs_no_more() -> None:
-    key_files.new_key(NOW)
-    before, old = said(NOW + timedelta(hours=1)), key_files.load_signing_key()
+    front_key_files.new_key(NOW)
+    before, old = said(NOW + timedelta(hours=1)), front_key_files.load_signing_key()
     day = NOW + timedelta(days=1)
-    new = key_files.rotate_key(day)
-    assert key_files.load_signing_key().key_id == new.key_id != old.key_id
+    new = front_key_files.rotate_key(day)
+    assert front_key_files.load_signing_key().key_id == new.key_id != old.key_id
     assert good(before)
     assert good(said(day))
-    late = FrontSigner(old, SRE, now=lambda: day + key_files.SIGNS_ON)
+    late = FrontSigner(old, SRE, now=lambda: day + front_key_files.SIGNS_ON)
     assert not good(late(CommandRequest(actor="sre", reason="x"), "rollout.pause", "rollout/h100"))
 
 
 def test_nothing_counts_that_a_stolen_key_signed_since() -> None:
-    key = key_files.new_key(NOW)
+    key = front_key_files.new_key(NOW)
     before, after = said(NOW + timedelta(hours=1)), said(NOW + timedelta(hours=3))
-    key_files.revoke_key(key.key_id, NOW + timedelta(hours=2))
+    front_key_files.revoke_key(key.key_id, NOW + timedelta(hours=2))
     assert good(before)
     assert not good(after)
-    key_files.revoke_key(key.key_id, NOW + timedelta(hours=9))  # a later date takes nothing back
+    front_key_files.revoke_key(key.key_id, NOW + timedelta(hours=9))  # a later date takes nothing back
     assert not good(after)
 
 
 def test_a_lost_key_is_replaced_and_what_it_signed_stands(home: Path) -> None:
-    key_files.new_key(NOW)
+    front_key_files.new_key(NOW)
     before = said(NOW + timedelta(hours=1))
     (home / "keys/front.pem").unlink()
-    key_files.replace_lost_key(NOW + timedelta(days=1))
+    front_key_files.replace_lost_key(NOW + timedelta(days=1))
     assert good(before)
     assert good(said(NOW + timedelta(days=1)))
 
 
 def test_a_worker_knows_of_a_change_and_keeps_what_it_knew_where_the_book_is_gone(home: Path) -> None:
-    key = key_files.new_key(NOW)
-    kept = KeysKept(key_files.key_book_file())
-    key_files.rotate_key(NOW + timedelta(days=1))
+    key = front_key_files.new_key(NOW)
+    kept = KeysKept(front_key_files.key_book_file())
+    front_key_files.rotate_key(NOW + timedelta(days=1))
     assert len(kept()) == 1
     kept.read_again()
     assert len(kept()) == 2
@@ -116,7 +116,7 @@ def test_with_a_book_commands_need_tickets_and_one_that_is_named_has_to_be_there
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert load_settings().keys is None
-    key_files.new_key(NOW)
+    front_key_files.new_key(NOW)
     assert load_settings().keys == home / "keys/keys.json"
     monkeypatch.setenv("BACKSTOP_KEYS", str(home / "other.json"))
     with pytest.raises(BadInput, match=r"other\.json does not exist"):

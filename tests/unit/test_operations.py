@@ -16,7 +16,7 @@ from client.http_door import HttpDoor
 from client.operations import COMPOSED, INNER, OPERATIONS, Operation, by_method, questions, type_of
 from models.cluster.windows import Entry
 from models.questions import QUESTIONS, Calendar
-from web.routes import all_routes
+from web.routing import all_routes
 
 NOT_CALLS = {"connect", "client", "close", "ask"}
 """How one comes to the door and leaves it, and what each question is asked by."""

@@ -26,7 +26,7 @@ from models.fleet.order import order_prospects, prospect_of, take_prospects
 from models.fleet.state import Pace, Wave
 from models.planning.backing import back
 from models.planning.breach_target import breach_target
-from models.planning.haircut import haircut
+from models.planning.fleet_haircut import haircut
 from models.planning.plan import Plan, make_plan
 from tests.reference import divide
 from views import buffer as buffer_view

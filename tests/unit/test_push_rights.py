@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from models.access.access_file import AccessFile
-from models.access.aiming import target_of
+from models.access.command_targets import target_of
 from models.access.decision import Denied, Permitted, decide
 from models.access.principals import Principal, Proof
 from models.access.roles import Role

@@ -14,7 +14,7 @@ from temporalio.bridge.proto.workflow_completion import WorkflowActivationComple
 
 from models.temporal_names import MOVES_ON
 from tests.waiting import PATIENCE
-from workers.untimely_queries import _OnTime
+from workers.workflow_sandbox import _OnTime
 
 
 class Inner:

@@ -28,9 +28,9 @@ from web.failures import Problem
 from web.settings import load_front_settings
 from web.slack import messages
 from web.slack.actions import _split
-from web.slack.confirmation import SECONDS, Sure, sure_of
 from web.slack.endpoint import REPLIES
 from web.slack.reading import SlackPerson, read_typed
+from web.slack.signed_confirmation import SECONDS, Sure, sure_of
 from web.slack.signing import Signatures, signature_of
 
 SECRET = "8f742231b10e8888abcd99yyyzzz85a5"

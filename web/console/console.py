@@ -30,10 +30,10 @@ from web.console.pages import NAVIGATION, PAGES
 from web.console.rendering import compress, download, page, static
 from web.console.sessions import Session, Sessions, seconds_of
 from web.console.visit import Download, Elsewhere, Page, Visit
-from web.doors import FRONT
 from web.failures import Problem, forbidden_problem, not_found
 from web.limits import body_of
 from web.peer import PEER, Peer
+from web.temporal_connection import FRONT
 
 logger = logging.getLogger("backstop.console")
 _MOST_FORM = 100_000

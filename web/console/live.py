@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator
 from models.access.principals import Principal, Proof
 from models.errors import BackstopError
 from models.questions import Pulse
-from web.doors import Doors
 from web.events import Streams
+from web.temporal_connection import Doors
 
 logger = logging.getLogger("backstop.console")
 _WAITS_SECONDS = 20.0

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from views.flex import AT_MOST
 from views.words import clean, count, gpus, line, moment, number
 from web.console.guarding import HEADERS
-from web.console.parts import group_digits, markup, place, sentence
+from web.console.views_html import group_digits, markup, place, sentence
 from web.console.visit import Download
 
 STATIC = Path(__file__).parent / "static"

@@ -30,13 +30,13 @@ from views.status import status_parts
 from views.why import in_full, summary
 from views.words import line, moment
 from web.console.forms import fill_model, number
-from web.console.parts import place
+from web.console.views_html import place
 from web.console.visit import Visit
 from web.console.visit_door import door_of
 from web.slack import messages
-from web.slack.confirmation import SECONDS, Sure, sure_of
 from web.slack.messages import REASON, SURE, Answered, Message
 from web.slack.reading import Pressed, SlackPerson, Typed
+from web.slack.signed_confirmation import SECONDS, Sure, sure_of
 
 _MOST_KEPT = 1000
 _WORD = re.compile(r'\s*(?:"([^"]*)"|(\S+))')

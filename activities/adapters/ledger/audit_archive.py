@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlmodel import Session, col, select
 
+from activities.adapters.ledger.audit_proofs import proven_entries, without_proof
 from activities.adapters.ledger.bulk import add, keep, update
 from activities.adapters.ledger.database import LedgerPart
-from activities.adapters.ledger.identity_proofs import proven_entries, without_proof
 from models.audit_chain import BESIDE, GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
 from models.base import canonical_json, hash_of
 from models.errors import Barred, Unavailable

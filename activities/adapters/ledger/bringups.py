@@ -19,11 +19,11 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.audit_archive import append_all, never_dropped
 from activities.adapters.ledger.bulk import add, store, update
 from activities.adapters.ledger.database import LedgerPart, one_at_a_time
-from activities.adapters.ledger.fleet_file_writer import lock_clusters, told_by_others, write_fleet
+from activities.adapters.ledger.fleet_diff_reader import fleet_policy
+from activities.adapters.ledger.fleet_import import lock_clusters, told_by_others, write_fleet
 from activities.adapters.ledger.health_and_usage import health_row
-from activities.adapters.ledger.present_fleet import fleet_policy
 from activities.adapters.ledger.quotas import locked_cluster, signed
-from activities.adapters.ledger.removal import remove_rows
+from activities.adapters.ledger.removal_and_renaming import remove_rows
 from activities.bad_rows import those_that_do
 from activities.ports.bringup_ledger import Incoming, Owed
 from models.audit_chain import AuditEntry, AuditKind, Signature
@@ -35,7 +35,7 @@ from models.bringup.messages import BringupRecord, BringupRow, BringupStart, Han
 from models.bringup.stages import BringupStage
 from models.bringup.state import bringup_key, bringup_workflow_id
 from models.cluster.fleet_file import Fleet
-from models.cluster.import_lines import ImportTerms
+from models.cluster.import_outcome import ImportTerms
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.errors import Conflict, Refusal

@@ -22,7 +22,7 @@ from activities.ports.access import OpenOne
 from models.access.principals import Proof
 from models.audit_chain import AuditEntry
 from models.bringup.messages import BringupRow
-from models.cluster.import_lines import WRITES
+from models.cluster.import_outcome import WRITES
 from models.fleet.state import BREAKER, FLEET
 from models.ledger_access_tables import WarrantRow
 from models.ledger_tables import AuditRow, BringupBookRow, ClusterRow, ImportRow, RolloutRow

@@ -18,10 +18,10 @@ from activities.adapters.ledger.change_mark import LedgerPulse
 from activities.adapters.ledger.database import NOT_MIGRATED, PATIENCE, Database, upgrade
 from activities.adapters.ledger.fleet_reader import LedgerFleet
 from activities.adapters.ledger.health_and_usage import LedgerHealth, LedgerSamples, LedgerUsage
-from activities.adapters.ledger.health_pushes import LedgerPushes
 from activities.adapters.ledger.jobs import LedgerJobs
 from activities.adapters.ledger.milestones import LedgerMilestones
 from activities.adapters.ledger.outbox import LedgerOutbox
+from activities.adapters.ledger.pushed_clusters import LedgerPushes
 from activities.adapters.ledger.quotas import LedgerQuotas
 from activities.adapters.ledger.report import LedgerReport
 from activities.adapters.ledger.rollouts import LedgerRegistry

@@ -22,17 +22,17 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.audit_archive import append_all, never_dropped
 from activities.adapters.ledger.bulk import store
 from activities.adapters.ledger.database import LedgerPart, one_at_a_time
-from activities.adapters.ledger.fleet_file_writer import write_fleet
+from activities.adapters.ledger.fleet_diff_reader import barred_reasons, fleet_policy, present_clusters, teams_by_name
+from activities.adapters.ledger.fleet_import import write_fleet
 from activities.adapters.ledger.health_and_usage import latest_health
-from activities.adapters.ledger.present_fleet import barred_reasons, fleet_policy, present_clusters, teams_by_name
-from activities.adapters.ledger.removal import history_of, refuse_taken, remove_rows, rename_rows
+from activities.adapters.ledger.removal_and_renaming import history_of, refuse_taken, remove_rows, rename_rows
 from models.access.access_versions import COUNTERSIGNED_WITHIN
 from models.audit_chain import AuditEntry, AuditKind, Signature
 from models.base import canonical_json, count_text, hash_of, in_one_sentence, some_of
 from models.cluster.contact_secrets import in_clear, teams_in_clear
 from models.cluster.fleet_export import FleetPage, cluster_document, cut_floors
 from models.cluster.fleet_file import Fleet
-from models.cluster.import_lines import WRITES, Departure, FleetOutcome, ImportTerms, Line, Verb, policies_brought
+from models.cluster.import_outcome import WRITES, Departure, FleetOutcome, ImportTerms, Line, Verb, policies_brought
 from models.errors import BadInput, Barred, NoSuchCluster, Refusal
 from models.ledger_tables import AuditRow, ClusterRow, ImportAnswerRow, ImportPartRow, ImportRow
 

@@ -12,10 +12,10 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.calendar import LedgerCalendar, windows_of
 from activities.adapters.ledger.cluster_settings import settings_of
+from activities.adapters.ledger.fleet_diff_reader import teams_by_name
 from activities.adapters.ledger.fleet_file import LedgerFleetFile
 from activities.adapters.ledger.health_and_usage import LedgerSamples, latest_health, latest_usage
 from activities.adapters.ledger.invalid_rows import faults_of, team_faults
-from activities.adapters.ledger.present_fleet import teams_by_name
 from activities.adapters.ledger.quotas import present_of
 from activities.adapters.ledger.rollouts import open_rollouts
 from activities.bad_rows import SENSELESS, build_each, fault_of, those_that_do

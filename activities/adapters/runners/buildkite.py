@@ -20,9 +20,9 @@ import httpx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from activities.adapters.http import Answered, Asked
+from activities.adapters.runners.http_requests import MOST_ANSWER, ask_runner, bearer, refusal_text
 from activities.adapters.runners.printed_text import one_line, tail_of
 from activities.adapters.runners.settings import Allowed, BuildkiteAccess
-from activities.adapters.runners.web import MOST_ANSWER, ask_runner, bearer, refusal_text
 from activities.clock import Clock, utc_now
 from models.base import Time, duration_text
 from models.bringup.runs import RunOrder, RunPhase, RunReport

@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import quote
 
 from activities.adapters.http import Answered, Asked, header_text
+from activities.adapters.runners.http_requests import MOST_ANSWER, Web, place_of, refusal_text, url_of
 from activities.adapters.runners.printed_text import one_line, tail_of
 from activities.adapters.runners.settings import Allowed
-from activities.adapters.runners.web import MOST_ANSWER, Web, place_of, refusal_text, url_of
 from models.bringup.runs import NOTHING_BEGUN, RunOrder, RunPhase, RunReport
 from models.errors import BadInput, Unavailable
 

@@ -17,10 +17,10 @@ from pydantic import ValidationError
 
 from activities.adapters.http import Asked
 from activities.adapters.prometheus.prometheus import PrometheusConnection, document
+from activities.adapters.runners.http_requests import MOST_ANSWER, Web, place_of, refusal_text, url_of
 from activities.adapters.runners.printed_text import last_line, one_line
 from activities.adapters.runners.settings import Allowed
 from activities.adapters.runners.short_program import Ended, run_program
-from activities.adapters.runners.web import MOST_ANSWER, Web, place_of, refusal_text, url_of
 from activities.clock import Clock, utc_now
 from models.base import count_text, duration_text, in_one_sentence
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour, capacity_answer

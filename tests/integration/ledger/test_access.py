@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from activities.adapters.ledger.facade import Ledger
-from activities.desk.access_files import AccessDesk, asserted_by
+from activities.desk.access import AccessDesk, asserted_by
 from models.access.access_file import AccessFile
 from models.access.access_versions import ACCESS_CHAIN, AccessOutcome, HowImported
 from models.access.principals import Principal, Proof

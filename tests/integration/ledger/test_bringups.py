@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from activities.adapters.ledger.facade import Ledger
 from activities.bringup.handover import FleetBringups
 from activities.requests.calls import RequestActivities
-from activities.rollout.clusters import ClusterActivities
+from activities.rollout.cluster_calls import ClusterActivities
 from models.audit_chain import AuditEntry, AuditKind, Signature, broken_links
 from models.bringup import reducers
 from models.bringup.messages import (
@@ -33,7 +33,7 @@ from models.bringup.messages import (
 from models.bringup.stages import BringupStage
 from models.bringup.status import row_of
 from models.cluster.fleet_file import ClusterSpec
-from models.cluster.import_lines import Verb
+from models.cluster.import_outcome import Verb
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
 from models.cluster.sources import SlurmSource

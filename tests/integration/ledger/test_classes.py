@@ -8,7 +8,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.adapters.ledger.facade import Ledger
-from activities.rollout.clusters import ClusterActivities
+from activities.rollout.cluster_calls import ClusterActivities
 from models.cluster.jobs import ClusterJob
 from models.errors import BadInput
 from models.flex.division import FlexMode

@@ -13,7 +13,7 @@ import pytest
 from activities.adapters.ledger.facade import Ledger
 from activities.ports.ports import CalendarPort, FleetPort, HealthPort, QuotaPort, RegistryPort, UsagePort
 from models.cluster.fleet_file import Fleet, Team
-from models.cluster.import_lines import ImportTerms, Verb
+from models.cluster.import_outcome import ImportTerms, Verb
 from models.errors import BadInput, Refusal
 from tests.integration.ledger.world import (
     CLUSTER,

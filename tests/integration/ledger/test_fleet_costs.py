@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from activities.adapters.ledger.facade import Ledger
-from activities.rollout.clusters import ClusterActivities
+from activities.rollout.cluster_calls import ClusterActivities
 from models.audit_chain import Signature
 from models.cluster.jobs import ClusterJob
 from models.cluster.readings import HealthSample
-from models.planning.haircut import FleetHaircut
+from models.planning.fleet_haircut import FleetHaircut
 from models.planning.plan import make_plan
 from tests.integration.ledger.test_many_looks import NAMES, document
 from tests.integration.ledger.test_observations import counted_queries

@@ -16,7 +16,7 @@ from client.inputs.fleet_yaml_writer import fleet_yaml
 from client.inputs.plain_yaml import load
 from models.audit_chain import Signature, broken_links
 from models.cluster.fleet_export import in_file_order
-from models.cluster.import_lines import FleetOutcome, Verb
+from models.cluster.import_outcome import FleetOutcome, Verb
 from models.cluster.readings import HealthSample
 from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import BadInput, Refusal

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from activities.adapters.ledger.facade import Ledger
-from activities.desk.access_files import AccessDesk
+from activities.desk.access import AccessDesk
 from activities.desk.second_persons import SecondPersonsDesk
 from activities.ports.warrants import LoneDeed
 from models.access.access_file import AccessFile

@@ -17,7 +17,7 @@ from sqlmodel import col
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.quotas import signed
 from activities.ports.ports import OpenRollout
-from models.cluster.import_lines import FleetOutcome, ImportTerms
+from models.cluster.import_outcome import FleetOutcome, ImportTerms
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot, snapshot_of
 from models.errors import Refusal

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from activities.adapters.http import Answered, Asked
-from activities.adapters.runners import buildkite, web
+from activities.adapters.runners import buildkite, http_requests
 from activities.adapters.runners.buildkite import PHASES, BuildkiteRunner
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from models.bringup.runs import RunKey, RunOrder, RunPhase, RunReport
@@ -193,7 +193,7 @@ def test_of_two_builds_of_one_key_the_first_stands_and_the_other_is_cancelled(
     both_have_looked = threading.Barrier(2)
 
     def answered(asked: Asked) -> Answered:
-        answer = web.ask_runner(asked)
+        answer = http_requests.ask_runner(asked)
         if not hasattr(looked_first, "is_over"):
             looked_first.is_over = True
             both_have_looked.wait(PATIENCE)

@@ -12,7 +12,7 @@ import pytest
 from activities.adapters.runners.http import HttpRunner
 from activities.adapters.runners.outside_checks import OutsideChecks
 from activities.adapters.runners.settings import Allowed, RunnerSettings
-from models.bringup.calls import check_order, run_order, supply_order
+from models.bringup.call_requests import check_order, run_order, supply_order
 from models.bringup.checks import CheckOrder
 from models.bringup.messages import BringupStart
 from models.bringup.reducers import open_bringup
@@ -229,8 +229,8 @@ def test_a_name_that_is_listed_and_leads_inside_is_not_called(site: Service) -> 
     ],
 )
 def test_which_hosts_an_entry_holds(origin: str, url: str, holds: bool) -> None:
+    from activities.adapters.runners.http_requests import url_of
     from activities.adapters.runners.settings import AllowedHost
-    from activities.adapters.runners.web import url_of
 
     assert AllowedHost(origin=origin).holds(url_of(url)) is holds
 

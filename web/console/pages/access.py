@@ -18,7 +18,7 @@ from views.access import access_parts, rights_parts, who_lines
 from views.countersign import given_words, whole_parts
 from views.row_models import RightLine
 from web.console.forms import try_work
-from web.console.parts import place
+from web.console.views_html import place
 from web.console.visit import Elsewhere, Page, Visit
 from web.failures import not_found
 

@@ -11,7 +11,7 @@ from models.questions import Calendar, EndHold, EndWindow
 from views.calendar import calendar_parts, declarations, which_clusters
 from views.words import count as counted
 from web.console.forms import try_work
-from web.console.parts import place
+from web.console.views_html import place
 from web.console.visit import Elsewhere, Page, Visit
 from web.console.visit_door import door_of
 from web.failures import not_found

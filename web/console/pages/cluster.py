@@ -29,7 +29,7 @@ from web.console.command_page import Button, button_of, command_page
 from web.console.forms import fill_model, given_fields, try_work
 from web.console.pages.cluster_curve import bands_of, cluster_curve
 from web.console.pages.gpu_curves import tallied_points
-from web.console.parts import place
+from web.console.views_html import place
 from web.console.visit import Elsewhere, Page, Visit
 
 _TRACK = (Stage.PLANNED, Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED)

@@ -19,7 +19,7 @@ from views.words import span
 from web.console.forms import is_like
 from web.console.pages.fleet_rollout import fleet_buttons
 from web.console.pages.gpu_curves import burn_down_of, curve_of, tallied_points
-from web.console.parts import place
+from web.console.views_html import place
 from web.console.visit import Page, Visit
 
 _SHOWN = 1_000

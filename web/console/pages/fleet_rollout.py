@@ -21,7 +21,7 @@ from views.fleet_rollout import abort_parts, of_interest, plan_parts, resume_par
 from views.words import count, line
 from web.console.command_page import Button, button_of, command_page
 from web.console.forms import fill_model, given_fields, try_work
-from web.console.parts import place
+from web.console.views_html import place
 from web.console.visit import Elsewhere, Page, Visit
 from web.failures import not_found
 

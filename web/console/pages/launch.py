@@ -11,7 +11,7 @@ from models.errors import Refusal
 from models.questions import LedgerCluster, LedgerClusters
 from models.rollout.messages import LaunchAnswer, LaunchRequest
 from web.console.forms import fill_model, try_work
-from web.console.parts import place
+from web.console.views_html import place
 from web.console.visit import Elsewhere, Page, Visit
 
 _AT_ONCE = 50

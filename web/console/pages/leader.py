@@ -8,8 +8,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from client.weekly_report import weekly
-from models.cut_questions import HaircutSums
-from models.planning.haircut import USUAL, Haircut
+from models.fleet_cut_questions import HaircutSums
+from models.planning.fleet_haircut import USUAL, Haircut
 from models.reports.weekly import WEEK, Week
 from views.haircut import fleet_parts
 from views.haircut import percent as percent_text

@@ -12,7 +12,7 @@ from models.requests.commands import RequestCommand, RequestOrder, refusal, undo
 from models.requests.state import RequestStage, RequestState
 from views.request import request_parts
 from web.console.forms import day_ahead, fill_model, try_work
-from web.console.parts import place
+from web.console.views_html import place
 from web.console.visit import Elsewhere, Page, Visit
 from web.failures import not_found
 

@@ -18,7 +18,7 @@ from models.rollout.stages import Command
 from views.request import request_parts
 from web.console.command_page import command_page
 from web.console.forms import day_ahead, fill_model, given_fields, number, try_work
-from web.console.parts import place
+from web.console.views_html import place
 from web.console.visit import Elsewhere, Page, Visit
 
 _LOOKED_AT = 12

@@ -12,15 +12,15 @@ from models.audit_chain import AuditEntry
 from models.notices import Notice, NoticeKind
 from models.planning.grants import GrantOrder
 from models.rollout.available_commands import choices_now
-from models.rollout.changes import baseline_with
 from models.rollout.drift import baseline_beside
+from models.rollout.effect_changes import baseline_with
 from models.rollout.effect_table import EFFECT
 from models.rollout.effects import Change, EffectKind
 from models.rollout.gates import values_of_others
-from models.rollout.long_run import derives_buffer, may_propose
 from models.rollout.mailing import ready_notices
 from models.rollout.messages import AimRequest, DraftRequest, EffectRequest, ObserveRequest, RecordRequest
 from models.rollout.next_actions import Draft, Look
+from models.rollout.proposals import derives_buffer, may_propose
 from models.rollout.state import Rollout
 from models.rollout.status import needs_of
 from models.temporal_names import TellRequest

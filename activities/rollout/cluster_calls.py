@@ -27,7 +27,7 @@ from activities.ports.ports import (
 from activities.rollout.breach_target import aim_at
 from activities.rollout.health_buffers import Deriver
 from activities.rollout.many_looks import ManyLooks
-from activities.rollout.observing import as_it_stands, observe_from, surplus_of, to_plan
+from activities.rollout.observation import as_it_stands, observe_from, surplus_of, to_plan
 from activities.rollout.team_work import Works
 from activities.tickets.warrants import Warrants, plan_drawn
 from models.buffers.hourly_health import HealthHours

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlmodel import Session, SQLModel, col
 
 from activities.adapters.ledger.bulk import Row, add
-from activities.adapters.ledger.present_fleet import barred_reasons
+from activities.adapters.ledger.fleet_diff_reader import barred_reasons
 from activities.adapters.ledger.quotas import locked_cluster
 from models.cluster.windows import FILE
 from models.errors import BadInput, Refusal

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from models.base import Name, Share
-from models.planning.haircut import USUAL, FleetHaircut
+from models.planning.fleet_haircut import USUAL, FleetHaircut
 from models.planning.plan import Envelope
 from models.question_base import Question
 

@@ -18,8 +18,7 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.bulk import Row, add, delete, is_among, store, update
 from activities.adapters.ledger.calendar import comma_joined, file_windows, hold_new_clusters, window_row
 from activities.adapters.ledger.cluster_settings import settings_of
-from activities.adapters.ledger.health_and_usage import health_row, latest_health
-from activities.adapters.ledger.present_fleet import (
+from activities.adapters.ledger.fleet_diff_reader import (
     barred_reasons,
     being_made,
     fleet_policy,
@@ -27,8 +26,9 @@ from activities.adapters.ledger.present_fleet import (
     present_clusters,
     teams_by_name,
 )
+from activities.adapters.ledger.health_and_usage import health_row, latest_health
 from activities.adapters.ledger.quotas import signed
-from activities.adapters.ledger.removal import remove_rows
+from activities.adapters.ledger.removal_and_renaming import remove_rows
 from activities.bad_rows import those_that_do
 from models.base import canonical_json, count_text, gpus_text
 from models.cluster.fleet_diff import (
@@ -43,7 +43,7 @@ from models.cluster.fleet_diff import (
 from models.cluster.fleet_export import cluster_document
 from models.cluster.fleet_file import ClusterSpec, Fleet, Team
 from models.cluster.fleet_oddities import oddities_of
-from models.cluster.import_lines import WRITES, FleetOutcome, ImportTerms, Line, Verb, outcome_of
+from models.cluster.import_outcome import WRITES, FleetOutcome, ImportTerms, Line, Verb, outcome_of
 from models.cluster.quota import Quota
 from models.cluster.readings import Present
 from models.cluster.windows import FILE

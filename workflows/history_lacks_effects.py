@@ -11,7 +11,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.rollout.clusters import ClusterActivities
+    from activities.rollout.cluster_calls import ClusterActivities
     from models.audit_chain import AuditEntry
     from models.errors import Conflict, Refusal
     from models.rollout.look_reducers import has_lapsed

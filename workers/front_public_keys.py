@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from client.key_files import read_book
+from client.front_key_files import read_book
 from models.access.signing import PublicKey
 from models.errors import BackstopError, BadInput
 

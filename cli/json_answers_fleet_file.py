@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from cli.json_answer import JsonAnswer
+from cli.json_answer_base import JsonAnswer
 from models.base import Count, Model, Name
-from models.cluster.import_lines import Line
+from models.cluster.import_outcome import Line
 
 
 class FleetLine(Model):

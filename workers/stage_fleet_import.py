@@ -1,4 +1,4 @@
-"""Writes one part of an import straight into the ledger: `python -m workers.stage_import IMPORT_ID PART < payload`.
+"""Writes one part of an import straight into the ledger: `python -m workers.stage_fleet_import ID PART < payload`.
 
 A fleet file may hold contacts' secrets, and Temporal keeps what it carries in its histories for years. So the command
 line hands such a file to this program, which writes it to the workers' ledger; only the order to commit it goes through

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
-from activities.adapters.ledger.warrant_match import Given, Link, proving_nonce
+from activities.adapters.ledger.audit_warrant_match import Given, Link, proving_nonce
 from activities.desk.speaker import speaker
 from models.access.principals import Principal, Proof, proof_data
 from models.access.warrants import BACKSTOP_SERVICE

@@ -1,4 +1,4 @@
-"""Writes secrets to the ledger past Temporal, by a program of the workers' (workers/stage_import.py)."""
+"""Writes secrets to the ledger past Temporal, by a program of the workers' (workers/stage_fleet_import.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SECONDS = 120
 
 def stage_import(import_id: str, part: int, payload: bytes) -> None:
     """Write this part of an import into the ledger that this machine reaches. Errors: Refusal where it reaches none."""
-    command = [*program("workers.stage_import"), import_id, str(part)]
+    command = [*program("workers.stage_fleet_import"), import_id, str(part)]
     try:
         done = subprocess.run(command, input=payload, capture_output=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
