@@ -373,21 +373,6 @@ class BuildsAnswer(JsonAnswer, schema="builds"):
     builds: tuple[BuildLine, ...]
 
 
-class PayloadKeyLine(Model):
-    """A key that payloads are encrypted with, without the key. `status`: encrypts, decrypts or waits."""
-
-    key_id: str
-    status: str
-    use_from: Time
-
-
-class PayloadKeysAnswer(JsonAnswer, schema="payload-keys"):
-    """The keys of payloads, the newest first. `since`: runs that began before it are read in clear."""
-
-    since: Time
-    keys: tuple[PayloadKeyLine, ...]
-
-
 class DoctorAnswer(JsonAnswer, schema="doctor"):
     well: bool
     checks: tuple[CheckLine, ...]

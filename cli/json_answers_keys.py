@@ -1,4 +1,4 @@
-"""The JSON answers of `backstop keys`, beside cli/json_answers.py."""
+"""The JSON answers of `backstop keys` and `backstop payload-keys`, beside cli/json_answers.py."""
 
 from __future__ import annotations
 
@@ -20,3 +20,18 @@ class KeysAnswer(JsonAnswer, schema="keys"):
     """The public keys of fronts, in the order in which they were made."""
 
     keys: tuple[KeyLine, ...]
+
+
+class PayloadKeyLine(Model):
+    """A key that payloads are encrypted with, without the key. `status`: encrypts, decrypts or waits."""
+
+    key_id: str
+    status: str
+    use_from: Time
+
+
+class PayloadKeysAnswer(JsonAnswer, schema="payload-keys"):
+    """The keys of payloads, the newest first. `since`: runs that began before it are read in clear."""
+
+    since: Time
+    keys: tuple[PayloadKeyLine, ...]

@@ -146,8 +146,7 @@ def entries_parts(entries: Sequence[BringupEntry]) -> list[RenderableType]:
 
 def _above_the_ceiling(entries: Sequence[BringupEntry]) -> Iterator[str]:
     """Yield what Backstop's default policy would refuse; only the ledger has the fleet's own policy."""
-    from models.bringup.first_quotas import too_much
-    from models.bringup.handing_over import opening_policy
+    from models.bringup.first_quotas import opening_policy, too_much
 
     any_above = False
     for entry in entries:

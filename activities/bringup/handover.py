@@ -17,7 +17,7 @@ from activities.ports.ports import OpenRollout
 from models.audit_chain import AuditEntry, AuditKind
 from models.base import count_text, gpus_text, hash_of, some_of, verb_of
 from models.bringup.entry import BringupEntry
-from models.bringup.handing_over import FirstStand, due_grants, first_stand, of_leaves, opening_policy, spec_of
+from models.bringup.first_quotas import FirstStand, due_grants, first_stand, of_leaves, opening_policy, spec_of
 from models.bringup.messages import (
     BringupRecord,
     BringupStart,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.commands.burndown import moment_of
 from cli.list_options import Form, Listing, listed, matches, read_listing
 from cli.options import LOOK, actor_of, examples, named_or_all, needed_cluster
 from cli.session import ask
+from cli.time_options import moment_of
 from models.base import verb_of
 from models.errors import BadInput, Refusal
 

@@ -325,7 +325,7 @@ def give_up(
 
 def _give(order: TypedOrder) -> None:
     """Give a command; one that asks shows the bring-up's status first."""
-    from cli.commands.calendar import instant
+    from cli.time_options import instant
     from models.bringup.commands import BringupOrder
     from models.bringup.stages import BringupCommand
     from views.bringup import status_parts

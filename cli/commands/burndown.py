@@ -10,6 +10,7 @@ import typer
 from cli.list_options import Listing, listed
 from cli.options import LOOK, Actor, actor_of, examples, optional_cluster
 from cli.session import ask
+from cli.time_options import beginning_of
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -76,38 +77,6 @@ def burndown(
             lambda: burndown_parts(points, cluster, began, begin, of=len(curve.points), arrived=curve.arrived),
             None,
         )
-
-
-def beginning_of(option: str, text: str, now: datetime) -> datetime:
-    """Parse a duration ago, a day or a past time. Errors: BadInput naming the option and the value."""
-    begin = moment_of(option, text, now, back=True)
-    if begin >= now:
-        raise BadInput(f"{option} {text} is not over yet")
-    return begin
-
-
-def moment_of(option: str, text: str, now: datetime, *, back: bool = False) -> datetime:
-    """Parse a time with a zone, a day's beginning in UTC or (`back`) a duration ago. Errors: BadInput."""
-    from models.base import parse_duration
-
-    if back and text[:1].isdigit() and text[-1:] in "smhdw":
-        try:
-            return now - parse_duration(text)
-        except (ValueError, OverflowError) as error:
-            raise BadInput(f"{option} {error}") from None
-    form = "28d, 2026-11-01 or 2026-11-01T12:00Z" if back else "2026-11-01 or 2026-11-01T12:00Z"
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise BadInput(f"{option} must be such as {form}, not {text!r}") from None
-    if at.tzinfo is None:
-        if len(text) > 10:
-            raise BadInput(f"{option} needs a time zone (for example a final Z): {text}")
-        return at.replace(tzinfo=UTC)
-    try:
-        return at.astimezone(UTC)
-    except OverflowError:
-        raise BadInput(f"{option} must lie between the years 1 and 9999, not {text}") from None
 
 
 def points_between(

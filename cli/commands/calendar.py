@@ -28,6 +28,7 @@ from cli.options import (
 )
 from cli.selection import GLOB
 from cli.session import ask
+from cli.time_options import instant
 from models.base import some_of
 from models.cluster.windows import WindowKind
 from models.errors import BadInput
@@ -376,27 +377,6 @@ def _declared_again(entries: Sequence[Entry]) -> str:
     more += [] if window.gpus is None else [f"--gpus {window.gpus}"]
     words = [f"backstop hold {held} --kind {window.kind.value}", *begins]
     return f"Undo: {' '.join([*words, f'--until {window.ends:%Y-%m-%dT%H:%M:%SZ}', *more])} --reason '...'"
-
-
-def instant(option: str, text: str, since: datetime) -> datetime:
-    """Parse a time, or a duration after `since`. Errors: BadInput naming the option and the value."""
-    from models.base import parse_duration
-
-    if text[:1].isdigit() and text[-1:] in "smhdw":
-        try:
-            return since + parse_duration(text)
-        except (ValueError, OverflowError) as error:
-            raise BadInput(f"{option} {error}") from None
-    try:
-        declaration = datetime.fromisoformat(text)
-    except ValueError:
-        raise BadInput(f"{option} must be a time such as 2026-12-01T18:00Z, or 4h, not {text!r}") from None
-    if declaration.tzinfo is None:
-        raise BadInput(f"{option} needs a time zone (for example a final Z): {text}")
-    try:
-        return declaration.astimezone(UTC)
-    except OverflowError:
-        raise BadInput(f"{option} must lie between the years 1 and 9999, not {text}") from None
 
 
 def _names(text: str) -> tuple[str, ...] | None:

@@ -66,9 +66,10 @@ def show_flex(
     Flex is the healthy GPUs outside any quota (surplus) and what quotas leave unused (docs/flex.md). `backstop flex
     [CLUSTER]` is short for this.
     """
-    from cli.commands.burndown import CARRIED, beginning_of
+    from cli.commands.burndown import CARRIED
     from cli.output import left_out
     from cli.session import ask
+    from cli.time_options import beginning_of
 
     wanted = mode_of(mode)
     if cluster:

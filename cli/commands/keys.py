@@ -82,8 +82,8 @@ def revoke(
 
     Workers know it within seconds. It cannot be undone.
     """
-    from cli.commands.burndown import moment_of
     from cli.output import show
+    from cli.time_options import moment_of
     from client.front_key_files import key_book_file, revoke_key
     from views.words import line
 

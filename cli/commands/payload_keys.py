@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from cli.json_answers import PayloadKeyLine
+    from cli.json_answers_keys import PayloadKeyLine
 
 
 def payload_group() -> typer.Typer:
@@ -80,7 +80,7 @@ def rotate(
 @listed
 def show_(*, how: Listing) -> None:
     """Show which payload keys there are and which one encrypts, but no key itself."""
-    from cli.json_answers import PayloadKeyLine, PayloadKeysAnswer
+    from cli.json_answers_keys import PayloadKeyLine, PayloadKeysAnswer
     from client.payload_keys import keys_file, read_keys
 
     keys, now = read_keys(keys_file()), datetime.now(UTC)

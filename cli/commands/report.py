@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.commands.burndown import CARRIED, moment_of, points_between
+from cli.commands.burndown import CARRIED, points_between
 from cli.options import LOOK, Actor, AsJson, actor_of, examples
 from cli.session import ask
+from cli.time_options import moment_of
 from models.errors import BadInput
 
 if TYPE_CHECKING:

@@ -215,7 +215,7 @@ def _id(request: str) -> str:
 
 def _day(text: str, now: datetime) -> datetime:
     """Parse a time, a duration from now, or the end of a day. Errors: BadInput naming the option and the value."""
-    from cli.commands.calendar import instant
+    from cli.time_options import instant
 
     whole_day = re.fullmatch(r"\d{4}-\d\d-\d\d", text) is not None
     end = instant("--until", f"{text}T00:00Z" if whole_day else text, now)

@@ -29,8 +29,7 @@ from activities.ports.bringup_ledger import Incoming, Owed
 from models.audit_chain import AuditEntry, AuditKind, Signature
 from models.base import canonical_json, hash_of
 from models.bringup.entry import policy_fault
-from models.bringup.first_quotas import too_much
-from models.bringup.handing_over import opening_policy
+from models.bringup.first_quotas import opening_policy, too_much
 from models.bringup.messages import BringupRecord, BringupRow, BringupStart, HandedOver, OpenedBringup
 from models.bringup.stages import BringupStage
 from models.bringup.state import bringup_key, bringup_workflow_id
