@@ -1,4 +1,4 @@
-"""The JSON answers of `backstop keys` and `backstop payload-keys`, beside cli/json_answers.py."""
+"""The JSON answers of `backstop keys`, the fronts' and the payloads', beside cli/json_answers.py."""
 
 from __future__ import annotations
 
