@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from collections.abc import Iterator
@@ -71,11 +72,12 @@ def _compiled_once() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def rank(item: pytest.Item) -> int:
-        path = item.path.relative_to(TESTS)
+    @functools.cache
+    def rank(path: Path) -> int:
+        path = path.relative_to(TESTS)
         return min(n for n, long in enumerate((*LONG, path.parts[0])) if path.is_relative_to(long))
 
-    items.sort(key=rank)
+    items.sort(key=lambda item: rank(item.path))
     for item in items:  # a file may say of its own tests which are for `make nightly`
         chosen = getattr(getattr(item, "module", None), "nightly", None)
         if chosen is not None and chosen(item):

@@ -195,8 +195,9 @@ def test_what_is_no_list_is_refused_by_its_name(field: str, given: Any, tmp_path
     ],
 )
 def test_a_list_that_is_too_long_is_refused(what: str, document: Any, tmp_path: Path) -> None:
-    assert what in told(tmp_path, document)[0]
-    assert "must have at most" in told(tmp_path, document)[0]
+    sentence = told(tmp_path, document)[0]
+    assert what in sentence
+    assert "must have at most" in sentence
 
 
 def test_a_file_that_is_too_long_for_a_message_is_refused(tmp_path: Path) -> None:

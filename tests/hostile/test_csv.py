@@ -53,7 +53,10 @@ def test_nothing_else_writes_csv() -> None:
     writers = set()
     for room in ("cli", "web", "views", "client", "activities", "workers", "workflows", "models"):
         for path in (ROOT / room).rglob("*.py"):
-            calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+            text = path.read_text()
+            if "csv" not in text:
+                continue
+            calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
             if {ast.unparse(call.func) for call in calls} & {"csv.writer", "csv.DictWriter"}:
                 writers.add(str(path.relative_to(ROOT)))
     assert writers == {"views/csv_out.py"}
