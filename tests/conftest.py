@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -71,13 +71,24 @@ def _compiled_once() -> Iterator[None]:
         yield
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Every second process collects from the end: what one has compiled by then, the other reads."""
+    report = yield
+    if isinstance(collector, pytest.Directory) and os.environ.get("PYTEST_XDIST_WORKER", "")[-1:] in tuple("13579"):
+        report.result.reverse()
+    return report
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     @functools.cache
     def rank(path: Path) -> int:
         path = path.relative_to(TESTS)
         return min(n for n, long in enumerate((*LONG, path.parts[0])) if path.is_relative_to(long))
 
-    items.sort(key=lambda item: rank(item.path))
+    items.sort(key=lambda item: (rank(item.path), item.path))
     for item in items:  # a file may say of its own tests which are for `make nightly`
         chosen = getattr(getattr(item, "module", None), "nightly", None)
         if chosen is not None and chosen(item):
