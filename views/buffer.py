@@ -34,12 +34,12 @@ def lines(explained: Explained) -> list[str]:
     promise = f"{strict}: {_promised(explained, now, unit)}."
     if explained.looser is not None:
         promise += f" For {_target(explained.looser_target)}: {_promised(explained, explained.looser, unit)}."
-    kept = f"{_kept(ours)}{_grown_up(explained)}"
+    kept, missed = f"{_kept(ours)}{_grown_up(explained)}", _missed(ours, explained.terms.target)
     return [
         _history(explained, unit),
         promise,
         f"Why: {now.text}{_today(explained, unit)}.",
-        f"Its record, decided week by week on this history: {kept}.{_missed(ours, explained.terms.target)}",
+        f"Back-test, with a buffer computed anew each week from the weeks before: {kept}.{missed}",
         f"Beside it: {_neighbours(explained)}.",
     ]
 

@@ -90,9 +90,8 @@ def kept_parts(outcome: FleetOutcome) -> list[RenderableType]:
         parts.append(line(f"  and {more} more {'stays as it is' if more == 1 else 'stay as they are'}"))
     islands = [f"{each.cluster}/{each.name}" for each in kept if each.kind == "health"]
     if islands:
-        are = "is" if len(islands) == 1 else "are"
-        named = some_of(islands, _NAMED)
-        parts.append(line(("= ", "cyan"), f"health of {count(len(islands), 'island')} {are} told by others: {named}"))
+        here = f"the health of {count(len(islands), 'island')} is not imported, as a health source reports it"
+        parts.append(line(("= ", "cyan"), f"{here}: {some_of(islands, _NAMED)}"))
     return parts
 
 

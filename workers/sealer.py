@@ -48,7 +48,7 @@ def seal_key(path: Path) -> Ed25519PrivateKey:
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise Refusal(f"{path} does not have a private key for seals: {type(error).__name__}") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise Refusal(f"{path} has a key that is not Ed25519")
+        raise Refusal(f"{path} must have an Ed25519 key for seals: restore it, or move it away, and a new one is made")
     return key
 
 

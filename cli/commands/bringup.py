@@ -163,7 +163,7 @@ def add(
         from views.recipe import entries_parts
         from views.words import line
 
-        show(*entries_parts(entries), line("Nothing was entered: leave --dry-run out to do so."))
+        show(*entries_parts(entries), line("Nothing was entered: leave --dry-run out to enter them."))
         return
     person = actor_of(actor)
     by_name = {recipe.name: recipe for recipe in recipe_file.recipes}

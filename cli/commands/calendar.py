@@ -242,7 +242,11 @@ def show_calendar(cluster: ClusterOrAll = "", *, how: Listing, actor: Actor = ""
 def import_calendar(
     file: Annotated[str, typer.Argument(metavar="FILE", help="An iCalendar file (.ics).")],
     cluster: Annotated[
-        str, typer.Option(metavar="NAMES", help="The clusters of all its events; by default each event's location.")
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="The clusters that every event of FILE is for; by default, those in each event's location.",
+        ),
     ] = "",
     kind: Annotated[WindowKind, typer.Option(help="The kind of events without a category.")] = WindowKind.MAINTENANCE,
     as_json: AsJson = False,

@@ -15,8 +15,8 @@ EXPIRES_SOON = timedelta(days=14)
 ACCESS_CHAIN = "(access)"
 """The chain of the archive that records changes to roles and tokens; each cluster has a chain of its own."""
 NOT_CONFIGURED = (
-    "No access is configured: whoever reaches Temporal may do everything, and who comes through a front is proven. "
-    "Write an access file (docs/access.md), and `backstop access import FILE`."
+    "No access file is in force: everybody who reaches Temporal may do everything, and only a front verifies who gives "
+    "a command. Write an access file (docs/access.md), and run `backstop access import FILE`."
 )
 
 

@@ -30,7 +30,7 @@ def countersigned_by(
     if (first.command, first.workflow) != (ticket.command, ticket.workflow):
         raise Refusal("the ticket of the first person is for another command than the one to countersign")
     if first.args != ticket.args and (message is None or first.args != arguments_hash(_with_giver(message, first))):
-        raise Refusal("the first person gave the command with other arguments than the one to countersign")
+        raise Refusal("this command differs from what the first person gave: countersign exactly that, or give it anew")
     if first.nonce == ticket.nonce or first.principal.name == ticket.principal.name:
         raise Refusal(f"{ticket.principal.name} gave the command: another person has to countersign it")
     return first

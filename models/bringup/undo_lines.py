@@ -26,7 +26,7 @@ def undo_of_entry(cluster: str) -> str:
 def _or_cancel(before: Bringup, after: Bringup, order: BringupOrder) -> str:
     if after.direction.unmakes or after.stage is BringupStage.IN_PRODUCTION:
         return f"{NEVER}."
-    return f"{NEVER}; to unmake all of it: {line(after, 'cancel', REASON)}"
+    return f"{NEVER}; to tear down the whole bring-up: {line(after, 'cancel', REASON)}"
 
 
 BRINGUP_UNDO: dict[BringupCommand, Callable[[Bringup, Bringup, BringupOrder], str]] = {

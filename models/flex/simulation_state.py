@@ -264,7 +264,11 @@ def last_to_go(jobs: Iterable[StoryJob]) -> list[StoryJob]:
 
 
 def bound_text(job: StoryJob) -> str:
-    return "it may run in quota alone" if job.spec.preemptible else "it is not preemptible, may run in quota alone"
+    return (
+        "it may run only inside its quota"
+        if job.spec.preemptible
+        else "it is not preemptible, so it may run only inside its quota"
+    )
 
 
 def number_text(parts: int) -> str:

@@ -55,7 +55,12 @@ ROLLOUT_ROWS = rows_of(
         "backstop resolve h100-worked --hold objection-research --reason 'moved to Monday, research agrees'\n"
         "backstop resolve h100-worked --hold drift --how restore --reason 'changed by mistake'",
         (
-            CommandField("hold", "The hold's id, as `status` shows it; each objection has its own.", "ID", needed=True),
+            CommandField(
+                "hold",
+                "The hold's id, as `status` shows it. Each objection has its own: objection-TEAM, objection-TEAM-2.",
+                "ID",
+                needed=True,
+            ),
             CommandField(
                 "how",
                 "For a drift: accept (the default) takes the values as they are, restore writes Backstop's again.",
@@ -111,7 +116,7 @@ ROLLOUT_ROWS = rows_of(
     _Row(
         "abort",
         "Undo every effect and end the rollout." + _WHAT_COMES_BACK,
-        "backstop abort h100-worked --reason 'cluster is being retired'",
+        "backstop abort h100-worked --reason 'the buffer was wrong'",
         asks=Asks.UNDO,
     ),
     _Row(

@@ -146,9 +146,7 @@ def _refuse_resolve(rollout: Rollout, request: CommandRequest, *, by_roles: bool
     if request.how not in ("", "accept", "restore"):
         return f"how must be accept or restore, not {request.how!r}"
     if request.how == "restore" and (hold.id != "drift" or not rollout.stage.is_guarded or rollout.shadow):
-        return (
-            f"a drift can be restored only after the rollout has set quotas, and {rollout.cluster} is {rollout.stage}"
-        )
+        return f"restore needs a drift of a value that the rollout wrote, and it is {rollout.stage}: give --how accept"
     return None
 
 

@@ -103,7 +103,7 @@ def _refit(rollout: Rollout, now: datetime) -> Action | None:
     if rollout.seen.reading.generation != rollout.generation or drift_of(rollout) or not health_fresh(rollout):
         return None
     if not has_looked_recently(rollout, now) or not has_tested(rollout.seen, rollout.seen.reading.values):
-        return Look("before the limit above all quotas moves", None)
+        return Look("before the limit on the sum of the quotas changes", None)
     return Perform(EffectKind.SET_SOFT) if rollout.seen.is_backed else None
 
 

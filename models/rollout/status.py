@@ -329,10 +329,10 @@ def _unpromised_needs(rollout: Rollout) -> str:
 
 def _promise_again_text(rollout: Rollout, present: Mapping[str, int]) -> str:
     """Explain how they become promises again."""
-    close = "to keep it, close the rollout, and launch and approve a new one"
+    close = "to keep the present one, close the rollout, and launch and approve a new one"
     beyond = beyond_bound(rollout, present)
     if beyond is None:
-        return f"Put it back in the quota system; or, {close}"
+        return f"Set the earlier value again in the quota system; or, {close}"
     needed, bound = beyond
     limit = f"The limit above all quotas is {gpus_text(bound)}, and they need {needed:,}"
     if not rollout.stay.refitting:

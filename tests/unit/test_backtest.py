@@ -673,7 +673,9 @@ def test_a_sceptic_gets_five_lines_and_a_picture(file: str, tmp_path: Path, caps
         "Why: only 672 hours are known, and they already ask for more than the floor of 0.15: "
         "20 down most of the time or of the last day, 5 in reserve for what comes on top."
     )
-    assert shown[3].startswith("Its record, decided week by week on this history: 672 (40.0%) of 1,680 hours broken")
+    assert shown[3].startswith(
+        "Back-test, with a buffer computed anew each week from the weeks before: 672 (40.0%) of 1,680 hours broken"
+    )
     assert shown[3].endswith("THAT MISSES THE 99.9% ASKED FOR: what happened here, its past did not foretell.")
     assert shown[4].startswith("Beside it: a flat 19% would have broken 1,680 hours; of whole percents a flat 20% is ")
     assert shown[6].startswith("worst of each week  |")

@@ -519,7 +519,9 @@ def test_how_a_command_is_undone_is_said(command: str) -> None:
         line
         == {
             "hold": "Undo: backstop bringup release h100-new",
-            "skip": "It cannot be undone; to unmake all of it: backstop bringup cancel h100-new --reason '...'",
+            "skip": (
+                "It cannot be undone; to tear down the whole bring-up: backstop bringup cancel h100-new --reason '...'"
+            ),
             "cancel": "It cannot be undone. When it has ended: backstop bringup add",
         }[command]
     )

@@ -427,7 +427,7 @@ def test_each_job_that_waits_is_told_why() -> None:
         "a2": (Waits.LIMIT, "it needs 2, and a has 2 of its limit of 3 GPUs"),
         "a4": (Waits.LIMIT, "too large for the limit of a, which is 3 GPUs"),
         "b2": (Waits.HARDWARE, f"it needs 1 GPU, none is free, and {held}"),
-        "b3": (Waits.NO_QUOTA, "it may run in quota alone, needs 3, and the quota is 2 GPUs"),
+        "b3": (Waits.NO_QUOTA, "it may run only inside its quota, needs 3, and the quota is 2 GPUs"),
         "c2": (Waits.SHARE, "it needs 1 GPU, none is free, and c has 1 where its share is 1"),
     }
     short = played(submit("a1", 4), submit("b1", 2), capacity=4)
@@ -484,7 +484,10 @@ def test_a_job_for_quota_alone_waits_rather_than_running_on_flex() -> None:
     last = played(submit("a1", 3), submit("a2", 2, target="quota"), submit("a3", 3, preemptible=False))
     assert runs(last) == {"a1": "flex", "a2": "quota"}
     assert [(j.job, j.why) for j in last.queued] == [
-        ("a3", "it is not preemptible, may run in quota alone, needs 3, and a has 2 of 4 GPUs of quota left")
+        (
+            "a3",
+            "it is not preemptible, so it may run only inside its quota, needs 3, and a has 2 of 4 GPUs of quota left",
+        )
     ]
     assert last.unused_gpus == 11
 

@@ -96,10 +96,7 @@ def test_a_limit_that_the_root_had_before_is_not_raised_and_that_is_said() -> No
     world.wait("2d")
     assert (world.bound, world.promises, world.effects[effects:]) == (40, {}, [EffectKind.SET_SOFT]), "tried once"
     (text,) = doctor_says(world)
-    assert (
-        "The limit above all quotas is 40 GPUs, and they need 48: lower them in the quota system; or, to keep it, close"
-        in text
-    )
+    assert "they need 48: lower them in the quota system; or, to keep the present one, close" in text
 
 
 def test_others_change_a_quota_again_as_the_accepted_ones_are_written() -> None:

@@ -313,7 +313,7 @@ class GitQuotas:
             "Cluster": change.cluster,
             **why,
         }
-        body = lines or ["No file changes: a delayed write of an earlier effect cannot be pushed after this."]
+        body = lines or ["This commit changes no file. It makes Git refuse a late push of an earlier effect."]
         ends = [f"Backstop-{name}: {' '.join(value.split())}" for name, value in trailers.items() if value.strip()]
         return "\n".join((f"{what} of {change.cluster} ({words})", "", *body, "", *ends, ""))
 
