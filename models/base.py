@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -68,6 +69,7 @@ class Documented(Model):
         return json_schema
 
 
+@cache
 def _field_docstrings(model: type[BaseModel]) -> dict[str, str]:
     """Return the docstrings below the fields that the class itself declares."""
     import ast

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -94,6 +95,7 @@ def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any
 COMMANDS = dict(_commands(typer.main.get_command(app)))
 
 
+@functools.cache
 def validator(name: str) -> Draft202012Validator:
     return Draft202012Validator(SCHEMAS[name](), format_checker=FormatChecker())
 
