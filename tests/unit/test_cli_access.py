@@ -117,7 +117,7 @@ def test_a_file_is_sent_whole_and_a_hash_alone(capsys: pytest.CaptureFixture[str
 
 def test_without_a_file_it_says_that_actors_are_asserted_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert " ".join(said(Door(), capsys, "show").split()) == NOT_CONFIGURED
-    assert "whoever reaches Temporal may do everything" in NOT_CONFIGURED
+    assert "everybody who reaches Temporal may do everything" in NOT_CONFIGURED
     answer = json.loads(said(Door(), capsys, "show", "--json"))
     assert (answer["configured"], answer["version"], answer["said"]) == (False, None, NOT_CONFIGURED)
     with answering(Door()):
