@@ -43,7 +43,7 @@ from client.lost_rollouts import lost_of, run_nowhere
 from client.requests import QuotaRequests
 from client.rollouts import MOST_ASKED, OVERVIEW_SECONDS, Rollouts
 from client.slack_secret import slack_checks
-from client.versions import builds, use
+from client.worker_builds import builds, use
 from models.access.second_persons import Countersigned
 from models.access.tickets import Signer
 from models.base import count_text

@@ -13,7 +13,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from client.answer_models import STALE, Check
 from client.connection import TemporalTarget
 from client.lost_rollout_sentences import ADOPT_ALL, ADOPT_FLEET, adopt_line, lost_bringup_remedy, lost_fleet_sentence
-from client.versions import builds, by_build, by_last_poll, current_of, pollers
+from client.worker_builds import builds, by_build, by_last_poll, current_of, pollers
 from client.workflow_calls import NO_WORKER
 from models.access.access_versions import AccessCheck
 from models.base import count_text, duration_text, some_of, verb_of

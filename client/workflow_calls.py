@@ -30,7 +30,7 @@ from activities.clock import Clock, utc_now
 from client.connection import TemporalTarget
 from client.lost_rollouts import STOPPED, status_there
 from client.repeats import repeatable, same_id
-from client.versions import none_polls
+from client.worker_builds import none_polls
 from models.access.tickets import Signer
 from models.base import Model
 from models.errors import BY_NAME, BackstopError, Refusal, Unavailable

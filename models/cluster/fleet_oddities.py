@@ -17,7 +17,7 @@ TIMES = 10
 """A promise of more than so many times the installed GPUs is hardly meant."""
 _MOST_NAMED = 5
 _SCHEMES = ("mailto", "mailtos", "slack", "json", "jsons", "https", "webhook+http", "webhook+https")
-"""The schemes of activities/adapters/notify/channels.py; a test keeps both alike."""
+"""The schemes of activities/adapters/notify/contact_routes.py; a test keeps both alike."""
 _MAIL = re.compile(r"[^@\s:/]+@[^@\s:/]+")
 _CHANNEL = re.compile(r"[#@][\w.-]{1,80}")
 _SLACK = re.compile(r"slack://(\w+@)?[A-Za-z0-9]+(/[A-Za-z0-9]+){2}.*")

@@ -27,7 +27,7 @@ from activities.adapters import http
 from activities.adapters.http import Reach, networks_of
 from activities.adapters.notify import mail as mail_channel
 from activities.adapters.notify import slack
-from activities.adapters.notify.channels import routes
+from activities.adapters.notify.contact_routes import routes
 from activities.adapters.notify.delivery_book import FileTurns, SqliteBook
 from activities.adapters.notify.notifier import Notifier
 from activities.notices.rendering import render

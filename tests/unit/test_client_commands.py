@@ -16,7 +16,7 @@ from client import questions
 from client import workflow_calls as calls
 from client.backstop import Backstop
 from client.connection import TemporalTarget
-from client.versions import by_last_poll
+from client.worker_builds import by_last_poll
 from models.errors import Unavailable
 from models.questions import DeskAnswer, Pulse
 from models.rollout.commands import CommandRequest

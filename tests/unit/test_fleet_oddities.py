@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from activities.adapters.http import EVERYWHERE
-from activities.adapters.notify.channels import routes
+from activities.adapters.notify.contact_routes import routes
 from models.cluster.fleet_file import Fleet
 from models.cluster.fleet_oddities import contact_fault, oddities_of
 from models.errors import Refusal

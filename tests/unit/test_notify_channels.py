@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from activities.adapters.notify.channels import check_mail_server, routes
+from activities.adapters.notify.contact_routes import check_mail_server, routes
 from models.errors import Refusal
 
 PASSWORD, TOKEN = "pAsSwOrD77", "ToKeN4slackWebHook"

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger.audit_proofs import proven_entries, without_proof
+from activities.adapters.ledger.audit_actor_proofs import proven_entries, without_proof
 from activities.adapters.ledger.bulk import add, keep, update
 from activities.adapters.ledger.database import LedgerPart
 from models.audit_chain import BESIDE, GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash

@@ -2,7 +2,7 @@
 
 A cluster goes into the fleet as by an import: whole, once, with a receipt in `imports`, and in its archive with the
 plan's hash and the person who entered it. Entries are archived in a second transaction, as an import's are
-(activities/adapters/ledger/fleet_file.py says why).
+(activities/adapters/ledger/fleet_file_port.py says why).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from activities.adapters.ledger.audit_archive import append_all, never_dropped
 from activities.adapters.ledger.bulk import add, store, update
 from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from activities.adapters.ledger.fleet_diff_reader import fleet_policy
-from activities.adapters.ledger.fleet_import import lock_clusters, told_by_others, write_fleet
+from activities.adapters.ledger.fleet_rows_writer import lock_clusters, told_by_others, write_fleet
 from activities.adapters.ledger.health_and_usage import health_row
 from activities.adapters.ledger.quotas import locked_cluster, signed
 from activities.adapters.ledger.removal_and_renaming import remove_rows

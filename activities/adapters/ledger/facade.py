@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from typing import Self
 
 from activities.adapters.ledger.access import LedgerAccess
+from activities.adapters.ledger.attribution import LedgerAttribution
 from activities.adapters.ledger.bringups import LedgerBringups
 from activities.adapters.ledger.calendar import LedgerCalendar
-from activities.adapters.ledger.change_authors import LedgerAttribution
 from activities.adapters.ledger.change_mark import LedgerPulse
 from activities.adapters.ledger.database import NOT_MIGRATED, PATIENCE, Database, upgrade
 from activities.adapters.ledger.fleet_reader import LedgerFleet
@@ -23,7 +23,6 @@ from activities.adapters.ledger.milestones import LedgerMilestones
 from activities.adapters.ledger.outbox import LedgerOutbox
 from activities.adapters.ledger.pushed_clusters import LedgerPushes
 from activities.adapters.ledger.quotas import LedgerQuotas
-from activities.adapters.ledger.report import LedgerReport
 from activities.adapters.ledger.rollouts import LedgerRegistry
 from activities.adapters.ledger.scheduler_mirror import SchedulerBook
 from activities.adapters.ledger.seals import LedgerSeals
@@ -31,6 +30,7 @@ from activities.adapters.ledger.second_persons import LedgerSecondPersons
 from activities.adapters.ledger.source_doubts import LedgerDoubts
 from activities.adapters.ledger.tallies import LedgerTallies
 from activities.adapters.ledger.warrants import LedgerWarrants
+from activities.adapters.ledger.weekly_report import LedgerReport
 from activities.clock import Clock, utc_now
 
 __all__ = ["NOT_MIGRATED", "Ledger", "upgrade"]

@@ -13,7 +13,7 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.calendar import LedgerCalendar, windows_of
 from activities.adapters.ledger.cluster_settings import settings_of
 from activities.adapters.ledger.fleet_diff_reader import teams_by_name
-from activities.adapters.ledger.fleet_file import LedgerFleetFile
+from activities.adapters.ledger.fleet_file_port import LedgerFleetFile
 from activities.adapters.ledger.health_and_usage import LedgerSamples, latest_health, latest_usage
 from activities.adapters.ledger.invalid_rows import faults_of, team_faults
 from activities.adapters.ledger.quotas import present_of

@@ -15,7 +15,7 @@ from email.utils import format_datetime, formataddr, make_msgid, parseaddr
 from typing import Any
 
 from activities.adapters.http import Reach, header_text
-from activities.adapters.notify.route import ContactUrl, Message, Route
+from activities.adapters.notify.route_types import ContactUrl, Message, Route
 from models.errors import Refusal, Unavailable
 
 # Narrower than what mail allows: an address that looks like a piece of a URL might hold a secret.

@@ -22,10 +22,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from activities.adapters.http import PUBLIC, Reach
-from activities.adapters.notify.channels import check_mail_server, routes
+from activities.adapters.notify.contact_routes import check_mail_server, routes
 from activities.adapters.notify.delivery_book import DeliveryBook, FileTurns, SqliteBook, Turns
 from activities.adapters.notify.mail import plain_email
-from activities.adapters.notify.route import Message, Route
+from activities.adapters.notify.route_types import Message, Route
 from activities.adapters.notify.slow_addresses import SlowAddresses
 from activities.clock import Clock
 from activities.notices.buttons import rows_of

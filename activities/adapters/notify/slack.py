@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import httpx
 
 from activities.adapters.http import Asked, exchange
-from activities.adapters.notify.route import ContactUrl, Message, Route, digits
+from activities.adapters.notify.route_types import ContactUrl, Message, Route, digits
 from activities.notices.buttons import blocks_of, slack_text
 from models.errors import Refusal, Unavailable
 

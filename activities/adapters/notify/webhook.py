@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlencode
 import httpx
 
 from activities.adapters.http import Asked, exchange, header_text
-from activities.adapters.notify.route import ContactUrl, Message, Route, UrlSettings, digits
+from activities.adapters.notify.route_types import ContactUrl, Message, Route, UrlSettings, digits
 from models.errors import Refusal, Unavailable
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from activities.adapters.http import EVERYWHERE, PUBLIC, Reach
 from activities.adapters.notify.mail import email_route, mail_server, plain_email
-from activities.adapters.notify.route import ContactUrl, Route
+from activities.adapters.notify.route_types import ContactUrl, Route
 from activities.adapters.notify.slack import is_slack, native_slack_routes, slack_routes
 from activities.adapters.notify.webhook import json_webhook_routes, plain_webhook_routes
 from models.errors import Refusal

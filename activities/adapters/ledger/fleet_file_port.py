@@ -23,7 +23,7 @@ from activities.adapters.ledger.audit_archive import append_all, never_dropped
 from activities.adapters.ledger.bulk import store
 from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from activities.adapters.ledger.fleet_diff_reader import barred_reasons, fleet_policy, present_clusters, teams_by_name
-from activities.adapters.ledger.fleet_import import write_fleet
+from activities.adapters.ledger.fleet_rows_writer import write_fleet
 from activities.adapters.ledger.health_and_usage import latest_health
 from activities.adapters.ledger.removal_and_renaming import history_of, refuse_taken, remove_rows, rename_rows
 from models.access.access_versions import COUNTERSIGNED_WITHIN
