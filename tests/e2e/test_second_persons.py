@@ -193,7 +193,7 @@ async def test_the_first_waits_and_the_second_starts_it(front: Front2, monkeypat
     texts = [f"{e['actor']}: {e['text']}" for e in world.sql.archive(name)]
     both = f"user:hw-lead: to begin a bring-up in {name}, given by user:sre, is countersigned by user:hw-lead"
     assert both in texts
-    assert any(text.startswith("user:sre: to enter") for text in texts)
+    assert any(text.startswith("user:sre: to begin") for text in texts)
 
     code, _, err = await front.typed("research-lead", "countersign", "give", digits, "--yes", monkeypatch=monkeypatch)
     assert (code, "user:hw-lead has already countersigned" in err) == (3, True)

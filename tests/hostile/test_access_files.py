@@ -117,7 +117,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
             people=[{"name": "a", "oidc": [{"issuer": "https://i.example", "subject": "1"}]}],
             services=[{"name": "ci", "owner": "user:a", "oidc": [{"issuer": "https://i.example", "subject": "1"}]}],
         ),
-        "FILE, line 12: services[0].oidc[0]: 1 of https://i.example already belongs to a: keep it at one",
+        "FILE, line 14: services[0].oidc[0]: 1 of https://i.example already belongs to a: keep it at one",
     ),
     "a human twice": (
         grants(people=[{"name": "a", "machine": ["x"]}, {"name": "a", "machine": ["y"]}]),

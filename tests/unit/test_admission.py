@@ -303,7 +303,7 @@ def test_what_is_no_firsts_ticket_admits_nothing() -> None:
         "more than a day ago": firsts(at=NOW - timedelta(hours=25)),
         "another command": firsts(command="bringup.retire"),
         "another command ": firsts(workflow="bringup/h100-b"),
-        "other arguments": firsts(longer),
+        "differs from what the first person gave": firsts(longer),
         "another person has to countersign": firsts(START.but(actor="user:hw-lead"), "hw-lead"),
         "malformed, or its signature": forged,
         "may not begin a bring-up in h100-a": firsts(START.but(actor="user:sre-lead"), "sre-lead"),

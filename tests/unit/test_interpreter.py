@@ -1804,7 +1804,7 @@ def test_a_shadow_is_not_bothered_by_its_own_values_but_by_those_of_others() -> 
     assert world.holds == set()
     world.foreign("b", 150)
     assert world.holds == {"drift"}
-    with pytest.raises(Refused, match="restored"):
+    with pytest.raises(Refused, match="a value that the rollout wrote"):
         world.say(Command.RESOLVE, hold="drift", how="restore")
     world.say(Command.RESOLVE, hold="drift", how="accept")
     assert world.holds == set()
