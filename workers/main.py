@@ -139,7 +139,7 @@ class Telling(NamedTuple):
     """The pace of notices to people, and the address where they answer in a browser (empty: there is none)."""
 
     pace: MailPace = MailPace()
-    link: str = ""
+    console: str = ""
 
 
 def make_worker(
@@ -269,7 +269,7 @@ def _calls(
             partial(next_order, ledger.bringups),
         )
     tallier, sweeper = Tallier(quotas, health, usage, registry, ledger.tallies), Sweeper(client, registry)
-    sender = Sender(notify, ledger.outbox, registry, telling.pace, telling.link)
+    sender = Sender(notify, ledger.outbox, registry, telling.pace, telling.console)
     notices = NoticeActivities(notify, registry, ledger.outbox, sender)
     rounds = Rounds(client, ledger.outbox, telling.pace)
     watch = WatchActivities(
@@ -443,7 +443,7 @@ async def serving(settings: Settings, identity: str = "") -> AsyncIterator[Clien
             git=GitQuotas(ledger, SlurmQuotas(slurms), slurms, settings.home / "git", settings.git, every),
             prometheus=settings.prometheus,
             secrets=SecretFiles(settings.secrets),
-            telling=Telling(MailPace(digest_at=settings.digest_at), settings.front_url),
+            telling=Telling(MailPace(digest_at=settings.digest_at), settings.console_url),
             bringups=bringup_parts(ledger, slurms, settings),
             keys=keys,
             wanted=wanted,

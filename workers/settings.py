@@ -49,7 +49,7 @@ class Settings:
     """The contacts behind `named:NAME` in a fleet file, by name."""
     digest_at: clock_time = clock_time(8)
     """The time, UTC, when teams that want a digest get it."""
-    front_url: str = ""
+    console_url: str = ""
     """The address where people answer in a browser; empty: there is none."""
     contact_networks: tuple[Network, ...] = ()
     """Networks inside ours that contacts may lead to all the same."""
@@ -98,7 +98,7 @@ def load_settings() -> Settings:
         prometheus=_prometheus(os.environ.get("BACKSTOP_PROMETHEUS", "")),
         contacts=_contacts(os.environ.get("BACKSTOP_CONTACTS", "")),
         digest_at=_digest_at(os.environ.get("BACKSTOP_DIGEST_AT") or "08:00"),
-        front_url=_front_url(os.environ.get("BACKSTOP_URL", "")),
+        console_url=_console_url(),
         contact_networks=networks_of(os.environ.get("BACKSTOP_CONTACT_NETWORKS", "")),
         secrets=_secrets(os.environ.get("BACKSTOP_SECRETS", "")),
         seals=_seals(os.environ.get("BACKSTOP_SEALS", ""), where),
@@ -196,9 +196,12 @@ def _digest_at(text: str) -> clock_time:
     return clock_time.fromisoformat(text)
 
 
-def _front_url(text: str) -> str:
+def _console_url() -> str:
+    """Return the address that notices link to: the console's, or the front's that commands go through."""
+    name = "BACKSTOP_PUBLIC_URL" if os.environ.get("BACKSTOP_PUBLIC_URL") else "BACKSTOP_URL"
+    text = os.environ.get(name, "")
     if text and not re.fullmatch(r"https?://[!-~]{1,500}", text):
-        raise BadInput(f"BACKSTOP_URL must begin with https:// or http:// and hold no space, not {brief(text)}")
+        raise BadInput(f"{name} must begin with https:// or http:// and hold no space, not {brief(text)}")
     return text
 
 

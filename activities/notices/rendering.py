@@ -27,11 +27,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from models.base import gpus_text
-from models.notice_digests import Letter, is_urgent, still_asks, superseded_keys
+from models.notice_digests import Letter, is_urgent, still_asks, subject_of, superseded_keys
 from models.notices import Notice, NoticeKind
 from models.rollout.stages import Stage, command_line
 
@@ -63,14 +64,32 @@ _MONTHS = (
 )
 
 
-def render(notice: Notice, written_at: datetime | None = None) -> tuple[str, str]:
+def render(notice: Notice, written_at: datetime | None = None, console: str = "") -> tuple[str, str]:
     """Return subject (one line) and body (plain text) of a notice. `written_at`: its time, if that is long ago.
 
+    `console`: the console's address; empty: there is none to link to.
     Errors: jinja2.UndefinedError if a template names a field that a notice does not have: our bug.
     """
-    return _split(
-        _templates().get_template(f"{notice.kind.value}.txt").render({**_words(notice), "written_at": written_at})
-    )
+    words = {**_words(notice), "written_at": written_at, "page": page_for(notice, console)}
+    return _split(_templates().get_template(f"{notice.kind.value}.txt").render(words))
+
+
+def page_for(notice: Notice, console: str) -> str:
+    """Return the address of the page where its reader can see and answer it; empty: no page is about it."""
+    if not console or notice.kind is NoticeKind.BRINGUP:
+        return ""
+    match notice.kind:
+        case NoticeKind.REQUEST:
+            path = f"requests/{quote(subject_of(notice).rpartition('/')[2], safe='')}"
+        case NoticeKind.FLEET_HELD:
+            path = "rollout"
+        case NoticeKind.EMERGENCY:
+            path = "access"
+        case _ if goes_to_owner(notice):
+            path = f"clusters/{quote(notice.cluster, safe='')}"
+        case _:
+            path = f"teams/{quote(notice.audience, safe='')}?cluster={quote(notice.cluster, safe='')}"
+    return f"{console.rstrip('/')}/{path}"
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -80,10 +99,10 @@ def _split(text: str) -> tuple[str, str]:
     return _one_line(subject), re.sub(r"\n{3,}", "\n\n", lines).strip() + "\n"
 
 
-def render_together(message: Letter, link: str = "") -> tuple[str, str]:
+def render_together(message: Letter, console: str = "") -> tuple[str, str]:
     """Return subject and body of several notices to one audience: those that want an answer come first.
 
-    `link`: where people answer in a browser; empty: nowhere. The log has each notice whole.
+    `console`: its address; empty: there is none to link to. The log has each notice whole.
     """
     notices = message.notices
     asking, past = still_asks(notices), superseded_keys(notices)
@@ -105,7 +124,7 @@ def render_together(message: Letter, link: str = "") -> tuple[str, str]:
             teams=any(e["key"] in asking and not e["to_owner"] for e in entries),
             cuts=any(e["cut"] and e["kind"] in _CUTS and not e["past"] for e in entries),
             owners=sorted({_one_line(n.owner) for n in notices} - {notices[0].audience}),
-            link=link,
+            link=console,
         )
     )
     return _split(text)
@@ -162,6 +181,7 @@ def _words(notice: Notice) -> dict[str, Any]:
         "to_owner": to_owner,
         "past": False,
         "written_at": None,
+        "page": "",
         "applied": notice.stage not in ("", Stage.PLANNED),
         "ends": bool(facts.get("ends")),
         "late": bool(facts.get("late")),

@@ -27,14 +27,14 @@ _SENT, _REFUSED = "sent", "refused"
 
 class Sender:
     def __init__(
-        self, notify: NotifyPort, outbox: OutboxPort, archive: ArchivePort, pace: MailPace, link: str = ""
+        self, notify: NotifyPort, outbox: OutboxPort, archive: ArchivePort, pace: MailPace, console: str = ""
     ) -> None:
-        """`link`: where people answer in a browser; empty: nowhere."""
+        """`console`: its address, where people answer in a browser; empty: nowhere."""
         self._notify = notify
         self._outbox = outbox
         self._archive = archive
         self.pace = pace
-        self._link = link
+        self._console = console
 
     def send(self, audience: str, keys: Sequence[str] = ()) -> str:
         """Try the due messages; return why some are tried again; empty: none.
@@ -62,9 +62,10 @@ class Sender:
         if len(message.notices) == 1:
             notice = message.notices[0]
             written_at = message.posted_at[notice.key]
-            words = render(notice, written_at if message.formed_at - written_at >= _LONG_AGO else None)
+            old = message.formed_at - written_at >= _LONG_AGO
+            words = render(notice, written_at if old else None, self._console)
         else:
-            notice, words = join_letter(message), render_together(message, self._link)
+            notice, words = join_letter(message), render_together(message, self._console)
         return self._notify.deliver(notice.but(contacts=contacts), *words)
 
     def noted_keys(self, keys: Sequence[str]) -> frozenset[str]:

@@ -69,7 +69,7 @@ class Office:
         self.ledger = Ledger(url, lambda: self.now)
         here = Reach(networks_of("127.0.0.0/8"))
         self.notifier = Notifier(home / "notices.jsonl", lambda: self.now, mail.url, reach=here)
-        self.sender = Sender(self.notifier, self.ledger.outbox, self.ledger.registry, PACE)
+        self.sender = Sender(self.notifier, self.ledger.outbox, self.ledger.registry, PACE, "https://front.example")
         self.activities = NoticeActivities(self.notifier, self.ledger.registry, self.ledger.outbox, self.sender)
         quotas = [{"team": team, "gpus": 8} for team in choices]
         hook = f"webhook+http://127.0.0.1:{web.port}"
@@ -323,6 +323,7 @@ def test_a_digest_of_one_notice_says_when_it_was_written(office: Office) -> None
     ((_, body),) = office.messages("eager")
     assert "290 of its 306 GPUs are backed by healthy hardware at the moment; 16 are not." in body
     assert "written on" not in body
+    assert "In the browser: https://front.example/teams/eager?cluster=c01\n" in body
 
 
 def test_the_clusters_policy_speaks_for_teams_that_do_not(

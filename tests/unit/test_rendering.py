@@ -13,8 +13,11 @@ import pytest
 
 from activities.notices.rendering import TO_OWNER, render
 from models.base import Since
+from models.errors import BadInput
 from models.notices import Notice, NoticeKind
 from models.rollout.stages import Stage
+from web.console.pages import PAGES
+from workers.settings import load_settings
 
 AT = datetime(2025, 6, 3, 9, tzinfo=UTC)
 FULLEST: dict[str, Any] = {
@@ -450,3 +453,54 @@ def test_the_owner_of_a_breach_reads_what_comes_next(goes_back: bool, sentence: 
     assert sentence in body
     assert "is monitored" not in body, "it rolls back in the same second"
     assert "what holds it" not in body, "nothing does"
+
+
+LINKED: list[tuple[NoticeKind, dict[str, Any], str]] = [
+    (NoticeKind.PLANNED, {}, "teams/team-a?cluster=h100-a"),
+    (NoticeKind.BREACH, {"audience": "tpm", "owner": "tpm"}, "clusters/h100-a"),
+    (NoticeKind.HELD, {}, "clusters/h100-a"),
+    (NoticeKind.REQUEST, {"key": "request/q-1/000003/told"}, "requests/q-1"),
+    (NoticeKind.FLEET_HELD, {"cluster": "_fleet"}, "rollout"),
+    (NoticeKind.EMERGENCY, {}, "access"),
+    (
+        NoticeKind.PLANNED,
+        {"cluster": "h100/a?b", "audience": "re search&x=1"},
+        "teams/re%20search%26x%3D1?cluster=h100%2Fa%3Fb",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "path"), LINKED)
+@pytest.mark.parametrize("console", ["https://backstop.example", "https://backstop.example/"])
+def test_a_notice_leads_to_the_page_where_its_reader_answers(
+    kind: NoticeKind, values: dict[str, Any], path: str, console: str
+) -> None:
+    told = notice(kind, **{**FULLEST, **values})
+    _, body = render(told, console=console)
+    assert f"\n\nIn the browser: https://backstop.example/{path}\n" in body
+    assert "browser" not in render(told)[1], "where nobody said where the console is"
+    assert re.split("[/?]", path)[0] in PAGES
+
+
+def test_what_has_no_page_leads_nowhere() -> None:
+    assert "browser" not in render(notice(NoticeKind.BRINGUP, **FULLEST), console="https://backstop.example")[1]
+
+
+@pytest.mark.parametrize(
+    ("public", "front", "leads_to"),
+    [
+        ("https://backstop.example", "https://front.example", "https://backstop.example"),
+        ("", "https://front.example", "https://front.example"),
+        ("", "", ""),
+    ],
+)
+def test_notices_lead_to_the_console_where_a_worker_is_told_of_it(
+    public: str, front: str, leads_to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKSTOP_HOME", str(tmp_path))
+    monkeypatch.setenv("BACKSTOP_PUBLIC_URL", public)
+    monkeypatch.setenv("BACKSTOP_URL", front)
+    assert load_settings().console_url == leads_to
+    monkeypatch.setenv("BACKSTOP_PUBLIC_URL", "backstop.example")
+    with pytest.raises(BadInput, match="BACKSTOP_PUBLIC_URL must begin with https:// or http://"):
+        load_settings()
