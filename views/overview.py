@@ -107,10 +107,10 @@ def _stages(rollouts: Sequence[RolloutSummary]) -> Grid:
 
 
 def _asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType]:
-    """Return what people have to do, the first clusters by name, and how many more need somebody."""
+    """Return what people have to do, the most urgent first, and how many more need somebody."""
     if any(r.needs is None for r in rollouts):
         return [Text(), line((NEEDS_UNKNOWN, "yellow"))]
-    needy = [r for r in rollouts if r.needs]
+    needy = sorted((r for r in rollouts if r.needs), key=lambda r: r.urgency)
     if not needy:
         return []
     able = any(r.could for r in needy[:most])

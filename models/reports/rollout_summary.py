@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from models.base import Model, Time
+from models.rollout.stages import Stage
 
 
 class RolloutSummary(Model):
@@ -33,3 +34,17 @@ class RolloutSummary(Model):
     """For a shadow: the GPUs that its plan would leave without backing."""
     lost: bool = False
     """Open in the ledger, but Temporal runs nothing for it: nobody guards its quotas."""
+
+    @property
+    def urgency(self) -> tuple[int, int, str]:
+        """What a list of rollouts that need a person is sorted by: the one that cannot wait is the least.
+
+        Nobody guards what is lost, and nothing goes on that is stuck; then come values that stand and lack hardware,
+        other values that stand, and plans.
+        """
+        unbacked = self.unbacked_gpus or 0
+        written = self.stage != Stage.PLANNED and not self.shadow
+        rank = (
+            0 if self.lost else 1 if self.stage == Stage.STUCK else 2 if written and unbacked else 3 if written else 4
+        )
+        return rank, -unbacked, self.cluster

@@ -68,6 +68,18 @@ def test_a_thousand_fit_on_one_screen(thousand: list[RolloutSummary], capsys: py
     assert f"{len(risky)} at risk: {total} GPUs have no healthy hardware behind them" in said
 
 
+def test_what_cannot_wait_stands_before_the_plans_that_wait(capsys: pytest.CaptureFixture[str]) -> None:
+    plans = [one(n, stage="planned", needs="approve the plan: backstop approve c") for n in range(60)]
+    pressing = [
+        one(70, stage="monitored", needs="evals lacks hardware: wait for it", unbacked_gpus=9),
+        one(71, stage="stuck"),
+        one(72, stage="buffered", needs="taken over", lost=True),
+    ]
+    said = status(capsys, [*plans, *pressing]).partition("63 need a person")[2]
+    named = [line.split()[0] for line in said.splitlines() if line.startswith("cluster-")]
+    assert named[:3] == ["cluster-0072", "cluster-0071", "cluster-0070"]
+
+
 def test_by_stage_and_wave_everything_is_counted_once(
     thousand: list[RolloutSummary], capsys: pytest.CaptureFixture[str]
 ) -> None:

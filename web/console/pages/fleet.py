@@ -41,6 +41,7 @@ _DEEDS = {
     Command.RESUME: "Resume...",
     Command.ACK: "Acknowledge...",
 }
+_LOOK = "Look..."
 _CARE = re.compile(r"\b(mend|wait|import)\b")
 
 
@@ -50,7 +51,7 @@ def deed_of(cluster: str, needs: str) -> Deed:
     for command, label in _DEEDS.items():
         if commands == {command.value} and not _CARE.search(needs):
             return Deed(label, place("clusters", cluster, command.value))
-    return Deed("Look...", f"{place('clusters', cluster)}#do")
+    return Deed(_LOOK, f"{place('clusters', cluster)}#do")
 
 
 class Row(NamedTuple):
@@ -68,6 +69,15 @@ class Row(NamedTuple):
     could: str
     silent: str
     lost: bool
+    urgency: tuple[int, int, str]
+
+    @property
+    def news(self) -> str:
+        """What is so, without the command that its button gives."""
+        commands = commands_in(self.needs)
+        if self.deed.label == _LOOK or commands[0][1] < len(self.needs.rstrip("`")):
+            return self.needs or self.silent
+        return self.needs[: commands[0][0]].rstrip("`: ")
 
     @property
     def deed(self) -> Deed:
@@ -109,13 +119,15 @@ async def fleet(visit: Visit) -> Page:
     rows = [_row(s, visit) for s in summaries]
     asked = Filter(**{name: visit.query.get(name, "")[:200] for name in Filter._fields})
     shown = [row for row in rows if asked.has(row)]
+    if asked.show:
+        shown.sort(key=lambda row: row.urgency)
     opened = [row for row in rows if row.open]
     values: dict[str, Any] = {
         "rows": shown[:_SHOWN],
         "more": max(0, len(shown) - _SHOWN),
         "all": len(rows),
         "opened": len(opened),
-        "needs": [row for row in opened if row.needs or row.lost],
+        "needs": sorted((row for row in opened if row.needs or row.lost), key=lambda row: row.urgency),
         "risky": [row for row in opened if row.unbacked],
         "silent": [row for row in opened if row.silent],
         "silence": span(STALE),
@@ -159,6 +171,7 @@ def _row(summary: RolloutSummary, visit: Visit) -> Row:
         some_of(summary.could, 5),
         silent,
         summary.lost,
+        summary.urgency,
     )
 
 
