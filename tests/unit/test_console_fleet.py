@@ -62,6 +62,18 @@ def test_what_cannot_wait_is_the_first_thing_to_do() -> None:
     assert names_of(page()["rows"]) == sorted(one.cluster for one in [*PLANS, *PRESSING]), "a list of all goes by name"
 
 
+def test_every_cluster_is_a_square_of_the_map_once_and_few_have_none() -> None:
+    drawn = page()["map"]
+    assert [(stage, len(rows)) for stage, rows in drawn] == [
+        ("planned", 41), ("buffered", 2), ("enforced", 1), ("monitored", 2), ("stuck", 1)
+    ]  # fmt: skip
+    assert sorted(row.cluster for _, rows in drawn for row in rows) == sorted(names_of([*PLANS, *PRESSING]))
+    moods = {row.cluster: (row.mood, row.hint) for _, rows in drawn for row in rows}
+    assert moods["z-stuck"] == ("bad", "z-stuck: stuck, idle, mend the cause, then give: backstop retry z-stuck")
+    assert moods["z-plan"] == ("warn", "z-plan: planned, idle, 26 GPUs unbacked, approve the plan")
+    assert page(show="risk")["map"] == [], "three clusters need no map"
+
+
 @pytest.mark.parametrize(
     ("needs", "news"),
     [

@@ -15,7 +15,7 @@ from models.cluster.policy import Tier
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.stages import Command, Stage
 from views.layout import commands_in
-from views.words import span
+from views.words import clean, gpus, span
 from web.console.forms import is_like
 from web.console.pages.fleet_rollout import fleet_buttons
 from web.console.pages.gpu_curves import burn_down_of, curve_of, tallied_points
@@ -23,6 +23,8 @@ from web.console.views_html import place
 from web.console.visit import Page, Visit
 
 _SHOWN = 1_000
+_FEW = 20
+"""Clusters that need no map: a list of them is seen at a glance."""
 _CURVE, _POINTS = timedelta(weeks=4), 57
 _STAGES = [stage.value for stage in Stage]
 _WAVES = [tier.value for tier in Tier]
@@ -80,6 +82,13 @@ class Row(NamedTuple):
         return self.needs[: commands[0][0]].rstrip("`: ")
 
     @property
+    def hint(self) -> str:
+        """What a square of the map says of it under the pointer."""
+        unbacked = f"{gpus(self.unbacked)} unbacked" if self.open and self.unbacked else ""
+        rest = [clean(text) for text in (self.stage, self.wave, unbacked, self.news) if text]
+        return f"{clean(self.cluster)}: {', '.join(rest)}"
+
+    @property
     def deed(self) -> Deed:
         return deed_of(self.cluster, self.needs)
 
@@ -133,6 +142,7 @@ async def fleet(visit: Visit) -> Page:
         "silence": span(STALE),
         "rehearse": any(row.shadow for row in shown),
         "grid": _grid(rows),
+        "map": _map(shown[:_SHOWN]) if len(shown) > _FEW else [],
         "waves": _WAVES,
         "asked": asked,
         "stages": [stage for stage in _STAGES if any(row.stage == stage for row in rows)],
@@ -186,6 +196,15 @@ def _grid(rows: Sequence[Row]) -> list[tuple[str, list[int], int, int]]:
             theirs = [row for row in rows if row.stage == stage and row.open]
             found.append((stage, counts, sum(counts), sum(row.unbacked or 0 for row in theirs)))
     return found
+
+
+def _map(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """Return the clusters of each stage, wave by wave and by name: a square for each."""
+    order = {wave: number for number, wave in enumerate(_WAVES)}
+    squares = sorted(rows, key=lambda row: (order.get(row.wave, len(order)), row.cluster))
+    stages = [*_STAGES, *sorted({row.stage for row in rows} - {*_STAGES})]
+    found = [(stage, [row for row in squares if row.stage == stage]) for stage in stages]
+    return [(stage, theirs) for stage, theirs in found if theirs]
 
 
 async def _burn_down(visit: Visit) -> Mapping[str, Any]:
