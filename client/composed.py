@@ -10,7 +10,7 @@ import asyncio
 import base64
 import uuid
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -70,15 +70,24 @@ class Composed:
         """Return every cluster of the ledger with present values and latest health."""
         return [spec for spec, _ in await self.clusters_with_stage()]
 
+    async def clusters_named(self, names: Collection[str]) -> list[ClusterSpec]:
+        """Return those of these clusters that the ledger has and can read."""
+        wanted, rows = sorted(names), list[desk.LedgerCluster]()
+        for start in range(0, len(wanted), _CLUSTERS):
+            rows += await self._described(tuple(wanted[start : start + _CLUSTERS]))
+        return [row.cluster for row in rows if row.cluster is not None and row.cluster.name in names]
+
     async def clusters_with_stage(self) -> list[tuple[ClusterSpec, str | None]]:
         """Return every cluster, with the stage of its open rollout where it has one."""
         return [(row.cluster, row.stage) for row in await self.described() if row.cluster is not None]
 
     async def described(self) -> list[desk.LedgerCluster]:
         """Return every cluster with its stage, those with invalid rows included."""
+        return await self._described()
 
+    async def _described(self, names: tuple[str, ...] = ()) -> list[desk.LedgerCluster]:
         def after(rows: Sequence[desk.LedgerCluster]) -> desk.LedgerClusters:
-            return desk.LedgerClusters(after=_name_of(rows[-1]) if rows else "", limit=50)
+            return desk.LedgerClusters(after=_name_of(rows[-1]) if rows else "", limit=50, names=names)
 
         return await self._pages(after)
 

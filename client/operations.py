@@ -336,11 +336,12 @@ OPERATIONS: tuple[Operation, ...] = (
 """Every method that is a call of its own."""
 
 COMPOSED = (
-    *("clusters", "clusters_with_stage", "described", "senseless", "plannable", "snapshots", "snapshot", "flex"),
-    *("calendar", "tallies", "past", "archived", "import_fleet", "take_fleet", "fleet_pages", "add_health", "add_jobs"),
+    *("clusters", "clusters_named", "clusters_with_stage", "described", "senseless", "plannable", "snapshots"),
+    *("snapshot", "flex", "calendar", "tallies", "past", "archived", "import_fleet", "take_fleet", "fleet_pages"),
+    *("add_health", "add_jobs"),
 )
 """Methods that are made of questions, each a call by itself (client/composed.py): in parts that a request can hold."""
-_THEIR_OWN = ("_pages", "_now")
+_THEIR_OWN = ("_pages", "_described", "_now")
 """What those methods call of each other's."""
 
 INNER = frozenset({"archive", "token_of", "ended_sessions", "aim", "keep_waiting", "turn_waiting", "tell_emergency"})

@@ -311,6 +311,8 @@ class LedgerClusters(_Page, Question[tuple[LedgerCluster, ...]], kind="clusters"
 
     free: bool = Field(default=False, exclude_if=lambda free: not free)
     """Only clusters without an open rollout. A build that does not know the field answers with all."""
+    names: Annotated[tuple[Words, ...], Field(max_length=1000)] = Field(default=(), exclude_if=lambda names: not names)
+    """Only these clusters; empty: all. A build that does not know the field answers with all."""
 
 
 class AllTeams(Question[tuple[Team, ...]], kind="teams"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from types import MappingProxyType
@@ -238,13 +238,12 @@ class DeskActivities:
                 name=one.name,
                 wrong=one.wrong,
             )
-            for one in self._page(question.after, question.limit, free=question.free)
+            for one in self._page(question.after, question.limit, free=question.free, names=question.names)
         )
 
-    def _page(self, after: str, limit: int, *, free: bool = False) -> Iterator[Described]:
-        return _first_rows(
-            self._fleet.describe(after, limit, free=free), lambda one: len(one.spec.quotas if one.spec else ())
-        )
+    def _page(self, after: str, limit: int, *, free: bool = False, names: Sequence[str] = ()) -> Iterator[Described]:
+        described = self._fleet.describe(after, limit, free=free, names=names)
+        return _first_rows(described, lambda one: len(one.spec.quotas if one.spec else ()))
 
     def _snapshot(self, question: ask.SnapshotNow, _: DeskRequest) -> ask.Plannable:
         """Return the basis of a launch now: the same values, health and usage."""

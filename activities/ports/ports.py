@@ -5,7 +5,7 @@ Every call may raise Unavailable (retry with the same arguments). All calls bloc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Protocol, TypeVar
@@ -411,8 +411,13 @@ class FleetPort(FleetFilePort, Protocol):
     def add_health(self, samples: Sequence[HealthSample], actor: str) -> int:
         """Store samples (a repeated cluster, island and time replaces); return the number of rows."""
 
-    def describe(self, after: str, limit: int, *, free: bool = False) -> tuple[Described, ...]:
-        """Describe clusters by name after `after`: values and latest health. `free`: those without a rollout."""
+    def describe(
+        self, after: str, limit: int, *, free: bool = False, names: Collection[str] = ()
+    ) -> tuple[Described, ...]:
+        """Describe clusters by name after `after`: values and latest health.
+
+        `free`: those without a rollout. `names`: only these; empty: all.
+        """
 
     def senseless(self) -> dict[str, tuple[str, ...]]:
         """Return the rows of each cluster that make no sense, in a sentence each."""

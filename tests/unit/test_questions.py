@@ -11,6 +11,7 @@ from temporalio.client import Client
 
 from activities.desk.desk import DeskActivities
 from client.backstop import Backstop
+from client.composed import Composed
 from client.connection import TemporalTarget
 from models.access.rights import READS_DESK
 from models.errors import BadInput, Unavailable
@@ -21,10 +22,12 @@ from models.questions import (
     DeskRequest,
     EndWindow,
     FlexOf,
+    LedgerCluster,
     LedgerClusters,
     SnapshotNow,
     WhyNot,
 )
+from tests.unit.cli_fakes import WORKED
 
 NAMES = """
     stage_import commit_import add_health add_jobs describe_slurm detach confirm_source clusters teams facts snapshot
@@ -100,3 +103,23 @@ def test_what_only_reads_is_named_and_all_else_is_kept_as_a_warrant() -> None:
         "detach",
     }
     assert changes <= set(QUESTIONS) - READS_DESK
+
+
+@pytest.mark.parametrize("knows_names", [True, False], ids=["a worker of today", "one that does not know the field"])
+async def test_named_clusters_are_asked_for_alone(knows_names: bool) -> None:
+    asked: list[LedgerClusters] = []
+
+    class Door(Composed):
+        async def ask(self, question: Any, payload: str = "") -> Any:
+            asked.append(question)
+            names = [n for n in ("a", "b", "c") if n > question.after and (n in question.names or not knows_names)]
+            return tuple(
+                LedgerCluster(cluster=WORKED.model_copy(update={"name": n}), rollout=None, stage=None, name=n)
+                for n in names
+            )
+
+    assert [spec.name for spec in await Door().clusters_named({"c", "b", "gone"})] == ["b", "c"]
+    assert {question.names for question in asked} == {("b", "c", "gone")}
+    asked.clear()
+    assert await Door().clusters_named([]) == []
+    assert asked == [], "nobody is asked for nothing"

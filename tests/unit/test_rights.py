@@ -42,6 +42,7 @@ DOOR: dict[str, str] = {
     "archived": "desk.archived",
     "calendar": "desk.calendar",
     "clusters": "desk.clusters",
+    "clusters_named": "desk.clusters",
     "clusters_with_stage": "desk.clusters",
     "described": "desk.clusters",
     "flex": "desk.flex",

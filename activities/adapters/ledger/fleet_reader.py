@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -44,11 +44,15 @@ class LedgerFleet(LedgerSamples, LedgerCalendar, LedgerFleetFile):
         """Return the clusters by name after `after` that make sense."""
         return tuple((each.spec, each.rollout) for each in self.describe(after, limit) if each.spec is not None)
 
-    def describe(self, after: str, limit: int, *, free: bool = False) -> tuple[Described, ...]:
+    def describe(
+        self, after: str, limit: int, *, free: bool = False, names: Collection[str] = ()
+    ) -> tuple[Described, ...]:
         """Describe clusters by name after `after`. T is the registry's; without health nothing is healthy."""
         which = select(ClusterRow).where(ClusterRow.name > after)
         if free:
             which = which.where(col(ClusterRow.open_rollout).is_(None))
+        if names:
+            which = which.where(col(ClusterRow.name).in_(names))
         with self._database.reading() as session:
             rows = session.exec(which.order_by(col(ClusterRow.name)).limit(limit)).all()
             page = _Page(session, rows, self._database.now())

@@ -449,3 +449,12 @@ def test_those_without_an_open_rollout_are_a_page_by_themselves(ledger: Ledger, 
             n for n in expected if n > "alpha"
         ]
         assert len(ledger.fleet.describe("", 10)) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [((), ["alpha", "beta"]), (("beta",), ["beta"]), (("beta", "gamma"), ["beta"]), (("gamma",), [])],
+)
+def test_named_clusters_alone_are_read(ledger: Ledger, names: tuple[str, ...], expected: list[str]) -> None:
+    assert [one.name for one in ledger.fleet.describe("", 10, names=names)] == expected
+    assert [one.name for one in ledger.fleet.describe("alpha", 10, names=names)] == [n for n in expected if n > "alpha"]

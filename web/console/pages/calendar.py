@@ -59,9 +59,8 @@ async def _page(visit: Visit, failed: str = "", which: str = "", reason: str = "
     ahead, no_forecast = dict[str, tuple[Foretold, ...]](), ""
     named = {e.cluster for e in entries if e.window.starts > visit.now}
     if named:
-        specs, no_forecast = await try_work(visit, door_of(visit).clusters())
-        of = [c for c in specs or () if c.name in named]
-        ahead = {c.name: forecast_windows(c.name, c.quotas, c.islands, c.windows, visit.now) for c in of}
+        specs, no_forecast = await try_work(visit, door_of(visit).clusters_named(named))
+        ahead = {c.name: forecast_windows(c.name, c.quotas, c.islands, c.windows, visit.now) for c in specs or ()}
     values = {
         "cluster": cluster,
         "parts": calendar_parts(entries, (), {name: each for name, each in ahead.items() if each}, visit.now),
