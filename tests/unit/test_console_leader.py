@@ -16,7 +16,8 @@ from models.errors import Unavailable
 from models.fleet_cut_questions import HaircutSums
 from models.planning.fleet_haircut import FleetHaircut, haircut
 from tests.unit.test_console_flex import BASE
-from web.console.pages.leader import leader
+from tests.unit.weeks import a_week
+from web.console.pages.leader import _report_values, leader
 from web.console.rendering import page
 from web.console.visit import Visit
 
@@ -83,3 +84,14 @@ def test_until_a_buffer_is_chosen_nothing_is_planned_and_the_page_says_how_long_
     html, asked = looked("/leader", 3)
     assert asked == []
     assert "the first look takes some seconds for 1,000 clusters" in html
+
+
+def test_a_long_list_leads_to_the_page_that_has_the_rest_and_names_no_command_for_it() -> None:
+    week = {"no_week": "", "curve": None, "percent": 15, "least": 0, "most": 50, "cost": [], "bars": []}
+    rest = {"left_out": "", "no_cost": "", "asked_for": False}
+    values = {**BASE, **week, **rest, "week": _report_values(a_week(300))}
+    html = bytes(page("leader.html", values).body).decode()
+    assert 'And 23 more. <a href="/?show=needs">All of them</a>' in html
+    assert "And 42 more." in html
+    assert "--json" not in html
+    assert "status --" not in html

@@ -25,6 +25,7 @@ _CURVE, _POINTS = timedelta(days=56), 57
 _AT_ONCE = 50
 """Clusters of which it is told at every look what a buffer costs: of more it is asked for."""
 _REPORT_SECONDS, _PLAN_SECONDS = 14.0, 42.0
+_PAGES = {"backstop status --needs": "/?show=needs", "backstop status --at-risk": "/?show=risk"}
 _LEAST, _MOST, _USUAL = 0, 50, 15
 """Percent."""
 
@@ -63,8 +64,16 @@ def _report_values(week: Week) -> dict[str, Any]:
         "lead": lead(week),
         "alone": emergencies(week),
         "numbers": numbers(week),
-        "sections": [(s.title, [_grid(s)] if s.rows else [], s.note) for s in sections(week)],
+        "sections": [(s.title, [_grid(s)] if s.rows else [], *_note(s.note)) for s in sections(week)],
     }
+
+
+def _note(note: str) -> tuple[str, str]:
+    """Return a section's note without the command that lists the rest, and the page that does."""
+    for command, page in _PAGES.items():
+        if command in note:
+            return note.replace(f": `{command}`", ""), page
+    return note.replace(": `--json`", ""), ""
 
 
 def _grid(section: Section) -> Grid:
