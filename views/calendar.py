@@ -43,10 +43,12 @@ def calendar_parts(
     back = [line(("Taken back", "bold"), f": {span_text(e.window)} of {e.cluster}.") for e in gone]
     if not entries:
         return [*back] or [line("Nothing is declared: use `backstop hold CLUSTER` or `backstop calendar import FILE`.")]
+    declared = declarations(entries)
+    which = "CLUSTER" if all(len(clusters) == 1 for _, clusters in declared) else "CLUSTERS"  # no name: no link to it
     rows = table(
-        *("CLUSTER", ">ID", "=KIND", "=STARTS", "=ENDS", ">GPUS", "~ISLANDS", "~REASON", "BY"), least=("BY", "GPUS")
+        *(which, ">ID", "=KIND", "=STARTS", "=ENDS", ">GPUS", "~ISLANDS", "~REASON", "BY"), least=("BY", "GPUS")
     )
-    for entry, clusters in declarations(entries):
+    for entry, clusters in declared:
         window = entry.window
         row(
             rows,

@@ -329,7 +329,7 @@ def _live(week: Week) -> list[Section]:
         ),
         _cut(
             "At risk: declared windows, today and in the two weeks ahead",
-            ("Cluster", "Window", "Why"),
+            ("Clusters", "Window", "Why"),
             windows,
             "No window is declared.",
             "backstop calendar show",
