@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from models.planning.grants import Room, room
-from models.questions import SnapshotNow, WhyNot
+from models.questions import FlexSums, SnapshotNow, WhyNot
 from models.requests.commands import undo_line
 from models.requests.state import QuotaAsk, RequestStage, RequestState
 from models.rollout.command_rows import ROLLOUT_ROWS
@@ -22,7 +22,7 @@ from web.console.views_html import place
 from web.console.visit import Elsewhere, Page, Visit
 
 _LOOKED_AT = 12
-"""Clusters of which it is said how much fits."""
+"""Clusters of which it is said how much fits: those with the most healthy GPUs that are not promised."""
 _ASKED = ("cluster", "gpus", "until", "namespace", "reason")
 
 
@@ -114,8 +114,10 @@ async def _asking(
     visit: Visit, team: str, said: dict[str, str] | None = None, failed: str = "", state: RequestState | None = None
 ) -> Page:
     said = said or {**dict.fromkeys(_ASKED, ""), "cluster": visit.query.get("cluster", "")[:200]}
-    answers, no_why = await visit.try_ask(WhyNot(team=team))
+    (answers, no_why), (sums, _) = await asyncio.gather(visit.try_ask(WhyNot(team=team)), visit.try_ask(FlexSums()))
+    spare = {one.cluster: one.healthy_gpus - one.promised_gpus for one in sums or ()}
     clusters = [] if answers is None else [(one.cluster, one.quota_gpus) for one in answers.teams]
+    clusters.sort(key=lambda pair: (pair[0] != said["cluster"], -spare.get(pair[0], 0)))
     rooms = await asyncio.gather(*(_room(visit, name, team) for name, _ in clusters[:_LOOKED_AT]))
     values: dict[str, Any] = {
         "team": team,
@@ -132,8 +134,8 @@ def _rows(
     clusters: Sequence[tuple[str, int]], rooms: Sequence[tuple[Room | None, str]]
 ) -> list[tuple[str, int, Room | None, str]]:
     unknown: list[tuple[Room | None, str]] = [(None, "it was not looked at")] * (len(clusters) - len(rooms))
-    found = [*rooms, *unknown]
-    return [(name, quota, fits, why) for (name, quota), (fits, why) in zip(clusters, found, strict=True)]
+    found = [(name, quota, *known) for (name, quota), known in zip(clusters, [*rooms, *unknown], strict=True)]
+    return sorted(found, key=lambda row: -1 if row[2] is None else row[2].fits_gpus, reverse=True)
 
 
 async def _room(visit: Visit, cluster: str, team: str) -> tuple[Room | None, str]:

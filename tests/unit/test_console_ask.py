@@ -1,0 +1,64 @@
+"""A team in many clusters asks for more: the page looks where there may be room, and says that first."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from models.cluster.policy import Policy
+from models.cluster.snapshot import Snapshot
+from models.flex.flex_sum import FlexSum
+from models.questions import FlexSums, Plannable, SnapshotNow, WhyNot
+from tests.unit.cli_fakes import NOON
+from web.console.pages.team_forms import ask
+from web.console.visit import Visit
+
+FULL = [f"c-{n:02}" for n in range(40)]
+QUOTAS = {**dict.fromkeys(FULL, 90), "y-some": 80, "z-roomy": 40}
+
+
+def rows(*, sums_known: bool = True, **query: str) -> tuple[list[tuple[str, int | None]], list[str]]:
+    """Each cluster with how much fits; and those that were looked at."""
+    looked: list[str] = []
+
+    async def try_ask(question: Any) -> tuple[Any, str]:
+        match question:
+            case WhyNot():
+                teams = [SimpleNamespace(cluster=name, quota_gpus=gpus) for name, gpus in QUOTAS.items()]
+                return SimpleNamespace(teams=teams), ""
+            case FlexSums():
+                sums = [
+                    FlexSum(cluster=name, health_at=NOON, total_gpus=100, healthy_gpus=100, promised_gpus=gpus)
+                    for name, gpus in QUOTAS.items()
+                ]
+                return (tuple(sums), "") if sums_known else (None, "no worker answered")
+            case SnapshotNow():
+                looked.append(question.cluster)
+                island = {"name": "main", "total_gpus": 100, "healthy_gpus": 100}
+                quotas = [{"team": "a", "gpus": QUOTAS[question.cluster]}]
+                seen = Snapshot.model_validate({"cluster": question.cluster, "islands": [island], "quotas": quotas})
+                return Plannable(snapshot=seen, policy=Policy()), ""
+        raise AssertionError(question)
+
+    visit = SimpleNamespace(form={}, query=query, try_ask=try_ask)
+    values = cast("Any", asyncio.run(ask(cast("Visit", visit), "a"))).values
+    return [(name, None if fits is None else fits.fits_gpus) for name, _, fits, _ in values["rows"]], looked
+
+
+def test_clusters_with_room_are_looked_at_and_stand_first() -> None:
+    """At the usual buffer of 15 % each may promise 85."""
+    shown, looked = rows()
+    assert shown[:3] == [("z-roomy", 45), ("y-some", 5), ("c-00", 0)]
+    assert [name for name, fits in shown if fits is None] == FULL[10:]
+    assert len(shown) == len(QUOTAS)
+    assert sorted(looked) == sorted([*FULL[:10], "y-some", "z-roomy"])
+
+
+@pytest.mark.parametrize("sums_known", [True, False])
+def test_the_cluster_that_the_address_names_is_looked_at(sums_known: bool) -> None:
+    shown, looked = rows(cluster="c-39", sums_known=sums_known)
+    assert "c-39" in looked
+    assert ("c-39", 0) in shown
