@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -52,6 +53,11 @@ async def too_wide(window: Window) -> int:
         "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     )
     return int(found)
+
+
+async def printed(window: Window) -> int:
+    """How many sheets of A4 the page takes."""
+    return len(re.findall(rb"/Type\s*/Page\b", await window.page.pdf(format="A4")))
 
 
 @pytest.fixture
@@ -238,4 +244,6 @@ async def test_pages_of_a_thousand_clusters_can_be_read_and_are_light(browser: B
                     sent = await window.page.evaluate(SENT)
                     if sent > 100_000:
                         found[f"{name} weighs"] = sent
+                    if name in ("leader", "buffer") and (sheets := await printed(window)) != 1:
+                        found[f"{name} is printed on"] = sheets
     assert found == {}
