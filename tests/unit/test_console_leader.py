@@ -87,7 +87,7 @@ def test_until_a_buffer_is_chosen_nothing_is_planned_and_the_page_says_how_long_
 
 
 def test_a_long_list_leads_to_the_page_that_has_the_rest_and_names_no_command_for_it() -> None:
-    week = {"no_week": "", "curve": None, "percent": 15, "least": 0, "most": 50, "cost": [], "bars": []}
+    week: dict[str, Any] = {"no_week": "", "curve": None, "percent": 15, "least": 0, "most": 50, "cost": [], "bars": []}
     rest = {"left_out": "", "no_cost": "", "asked_for": False}
     values = {**BASE, **week, **rest, "week": _report_values(a_week(300))}
     html = bytes(page("leader.html", values).body).decode()
