@@ -81,6 +81,18 @@ def test_a_bar_beside_its_numbers_is_for_the_eye_alone() -> None:
     assert made == '4 to 12 GPUs: <span class="bars" aria-hidden="true">|▁█|</span>'
 
 
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("nothing is promised yet; `abort` ends the rollout", "nothing is promised yet; <b>abort</b> ends the rollout"),
+        ("see `backstop status c`, then `retry`", "see <code>backstop status c</code>, then <b>retry</b>"),
+        ("of `<i>x</i>` and `two words`", "of `&lt;i&gt;x&lt;/i&gt;` and `two words`"),
+    ],
+)
+def test_no_backquote_of_ours_is_left_around_the_name_of_a_button(text: str, html: str) -> None:
+    assert sentence(line(text)) == html
+
+
 def test_a_command_that_is_needed_stands_once() -> None:
     waits = Condition(name="approval", met=False, text="waits for approval: backstop approve c --plan 0123")
     assert awaited_alone(waits, "approve the plan: backstop approve c --plan 0123") == "approval"

@@ -28,6 +28,7 @@ _CLASSES = {
 }
 _NAMES = ("ID",)
 """Columns of numbers that name something."""
+_QUOTED = re.compile("`([a-z]+)`")
 _COUNT = re.compile(r"(?<![\d,.])\d{4,15}(?![\d,.])")
 _LINKS = {"CLUSTER": "/clusters/", "TEAM": "/teams/"}
 
@@ -142,6 +143,12 @@ def _with_code(plain: str, start: int, end: int) -> Markup:
             continue
         quoted = plain[first - 1 : first] == "`" == plain[last : last + 1]
         before, after = (first - 1, last + 1) if quoted else (first, last)
-        pieces += [escape(plain[at:before]), Markup("<code>{}</code>").format(plain[first:last])]
+        pieces += [_with_buttons(plain[at:before]), Markup("<code>{}</code>").format(plain[first:last])]
         at = after
-    return Markup("").join([*pieces, escape(plain[at:end])])
+    return Markup("").join([*pieces, _with_buttons(plain[at:end])])
+
+
+def _with_buttons(plain: str) -> Markup:
+    """Write a piece without commands; a word in backquotes is a button's name here, and stands out without them."""
+    parts = _QUOTED.split(plain)
+    return Markup("").join(Markup("<b>{}</b>").format(t) if n % 2 else escape(t) for n, t in enumerate(parts))
