@@ -32,6 +32,7 @@ PAGES = {
     "fleet, at risk": "/?show=risk",
     "cluster": f"/clusters/{CLUSTER}",
     "command": f"/clusters/{CLUSTER}/approve",
+    "fleet rollout": "/rollout",
     "launch": "/launch",
     "teams": "/teams",
     "team": f"/teams/{TEAM}",
@@ -40,7 +41,8 @@ PAGES = {
     "flex of one": f"/flex/{CLUSTER}",
     "requests": "/requests",
     "calendar": "/calendar",
-    "audit": "/audit",
+    "audit": f"/audit?cluster={CLUSTER}",
+    "access": "/access",
     "leader": "/leader",
     "leader, a buffer": "/leader?buffer=15",
 }

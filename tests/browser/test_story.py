@@ -122,6 +122,41 @@ async def test_by_keyboard_alone(console: Console) -> None:
         assert window.complaints == []
 
 
+@pytest.mark.parametrize("by", ["mouse", "keyboard"])
+@pytest.mark.nightly
+async def test_hardware_fails_and_comes_back_as_in_the_demo(console: Console, by: str) -> None:
+    """The open page says by itself that it was rolled back and is monitored again; one link leads to the audit."""
+    world, name = console.world, fresh("demo")
+    await world.fleet(worked_case(name))
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    async with console.window() as window:
+        page = window.page
+        await window.to(f"/clusters/{name}")
+        await world.healthy(name, main=(361, 300))
+        await window.sees("It is rolled back.")
+        await world.until(name, Stage.ROLLED_BACK)
+        assert world.sql.one("SELECT gpus FROM quotas WHERE cluster = ?", name) <= 300
+        await expect(page.locator("#audit")).to_contain_text("breach")
+        await world.healthy(name, main=(361, 319))
+        await world.until(name, lambda s: s.stage is Stage.MONITORED and s.attempt == 2)
+        await shows(window, name, "monitored")
+        await expect(page.locator(".standing")).to_contain_text("attempt 2")
+        assert world.sql.one("SELECT gpus FROM quotas WHERE cluster = ?", name) == 306
+        await world.at_rest()  # a page that is made anew under way is another one
+        if by == "mouse":
+            await page.get_by_role("link", name="All of it").click()
+        else:
+            await to_by_tab(window, "All of it")
+            await page.keyboard.press("Enter")
+        await page.wait_for_url(f"**/audit?cluster={name}")
+        shown = await window.text()
+        moves = [e["text"] for e in world.sql.archive(name) if e["kind"] == "transition"]
+        assert len(moves) > 6
+        assert [text for text in moves if re.sub(r"\s+", " ", text) not in shown] == []
+        assert window.complaints == []
+
+
 async def quiet(window: Window) -> None:
     """The page asks for nothing for a while, once what happened before it has been noted."""
     asked = -1
