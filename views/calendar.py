@@ -44,7 +44,7 @@ def calendar_parts(
     if not entries:
         return [*back] or [line("Nothing is declared: use `backstop hold CLUSTER` or `backstop calendar import FILE`.")]
     declared = declarations(entries)
-    which = "CLUSTER" if all(len(clusters) == 1 for _, clusters in declared) else "CLUSTERS"  # no name: no link to it
+    which = "CLUSTER" if all(len(clusters) == 1 for _, clusters in declared) else "~CLUSTERS"  # no name: no link to it
     rows = table(
         *(which, ">ID", "=KIND", "=STARTS", "=ENDS", ">GPUS", "~ISLANDS", "~REASON", "BY"), least=("BY", "GPUS")
     )

@@ -6,8 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from models.cluster.windows import Entry, Window, WindowKind
 from models.reports.tallies import Point
 from models.rollout.status_models import Condition
+from views.calendar import calendar_parts
 from views.status import awaited_alone
 from views.words import DECORATION, gpus, line, row, table
 from web.console.pages.fleet import deed_of
@@ -79,6 +81,21 @@ def test_the_fleet_rollout_among_clusters_leads_to_its_own_page() -> None:
 def test_a_bar_beside_its_numbers_is_for_the_eye_alone() -> None:
     made = sentence(line("4 to 12 GPUs: ", ("|▁█|", DECORATION)))
     assert made == '4 to 12 GPUs: <span class="bars" aria-hidden="true">|▁█|</span>'
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [("hold 1", '<td class="prose">a, b, c and 1 more</td>'), ("fleet file", '<a href="/clusters/a">a</a>')],
+)
+def test_the_clusters_of_one_window_are_no_name_that_leads_somewhere(source: str, shown: str) -> None:
+    """They wrap as prose does: three names in one line were wider than a screen."""
+    window = Window(
+        kind=WindowKind.FREEZE, starts=NOW + timedelta(hours=1), ends=NOW + timedelta(hours=4), reason="year end"
+    )
+    entries = [Entry(id=n, cluster=c, window=window, source=source, declared_by="tpm") for n, c in enumerate("abcd", 1)]
+    made = markup(calendar_parts(entries, (), {}, NOW))
+    assert shown in made
+    assert 'href="/clusters/a%2C' not in made
 
 
 @pytest.mark.parametrize(
