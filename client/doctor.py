@@ -212,7 +212,7 @@ def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
     silent = [r for r in opened if r.health_at is None or now - r.health_at >= STALE]
     if not silent:
         return Check.good(
-            "health", f"of {count_text(len(opened), 'open rollout')}, none older than {duration_text(STALE)}"
+            "health", f"none is older than {duration_text(STALE)}, for {count_text(len(opened), 'open rollout')}"
         )
     names = some_of([r.cluster for r in silent], 3)
     oldest = min((r.health_at for r in silent if r.health_at is not None), default=None)
@@ -296,9 +296,9 @@ def rollouts_check(rollouts: Sequence[Overview], lost: Sequence[Overview]) -> Ch
     """Check whether Temporal runs every rollout that the ledger has open."""
     opened = sum(not r.ended for r in rollouts)
     if not lost:
-        return Check.good("rollouts", f"of {opened} open in the ledger, Temporal runs all")
+        return Check.good("rollouts", f"Temporal runs all {opened} that the ledger has open")
     names = some_of([r.cluster for r in lost], 3)
-    text = f"of {opened} open in the ledger, Temporal does not run {len(lost)}, which nobody guards: {names}"
+    text = f"Temporal does not run {len(lost)} of the {opened} that the ledger has open, and nobody guards {names}"
     remedy = adopt_line(lost[0].cluster) if len(lost) == 1 else f"{ADOPT_ALL}; or one by one: {adopt_line('CLUSTER')}"
     return Check.bad("rollouts", text, remedy)
 
@@ -316,7 +316,7 @@ def histories_check(rollouts: Sequence[Overview], statuses: Mapping[str, Rollout
     answers = [(row, status) for row in rollouts if not row.ended and (status := statuses.get(row.cluster)) is not None]
     behind = [(row, s) for row, s in answers if row.rollout != s.rollout or row.counter > s.fence]
     if not behind:
-        text = f"of {count_text(len(answers), 'open rollout')} compared, none lacks effects that the ledger has"
+        text = f"{count_text(len(answers), 'open rollout')} compared: none lacks effects that the ledger has"
         return Check.good("histories", text)
     sentences = [
         f"{row.cluster}: the ledger has effect {row.counter} of {row.rollout}, Temporal has effect {s.fence} "
@@ -348,9 +348,9 @@ def bringups_checks(rows: Sequence[BringupRow], lost: Sequence[BringupRow]) -> l
     if not rows:
         return []
     if not lost:
-        return [Check.good("bring-ups", f"of {len(rows)} open in the ledger, Temporal runs all")]
+        return [Check.good("bring-ups", f"Temporal runs all {len(rows)} that the ledger has open")]
     names = some_of([f"{row.cluster} ({row.stage.words})" for row in lost], 3)
-    text = f"of {len(rows)} open in the ledger, Temporal does not run {len(lost)}, which nobody drives: {names}"
+    text = f"Temporal does not run {len(lost)} of the {len(rows)} that the ledger has open, and nobody drives {names}"
     return [Check.bad("bring-ups", text, lost_bringup_remedy(lost[0].cluster))]
 
 

@@ -115,7 +115,7 @@ async def _run(settings: Settings, ready: asyncio.Event, stopped: asyncio.Event)
             if place.startswith("http"):
                 print(f"console    {place} (backstop open)")
             else:
-                print(f"front      {place} (it knows who speaks by the user's name)")
+                print(f"front      {place} (it knows each caller by their user name)")
         if settings.keys is not None and not front_key_file().exists():
             print("keys       the front's private key is not here, so it signs nothing: backstop keys new --lost")
         print("worker     ready; stop with Ctrl-C, start again to go on", flush=True)

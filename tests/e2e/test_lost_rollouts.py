@@ -71,7 +71,7 @@ async def test_lost_rollouts_are_named_and_adopted_all_at_once(sqlite_ledger_url
         assert f"rollout {lost[monitored]} of {monitored} is open in the ledger (monitored)" in one
         code, doctor = await said(server, tmp_path, "doctor")
         assert code == 1
-        assert "of 3 open in the ledger, Temporal does not run 3, which nobody guards" in doctor
+        assert "Temporal does not run 3 of the 3 that the ledger has open, and nobody guards" in doctor
         assert "backstop launch --adopt --all" in doctor
 
         words = ("launch", "--adopt", "--all", "--reason", "the database is gone")
@@ -89,7 +89,7 @@ async def test_lost_rollouts_are_named_and_adopted_all_at_once(sqlite_ledger_url
             assert world.sql.row("rollouts", id=lost[name])["superseded_by"] == now
         assert [world.sql.gpus(name) for name in (planned, buffered, monitored)] == [baseline, cut, cut]
         code, doctor = await said(server, tmp_path, "doctor")
-        assert "of 3 open in the ledger, Temporal runs all" in doctor
+        assert "Temporal runs all 3 that the ledger has open" in doctor
         code, again = await said(server, tmp_path, "launch", "--adopt", "--all")
         assert (code, "No rollout is lost" in again) == (0, True)
 

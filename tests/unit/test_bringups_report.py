@@ -107,11 +107,11 @@ def test_the_report_says_so_in_words() -> None:
 def test_doctor_names_those_that_nobody_drives() -> None:
     assert bringups_checks((), ()) == []
     (well,) = bringups_checks(ROWS[:2], ())
-    assert (well.ok, well.text) == (True, "of 2 open in the ledger, Temporal runs all")
+    assert (well.ok, well.text) == (True, "Temporal runs all 2 that the ledger has open")
     (ill,) = bringups_checks(ROWS[:3], ROWS[2:3])
     assert (ill.ok, ill.text) == (
         False,
-        "of 3 open in the ledger, Temporal does not run 1, which nobody drives: c (provisioning)",
+        "Temporal does not run 1 of the 3 that the ledger has open, and nobody drives c (provisioning)",
     )
     assert ill.remedy == (
         "add c again with the same entry, which takes it up; or unmake by hand what it made, then: "

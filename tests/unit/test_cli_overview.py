@@ -299,7 +299,9 @@ def test_a_lost_rollout_is_named_with_what_to_do() -> None:
     rows = lost("a", "b", "c", "d", "e")
     assert rollouts_check(rows, []).ok
     check = rollouts_check(rows, rows[1:])
-    assert check.text == "of 5 open in the ledger, Temporal does not run 4, which nobody guards: b, c, d and 1 more"
+    assert (
+        check.text == "Temporal does not run 4 of the 5 that the ledger has open, and nobody guards b, c, d and 1 more"
+    )
     assert check.remedy.startswith("backstop launch --adopt --all; or one by one:")
     assert rollouts_check(rows, rows[:1]).remedy == "backstop launch a --adopt"
 
@@ -361,7 +363,7 @@ def test_a_history_that_lacks_effects_of_the_ledger_is_named() -> None:
         one_status(Stage.MONITORED).model_copy(update={"rollout": row.rollout, "fence": fence})
         for row, fence in zip(rows, (4, 2), strict=False)
     )
-    assert histories_check(rows, {"a": even, "c": None}).text.startswith("of 1 open rollout compared, none lacks")
+    assert histories_check(rows, {"a": even, "c": None}).text.startswith("1 open rollout compared: none lacks")
     check = histories_check(rows, {"a": even, "b": behind})
     assert not check.ok
     assert check.text == f"b: the ledger has effect 4 of {rows[1].rollout}, Temporal has effect 2 of {rows[1].rollout}"
