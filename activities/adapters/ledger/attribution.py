@@ -17,7 +17,7 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.bulk import is_among
 from activities.adapters.ledger.database import LedgerPart
 from activities.adapters.ledger.fleet_file_port import FLEET_CHAIN, import_key
-from activities.adapters.ledger.rollouts import FIRST_ENTRY
+from activities.adapters.ledger.fleet_rollouts import FIRST_ENTRY
 from activities.ports.access import OpenOne
 from models.access.principals import Proof
 from models.audit_chain import AuditEntry

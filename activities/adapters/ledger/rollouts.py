@@ -10,7 +10,7 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -21,46 +21,37 @@ from sqlmodel import Session, col, func, select
 
 from activities.adapters.ledger.audit_archive import LedgerArchive, append_all, never_dropped
 from activities.adapters.ledger.blast_radius import booked_gpus, give_back, release_breach, reserve, reserve_breach
-from activities.adapters.ledger.bulk import is_among, store
 from activities.adapters.ledger.cluster_settings import contacts_in, facts_of
+from activities.adapters.ledger.fleet_rollouts import LedgerFleetRollouts
 from activities.adapters.ledger.health_and_usage import latest_health
 from activities.adapters.ledger.quotas import locked_cluster
-from activities.bad_rows import answer_for, build_each, making_sense, those_that_do
+from activities.adapters.ledger.requests import LedgerRequests
+from activities.bad_rows import answer_for, build_each, making_sense
 from activities.ports.ports import ByCluster, OpenRollout
-from models.audit_chain import AuditEntry
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
 from models.errors import Conflict, NoSuchCluster, Refusal
-from models.fleet.archived_state import KeptFleet, kept_of
-from models.fleet.messages import Noted
-from models.fleet.state import FLEET
 from models.ledger_tables import (
     AuditRow,
     ClusterRow,
-    FleetPlanRow,
     MoveRow,
     QuotaRow,
     ReceiptRow,
-    RequestRow,
     RolloutRow,
 )
-from models.planning.plan import Envelope
 from models.questions import ClusterFacts, Overview
-from models.requests.state import RequestState
 from models.rollout.effects import Fence
 from models.rollout.messages import RecordRequest
 from models.rollout.stages import Stage
 
 log = logging.getLogger(__name__)
 
-FIRST_ENTRY = "000001"
-"""The end of the key of a fleet rollout's first entry, which is its launch; the rollout's id comes before it."""
 _AGAIN = re.compile(r"~[0-9a-f]{6}$")
 """The end of the name of a rollout that has adopted itself."""
 WITHOUT_EFFECTS = frozenset({Stage.PLANNED, Stage.ABORTED, Stage.CLOSED})
 
 
-class LedgerRegistry(LedgerArchive):
+class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
     """RegistryPort on the ledger."""
 
     def facts(self, cluster: str) -> ClusterFacts:
@@ -238,116 +229,6 @@ class LedgerRegistry(LedgerArchive):
         with self._database.reading() as session:
             return booked_gpus(session, now)
 
-    # --- requests for more quota ----------------------------------------------------------------
-
-    def keep_request(self, request: RequestState, entries: Sequence[AuditEntry] = ()) -> None:
-        with never_dropped(), self._database.begin() as session:
-            append_all(session, entries)
-            kept = session.get(RequestRow, request.ask.request)
-            if kept is not None and RequestState.model_validate_json(kept.state).serial > request.serial:
-                return  # a late attempt of an earlier call
-            row = {
-                "id": request.ask.request,
-                "cluster": request.ask.cluster,
-                "team": request.ask.team,
-                "stage": request.stage.value,
-                "ended": request.has_ended,
-                "asked_at": request.asked_at,
-                "state": request.model_dump_json(),
-            }
-            store(session, RequestRow, [row])
-
-    def requests(self, cluster: str = "", *, ended: bool = False) -> tuple[RequestState, ...]:
-        rows = select(RequestRow.state).order_by(col(RequestRow.asked_at), col(RequestRow.id))
-        if cluster:
-            rows = rows.where(col(RequestRow.cluster) == cluster)
-        if not ended:
-            rows = rows.where(col(RequestRow.ended).is_(False))
-        with self._database.reading() as session:
-            return tuple(those_that_do(session.exec(rows), RequestState.model_validate_json))
-
-    def request(self, request: str) -> RequestState | None:
-        with self._database.reading() as session:
-            row = session.get(RequestRow, request)
-            if row is None:
-                return None
-            with making_sense(row.cluster, f"request {request}"):
-                return RequestState.model_validate_json(row.state)
-
-    # --- fleet rollouts -------------------------------------------------------------------------
-
-    def names(self) -> tuple[str, ...]:
-        with self._database.reading() as session:
-            return tuple(session.scalars(sa.select(col(ClusterRow.name)).order_by(col(ClusterRow.name))))
-
-    def kept_fleet(self) -> KeptFleet | None:
-        own = col(AuditRow.cluster) == FLEET
-        first = sa.select(col(AuditRow.key)).where(own, col(AuditRow.key).like(f"%/{FIRST_ENTRY}"))
-        with self._database.reading() as session:
-            key = session.scalars(first.order_by(col(AuditRow.seq).desc()).limit(1)).first()
-            if key is None:
-                return None
-            fleet = key.removesuffix(f"/{FIRST_ENTRY}")
-            rows = sa.select(col(AuditRow.entry)).where(own, col(AuditRow.key).startswith(f"{fleet}/", autoescape=True))
-            entries = session.scalars(rows.order_by(col(AuditRow.key))).all()
-            planned = sa.select(col(FleetPlanRow.cluster)).where(col(FleetPlanRow.fleet) == fleet)
-            with making_sense(FLEET, f"the archive of {fleet}"):
-                return kept_of(map(AuditEntry.model_validate_json, entries), session.scalars(planned).all())
-
-    def of_fleet(self, fleet: str) -> dict[str, tuple[Noted, datetime]]:
-        columns = [getattr(RolloutRow, name) for name in ("id", "cluster", "stage", "needs", "rollbacks", "opened_at")]
-        rows = sa.select(*columns).where(col(RolloutRow.fleet) == fleet).order_by(col(RolloutRow.opened_at))
-        with self._database.reading() as session:
-            return {
-                r.cluster: (Noted(rollout=r.id, stage=r.stage, needs=r.needs, rollbacks=r.rollbacks), r.opened_at)
-                for r in session.execute(rows)
-            }
-
-    def keep_fleet_plan(self, fleet: str, envelopes: Mapping[str, Envelope]) -> None:
-        rows = [
-            {"fleet": fleet, "cluster": cluster, "envelope": envelope.model_dump_json()}
-            for cluster, envelope in sorted(envelopes.items())
-        ]
-        own = sa.and_(col(AuditRow.cluster) == FLEET, col(AuditRow.key).startswith(f"{fleet}/", autoescape=True))
-        archived_plan = sa.select(col(AuditRow.seq)).where(own, col(AuditRow.entry).contains('"kind":"plan"'))
-        with self._database.begin() as session:
-            if session.execute(archived_plan.limit(1)).first() is not None:
-                return  # a late attempt: people were shown another plan
-            session.execute(sa.delete(FleetPlanRow).where(col(FleetPlanRow.fleet) == fleet))
-            if rows:
-                session.execute(sa.insert(FleetPlanRow), rows)
-
-    def fleet_envelope(self, fleet: str, cluster: str) -> Envelope | None:
-        with self._database.reading() as session:
-            row = session.get(FleetPlanRow, (fleet, cluster))
-            if row is None:
-                return None
-            with making_sense(cluster, f"its plan in fleet rollout {fleet}"):
-                return Envelope.model_validate_json(row.envelope)
-
-    def fleet_envelopes(self, fleet: str, clusters: Sequence[str]) -> dict[str, Envelope]:
-        envelopes = {cluster: self.fleet_envelope(fleet, cluster) for cluster in clusters}
-        return {cluster: envelope for cluster, envelope in envelopes.items() if envelope is not None}
-
-    def noted_rollouts(self, rollouts: Sequence[str], fleet: str = "") -> dict[str, Noted]:
-        rows = self._read_noted(is_among(RolloutRow.id, "rollouts"), rollouts=list(rollouts))
-        if fleet:
-            rows += self._read_noted(col(RolloutRow.fleet) == fleet)
-        return {noted.rollout: noted for _, noted in rows}
-
-    def newest(self, clusters: Sequence[str]) -> dict[str, Noted]:
-        opened = sa.select(col(ClusterRow.open_rollout)).where(is_among(ClusterRow.name, "clusters"))
-        return dict(self._read_noted(col(RolloutRow.id).in_(opened), clusters=list(clusters)))
-
-    def _read_noted(self, which: sa.ColumnElement[bool], **given: list[str]) -> list[tuple[str, Noted]]:
-        """List the rollouts that `which` selects, each after the name of its cluster."""
-        columns = [getattr(RolloutRow, name) for name in ("id", "cluster", "stage", "needs", "rollbacks")]
-        with self._database.reading() as session:
-            return [
-                (row.cluster, Noted(rollout=row.id, stage=row.stage, needs=row.needs, rollbacks=row.rollbacks))
-                for row in session.execute(sa.select(*columns).where(which).order_by(RolloutRow.cluster), given)
-            ]
-
 
 def _is_noted(session: Session, request: RecordRequest) -> bool:
     """Return whether the ledger already has all that the request notes, as long as the rollout has not ended."""
@@ -433,8 +314,7 @@ def _newest(session: Session, row: RolloutRow, at: datetime) -> RolloutRow:
     """Return the rollout under the last name by which it adopted itself.
 
     `at`: when it is opened; all attempts of one call have the same time, which tells calls apart. Errors: Refusal if
-    the
-    rollout has ended; Conflict for a late attempt of a call that a later one has overtaken.
+    the rollout has ended; Conflict for a late attempt of a call that a later one has overtaken.
     """
     newest = row
     while newest.superseded_by is not None and _is_own(row.id, newest.superseded_by):
