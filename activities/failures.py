@@ -17,8 +17,7 @@ def translate_errors() -> Iterator[None]:
     """Raise errors of models.errors as ApplicationError with their class name as type.
 
     A validation error is a decision about data and never heals by retrying. Anything else is a bug and is retried, so
-    that
-    a fixed worker can go on.
+    that a fixed worker can go on.
     """
     try:
         yield

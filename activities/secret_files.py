@@ -35,8 +35,7 @@ class SecretFiles:
         """Return the secret, without the newlines at its end.
 
         Errors: Refusal for an impossible name, and if this process has no folder; Unavailable for a file that is
-        missing or
-        unusable: it is read again the next time.
+        missing or unusable: it is read again the next time.
         """
         if not _NAME.fullmatch(name):
             raise Refusal(

@@ -3,9 +3,6 @@
 The client sends one (`await backstop.ask(EndWindow(...))`), the desk (activities/desk/desk.py) dispatches on its class.
 `kind` is its name on the wire; builds of different age understand each other by it and the fields of question and
 answer.
-
-The client sends one (`await backstop.ask(EndWindow(...))`), the desk (activities/desk/desk.py) dispatches on its class.
-`kind` is its name on the wire; with its fields and its answer's it is what builds of another age understand.
 """
 
 from __future__ import annotations

@@ -101,8 +101,8 @@ def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[Renderabl
         ),
         line(f"In quota: {one.promised_gpus:,} promised, {one.backed_gpus:,} backed, {one.in_quota_gpus:,} used{of}."),
         line(
-            f"Flex: {one.flex_gpus:,} ({one.surplus_gpus:,} that no quota stands on, {one.unused_gpus:,} that quotas "
-            f"leave unused); {one.used_gpus:,} used, {one.available_gpus:,} free now."
+            f"Flex: {one.flex_gpus:,} ({one.surplus_gpus:,} outside any quota, {one.unused_gpus:,} unused inside "
+            f"quotas); {one.used_gpus:,} used, {one.available_gpus:,} free now."
         ),
     ]
     placed = any(i.free_block_gpus is not None for i in one.islands)
@@ -133,7 +133,7 @@ def _jobs(one: FlexNow) -> list[RenderableType]:
             row(jobs, job.job, job.team, job.gpus, span(one.at - job.started), job.island)
         blocks += [Text(), jobs]
         more = f"; {len(one.jobs) - _NAMED} more follow" if len(one.jobs) > _NAMED else ""
-        blocks.append(line(f"The first of them would be preempted first{more}."))
+        blocks.append(line(f"They are listed in the order in which they would be preempted{more}."))
     if one.yields:
         blocks.append(Text())
     for work in one.yields[:_YIELDING]:
@@ -148,7 +148,7 @@ def _jobs(one: FlexNow) -> list[RenderableType]:
         )
         if lives.median_seconds is not None and lives.shortest_seconds is not None:
             middle, least = (timedelta(seconds=s) for s in (lives.median_seconds, lives.shortest_seconds))
-            summary += f", after {span(middle)} in the middle and {span(least)} at least"
+            summary += f", after a median of {span(middle)} and a minimum of {span(least)}"
         blocks.append(line(f"{summary}."))
     return blocks
 

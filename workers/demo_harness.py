@@ -1,8 +1,7 @@
 """A stage for stories: a real `backstop up` in a folder of its own, real commands, and a narrator.
 
 The demo and examples/real.py tell their stories with it. Nothing is simulated: the commands are those of the README,
-the
-server is Temporal, the ledger is the ledger; only the clocks are compressed by the policy.
+the server is Temporal, the ledger is the ledger; only the clocks are compressed by the policy.
 """
 
 from __future__ import annotations

@@ -116,9 +116,8 @@ class EmbeddedTemporal:
     """A Temporal server on this machine, from `start` to `stop` or inside `async with`.
 
     `directory` keeps its state (temporal.db), its log and its locks between runs. A port that is None is a free one,
-    chosen
-    at each start. `dynamic_config`: more of the server's settings, `key=value`. Errors: Refusal when a port or the
-    directory is in use; Unavailable, with the end of its log, when the server dies or does not answer in time.
+    chosen at each start. `dynamic_config`: more of the server's settings, `key=value`. Errors: Refusal when a port or
+    the directory is in use; Unavailable, with the end of its log, when the server dies or does not answer in time.
     """
 
     def __init__(

@@ -162,13 +162,10 @@ def make_worker(
     """Make a worker with the ledger, and for some clusters Slurm or Git, behind every port; `quotas` replaces these.
 
     It listens to each task queue with slots of its own, so that no queue waits for another one's calls: `executor` has
-    the
-    threads of the general one. `build_id`: of a versioned worker. Rollouts keep to the build that they began a run with
-    (docs/adr/0012). `telling`: the pace of notices, and where people answer. Without `bringups` it takes no part in
-    them.
-    `keys`: of fronts; with them every command needs a ticket, or does once it is `wanted`. `now`: the clock of every
-    call;
-    without one, the ledger's.
+    the threads of the general one. `build_id`: of a versioned worker. Rollouts keep to the build that they began a run
+    with (docs/adr/0012). `telling`: the pace of notices, and where people answer. Without `bringups` it takes no part
+    in them. `keys`: of fronts; with them every command needs a ticket, or does once it is `wanted`. `now`: the clock of
+    every call; without one, the ledger's.
     """
     wanted, now = wanted or TicketsWanted(), now or ledger.now
     slurms = slurms or Slurms(ledger, ledger.schedulers)
@@ -459,8 +456,7 @@ def refuse_without_keys(ledger: Ledger) -> None:
     """Raise Refusal for a worker without public keys while fronts sign: it would take unsigned commands.
 
     If an access file is in force and no front signs, `doctor` says so. As `refuse_without_schema`, it does not wait for
-    a
-    database.
+    a database.
     """
     try:
         signed = ledger.access.newest_version() > 0 and ledger.warrants.signed_by()

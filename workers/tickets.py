@@ -1,13 +1,11 @@
 """Checks the tickets of updates before a workflow sees them. A ticket is checked also if none is needed.
 
 The validator does it, by the worker's own clock: it does no I/O, and does not run on replay; it does run on updates
-that
-a reset applies again, and finds their tickets expired. A machine's command names a warrant instead, which the handler
-admits before it obeys (workflows/ticket_admission.py), as only an activity can look that up.
+that a reset applies again, and finds their tickets expired. A machine's command names a warrant instead, which the
+handler admits before it obeys (workflows/ticket_admission.py), as only an activity can look that up.
 
 The signature is verified in a thread of its own. Inside the workflows' sandbox cryptography's native code ends the
-whole
-process if it imports the error that it raises: one altered ticket would do.
+whole process if it imports the error that it raises: one altered ticket would do.
 """
 
 from __future__ import annotations

@@ -53,11 +53,9 @@ class BringupLedger(Protocol):
         """Open the bring-up, with a number one above the cluster's last.
 
         Refused (in the answer) if another bring-up of the cluster is open, if the cluster is in the fleet, and if the
-        ordered
-        hardware could not back its first quotas. While it is open the same start again has the same answer. `at`: when
-        the
-        call was made, the same for all its attempts. A call that comes after the end of the bring-up that it opened is
-        refused.
+        ordered hardware could not back its first quotas. While it is open the same start again has the same answer.
+        `at`: when the call was made, the same for all its attempts. A call that comes after the end of the bring-up
+        that it opened is refused.
         """
 
     def note_bringup(self, record: BringupRecord) -> None:

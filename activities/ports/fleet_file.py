@@ -20,8 +20,7 @@ class FleetFilePort(Protocol):
         """Take in the staged fleet, all of it or nothing: earlier builds ask for this.
 
         Returns counts: {"clusters": n, "quotas": n, "added": n, "changed": n, "removed": 0}. Errors: BadInput; Refusal
-        if a
-        line of it is refused.
+        if a line of it is refused.
         """
 
     def would_change(self, import_id: str, parts: int, terms: ImportTerms) -> tuple[str, ...]:

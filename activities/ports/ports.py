@@ -77,12 +77,10 @@ class QuotaPort(Protocol):
         """Apply the effect once, however often this is called with its fence.
 
         The rollout's last fence again: its stored receipt. A smaller one, or another rollout's while one is open:
-        Conflict. A
-        moved generation if one is expected: Drift, and nothing is written.
+        Conflict. A moved generation if one is expected: Drift, and nothing is written.
 
         A GRANT while no rollout is open and none left anything reserved is fenced by its request, and counts as a
-        change by
-        others: a rollout that is just being opened has not seen it.
+        change by others: a rollout that is just being opened has not seen it.
         """
 
 
@@ -159,8 +157,7 @@ class SchedulerPort(Protocol):
         """Leave the scheduler alone from now on; return the limits that were taken back: before and after, by name.
 
         `look`: change nothing; return what would be taken back. Errors: Refusal while a rollout is open, and for a
-        cluster
-        whose quotas the ledger holds itself.
+        cluster whose quotas the ledger holds itself.
         """
 
 
@@ -285,10 +282,8 @@ class RolloutsPort(Protocol):
         """Open the rollout and keep its baseline. Repeating it with the same id and `opened_at` changes nothing.
 
         Effects that an earlier, lost rollout left behind are adopted (its baseline is returned and its fences are dead
-        from
-        now on) or, without `adopt`, refused. `fence`: the last effect in the history that opens it. If this very
-        rollout has
-        later ones, it adopts itself, under another name. Errors: Refusal, also for one that has ended.
+        from now on) or, without `adopt`, refused. `fence`: the last effect in the history that opens it. If this very
+        rollout has later ones, it adopts itself, under another name. Errors: Refusal, also for one that has ended.
         """
 
     def keep_baseline(self, fence: Fence, baseline: Snapshot) -> None:
@@ -307,8 +302,7 @@ class RolloutsPort(Protocol):
         """Show the stage and what a person has to do; archive the entries, as `archive` does.
 
         `ended` closes the rollout, `completed` moves a ramp on (once). Errors: Refusal for an unknown rollout; its
-        entries are
-        archived all the same.
+        entries are archived all the same.
         """
 
     def overview(self) -> tuple[Overview, ...]:
@@ -367,8 +361,7 @@ class RegistryPort(RolloutsPort, ClustersPort, RequestsPort, ArchivePort, Protoc
         """Book this many moved GPUs, once per fence.
 
         Errors: BlastRadius past `limit` in an hour or `day_limit` in a day, per cluster and over the fleet, with the
-        time at
-        which there is room for it.
+        time at which there is room for it.
         """
 
     def reserve_breach(self, cluster: str, most_clusters: int | None, now: datetime) -> None:

@@ -50,8 +50,7 @@ class WarrantPort(Protocol):
         """Store the warrant; void all earlier ones of its subject for the commands `voids`.
 
         With `alone` it is also stored among the emergencies that nobody has reviewed, or not at all. The same nonce for
-        the
-        same update returns the stored warrant. Errors: Refusal for one that was used for something else.
+        the same update returns the stored warrant. Errors: Refusal for one that was used for something else.
         """
 
     def warrant(self, nonce: str) -> Warrant | None: ...

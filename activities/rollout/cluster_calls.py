@@ -260,8 +260,7 @@ class ClusterActivities:
         """Return the cluster as a launch would plan from it now, and its policy with `over` on top.
 
         `within`: the greatest age of a buffer from health history. Errors: Refusal for an unknown cluster, and for one
-        that
-        makes no sense.
+        that makes no sense.
         """
         facts = self._registry.facts(cluster)
         policy = merged_policy(facts.policy, over or {})
@@ -311,8 +310,7 @@ class ClusterActivities:
         """Return the latest sample, and the doubt of its source.
 
         The source may stop or begin to lie between the reading and the judging: so a reading counts only if it is the
-        judged
-        one. Errors: Unavailable if it never is.
+        judged one. Errors: Unavailable if it never is.
         """
         for _ in range(_READINGS):
             sample = one_of(self._health.read([request.cluster]), request.cluster)

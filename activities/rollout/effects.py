@@ -38,8 +38,7 @@ class QuotaActivities:
         """Apply the effect or, in shadow, find it possible.
 
         The blast radius is booked before the write, once per fence, and given back if the write is refused. Errors:
-        those of
-        QuotaPort.apply, and BlastRadius; Refusal if nothing in the ledger allows it.
+        those of QuotaPort.apply, and BlastRadius; Refusal if nothing in the ledger allows it.
         """
         with translate_errors():
             if request.shadow:

@@ -87,8 +87,7 @@ def observe_from(
     """Make the observation. Healthy GPUs by island: `least` of late, `usual` in the long run.
 
     Windows that are over are left out: a calendar forgets nothing, and a rollout carries what it last saw. `by`: no
-    true
-    sample is dated later; without it, the request's own time.
+    true sample is dated later; without it, the request's own time.
     """
     reading, sample = evidence.reading, evidence.sample
     values: Mapping[str, int] = reading.values if request.values is None else request.values

@@ -369,8 +369,7 @@ class Facts:
     """The basis of a fingerprint: equal facts have equal fingerprints.
 
     `version`: of the quotas; `windows`: active ones. `doubted`: the source, if it is in doubt. `to_come`: windows that
-    have
-    not begun, so that their effect is known as soon as they are declared. A sample that repeats the last one is no
+    have not begun, so that their effect is known as soon as they are declared. A sample that repeats the last one is no
     news.
     """
 

@@ -62,7 +62,7 @@ def use(
     ],
     actor: Actor = "",
 ) -> None:
-    """Make this build the current one. Each open rollout moves to it by itself, when nothing is under way; see
+    """Make this build the current one. Each open rollout moves to it by itself, when it next does anything; see
     `builds show`.
 
     A worker of the build must be running. To go back, use the earlier build.

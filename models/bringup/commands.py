@@ -186,7 +186,7 @@ def _refuse_retire(bringup: Bringup, order: BringupOrder, now: datetime) -> str 
     if leaving.empty:
         return f"the undo of {bringup.cluster} has begun: a deadline no longer changes anything"
     if order.deadline is None:
-        return f"{bringup.cluster} is already being retired: give a deadline to change it"
+        return f"{bringup.cluster} is already being retired: to move its deadline, give a new one"
     return None
 
 

@@ -127,9 +127,9 @@ def _begin_if_supplied(bringup: Bringup, now: datetime) -> Bringup:
     supply = bringup.supply
     if bringup.hold is not None or (supply is not None and supply.colour is not Colour.GREEN and not supply.skipped):
         return bringup
-    why = "it needs no supply" if supply is None else f"the supply is there: {supply.said}"
+    why = "nothing must be granted first" if supply is None else f"what must be granted first is there: {supply.said}"
     if supply is not None and supply.skipped:
-        why = f"the look at its supply was skipped: {supply.skipped}"
+        why = f"a person skipped the check of what must be granted first (supply): {supply.skipped}"
     return bringup.enter_stage(BringupStage.PROVISIONING, now, why)
 
 

@@ -4,11 +4,6 @@ Theory of operation. The test goes through the weeks of a series. At the start o
 earlier rows, and promises for the coming weeks. Each known hour of those weeks is then compared with the promise; where
 promises are made weekly for four weeks, an hour is compared with each promise made for it. A week without a promise
 counts as a buffer of 1, so that refusing never wins.
-
-Theory of operation. A walk goes through the weeks of a series. At the start of each, a policy sees the rows before it
-and nothing else, and promises for the coming weeks. Each known hour of those weeks is then held against the promise;
-where promises are made weekly for four weeks, an hour is held against each that was made for it. A week without a
-promise counts as a buffer of 1, so that refusing is never a way to win.
 """
 
 from __future__ import annotations

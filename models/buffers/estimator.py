@@ -12,19 +12,6 @@ quarter of a year: surprises with an exponential tail, whose size grows with the
 (independent failures) and partly in proportion (common failures). Where a cluster's own surprises exceed that size,
 they are enlarged: the worst one yet to come is usually larger than the worst one so far. The numbers were chosen by
 back-test (benchmarks/buffers.py, docs/adr/0017); a broad range of them does equally well.
-
-Theory of operation. What is down has two parts. Nodes that stay down (a repair takes days or months) make a level that
-the next weeks inherit; on top come surprises: new failures, bursts, a rack. So at each past week we ask what we would
-have asked then: which level stood, and by how much did each hour of the following weeks exceed it, and today's level
-as well? The buffer is today's level and a reserve that all but a share 1 - target of those surprises stay within.
-What has climbed into today's level is kept once, whether it came in one night or in twenty weeks. Hours that no level
-precedes are held against that of the two weeks that they begin: a bad first week is history too.
-
-A short history has seen few surprises, and none of the largest. So it is mixed with a prior that counts as a quarter
-of a year: surprises with an exponential tail, whose size grows with the cluster partly as its square root (independent
-failures) and partly in proportion (what fails together). Where own surprises have passed that size, they are taken
-larger than they were: the worst that is to come is seldom the worst that has been. The numbers were chosen by
-back-test (benchmarks/buffers.py, docs/adr/0017), where a broad range of them does equally well.
 """
 
 from __future__ import annotations

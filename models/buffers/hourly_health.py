@@ -3,10 +3,6 @@
 Theory of operation. A look counts until the next look at its island, for an hour at most. So each island is a step
 function with holes, and the cluster is their sum wherever none of them has a hole. An hour's worst instant is the
 lowest value of this sum; an hour of which less than half is known is unknown.
-
-Theory of operation. A look says what is so until the next one of its island, for an hour at most. So each island is a
-step function with holes, and the cluster is their sum wherever none of them has a hole. An hour's worst instant is the
-lowest that this sum was in it; an hour of which less than half is known is unknown.
 """
 
 from __future__ import annotations

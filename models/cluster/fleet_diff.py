@@ -13,19 +13,6 @@ change, and refused. A cluster goes in whole or, where one of its lines is refus
 Slurm decides for a cluster that it holds: which quotas there are, their values and their parents; the import does not
 follow a file that differs, and keeps each such line. Only a file has the other fields of a quota, so those are taken
 from it.
-
-Diff, dry run, prune and import go by the same answer, so that what is shown is what is done.
-
-Theory of operation. Clusters, islands, quotas, settings of a policy and teams are *entries*: one that the file
-leaves out stays, and goes only where pruning is asked for. What an entry of the file says is said whole: a field that
-is left out of it has its default, but in a table (`partial`), where a column that is not there says nothing.
-
-While a rollout is open its quotas are the rollout's. A value that the rollout, one before it or a grant has written
-over is no wish of anybody's: the file is merely older, so what stands is kept. Any other one is a person's change, and
-refused. A cluster goes in whole or, where one of its lines is refused, not at all.
-
-Where Slurm holds a cluster, it says which quotas there are, their values and their parents; a file that says otherwise
-is not followed, and each such line is kept. All else of a quota only a file can say, so the file's is taken.
 """
 
 from __future__ import annotations

@@ -3,10 +3,6 @@
 A grant raises a team's quota, and those above it in the tree as far as they have no room of their own; the raises are
 recorded, and exactly those are given back. Source: docs/design.md, "Ports" (fence rule) and "Guard and rollback" (later
 grants by request are kept); ADR 0020.
-
-Pure. A grant raises a team's quota, and those above it in the tree as far as they have no room of their own; what it
-raised is noted, and exactly that is given back. Source: docs/design.md, "Ports" (fence rule) and "Guard and rollback"
-(later grants by request are kept); ADR 0020.
 """
 
 from __future__ import annotations

@@ -4,11 +4,6 @@ Theory of operation. A placed block takes its GPUs out of one island and out of 
 (models/planning/island_reach.py). The places of the blocks are an integer program; it is only asked where first-fit
 placement does not already reach the bound that no placement can beat, and where there are too many ways to place them
 for trying each (models/planning/block_program.py, HiGHS through scipy).
-
-Theory of operation. A placed block takes its GPUs out of one island and out of its quota first; the rest is a flow
-(models/planning/island_reach.py). Where to put the blocks is an integer program; it is only asked where first-fit
-placement does not already reach the bound that no placement can beat, and where there are too many ways to place them
-for trying each (models/planning/block_program.py, HiGHS through scipy).
 """
 
 from __future__ import annotations
@@ -91,9 +86,6 @@ class PlacementSolver(Ground):
 
         Its placed blocks hold the most GPUs, then the total is largest, then the first teams' blocks are placed, larger
         ones first. Source: docs/design.md, "Backing".
-
-        First the placed blocks hold the most GPUs, then the total is largest, then the first teams' blocks
-        are placed, larger ones first. Source: docs/design.md, "Backing".
         """
         wanted = self.blocks(bounds)
         if not wanted:

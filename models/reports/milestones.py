@@ -3,10 +3,6 @@
 A milestone is *done* when its target is reached. Until it is due it is *on track* while its number is at least on the
 straight line from its number when it was set to its target on its last day; else it is *behind*. Past due it is behind.
 Where its number is unknown the state is unknown.
-
-The rule: a milestone is *done* when its target is reached. Until it is due it is *on track* while it is at least where
-a straight line, from its number when it was set to its target on its last day, is today; else *behind*. Past due it is
-behind. Where its number is not known nothing is claimed.
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
 Source: docs/adr/0015. Requests beyond a quota were never promised, and jobs that wait beside healthy free GPUs wait for
 something else (a scheduler, a contiguous block, a person): neither is counted.
-
-Source: docs/adr/0015. What is asked beyond a quota was never promised, and what waits beside healthy free GPUs waits
-for something else (a scheduler, a contiguous block, a person): neither is counted.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def flex_says(f: Facts) -> list[str]:
     return [
         f": {f.healthy} of {f.total} GPUs healthy, ",
         f"In quota: {f.promised} promised, {f.backed} backed, {f.in_quota} used",
-        f"Flex: {f.flex} ({f.surplus} that no quota stands on, {f.unused} that quotas leave unused); ",
+        f"Flex: {f.flex} ({f.surplus} outside any quota, {f.unused} unused inside quotas); ",
         f"; {f.used} used, {f.free} free now.",
     ]
 

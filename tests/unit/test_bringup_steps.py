@@ -501,7 +501,7 @@ def test_at_the_deadline_of_an_approver_it_is_unmade_though_jobs_run() -> None:
     w.left = w.left.but(jobs=1, said="one job is left")
     assert w.refused("retire", deadline=NOON) == "the deadline 2026-03-02 12:00Z is in the past: give a later one"
     w.say("retire")
-    assert w.refused("retire") == f"{w.b.cluster} is already being retired: give a deadline to change it"
+    assert w.refused("retire") == f"{w.b.cluster} is already being retired: to move its deadline, give a new one"
     w.say("retire", deadline=w.now + timedelta(days=3))
     w.wait("71h")
     assert w.stage == "retiring"

@@ -154,7 +154,7 @@ def test_a_cluster_by_its_name_alone(fake: FakeBackstop, words: list[str], capsy
     shown = capsys.readouterr().out
     assert fake.asked[0] == ("flex", "h100-worked", FlexMode.QUOTA)
     assert "In quota: 16 promised, 16 backed, 9 used." in shown
-    assert "Flex: 7 (0 that no quota stands on, 7 that quotas leave unused); 7 used, 0 free now." in shown
+    assert "Flex: 7 (0 outside any quota, 7 unused inside quotas); 7 used, 0 free now." in shown
     assert [line.split()[:4] for line in shown.splitlines() if line.startswith(("a ", "b "))] == [
         ["a", "5", "4", "1"],
         ["b", "2", "3", "0"],

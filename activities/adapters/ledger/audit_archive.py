@@ -109,8 +109,7 @@ def _beside_another(entry: AuditEntry, stored: Mapping[str, str]) -> tuple[Audit
     """Return the entry as it is stored, and its text.
 
     If another entry has its key already, it is stored under the key and its own hash: else somebody who knew a coming
-    key
-    could keep its entry out of the archive. The chain's check names both.
+    key could keep its entry out of the archive. The chain's check names both.
     """
     text = _text(entry)
     if entry.key not in stored or _same_but_for_proof(stored[entry.key], entry):

@@ -58,8 +58,7 @@ class LedgerCalendar(LedgerPart):
         """Store all of the windows or none, in place of their sources' earlier windows that are not over.
 
         A window that is declared again keeps its number. One that is withdrawn after it has begun is cut short, so that
-        it
-        still explains what it explained.
+        it still explains what it explained.
         """
         with self._database.begin() as session:
             one_at_a_time(session, "calendar")

@@ -93,9 +93,8 @@ def write_fleet(
 
     Returns the outcome of each, and the clusters that were removed, as a file has them. Health and usage become samples
     at `now`. A dry run writes nothing. `brought_up`: a bring-up hands its cluster over; a file may not bring in one
-    that
-    is being made. Errors: Refusal if something is refused and all was to go in, or if something else would be removed
-    than was agreed to; and those of the triggers.
+    that is being made. Errors: Refusal if something is refused and all was to go in, or if something else would be
+    removed than was agreed to; and those of the triggers.
     """
     done = Written([], Counter(dict.fromkeys(("clusters", "quotas", "added", "changed", "removed"), 0)))
     default, lines = _default_policy(session, fleet, terms)
@@ -364,9 +363,8 @@ def _others_samples_at(
     """Return the times of the last samples that no fleet file brought.
 
     A file that is imported again must not replace them by the health of the day when it was written. `key`: the
-    sample's
-    island or team; `of`: its column in its own table, from where one step leads to the latest sample, however long the
-    history. A file's samples have the time of its import.
+    sample's island or team; `of`: its column in its own table, from where one step leads to the latest sample, however
+    long the history. A file's samples have the time of its import.
     """
     latest = sa.select(sa.func.max(table.at)).where(table.cluster == of.class_.cluster, key == of)
     rows = sa.select(of.class_.cluster, of, latest.correlate(of.class_).scalar_subquery()).where(

@@ -198,8 +198,7 @@ def _surely_believed(
     """Return whether the few clusters that lost GPUs of late prove that no source of this one is in doubt.
 
     Each look at a cluster that has fallen asks this. A source of a thousand clusters writes 100,000 rows within the
-    hour,
-    of which the database makes one for each island; clusters without losses are not examined further.
+    hour, of which the database makes one for each island; clusters without losses are not examined further.
     """
     drop, most = limits
     since, confirmed = now - HOUR, _confirmations(rows)

@@ -79,12 +79,10 @@ class Notifier:
     """NotifyPort: the log file, e-mail, Slack and webhooks.
 
     `mail_server`: a URL (mailto://, mailtos://) for plain e-mail addresses; its own recipients are not used. The book
-    and
-    the turns default to files beside the log, for workers of one machine; workers of several machines need a book and
-    turns that they share. `reach`: where contacts may lead; the mail server is the operator's, and may be anywhere.
+    and the turns default to files beside the log, for workers of one machine; workers of several machines need a book
+    and turns that they share. `reach`: where contacts may lead; the mail server is the operator's, and may be anywhere.
     `named`: the contacts behind `named:NAME`, by name. `secrets`: the files behind `secret:NAME`, in a contact, in one
-    of
-    `named` and as the mail server. `buttons`: a front takes the buttons that are pressed in Slack.
+    of `named` and as the mail server. `buttons`: a front takes the buttons that are pressed in Slack.
     """
 
     def __init__(
@@ -117,8 +115,7 @@ class Notifier:
         """Deliver the notice to the log and each of its contacts, once per key and address.
 
         Every address is tried before an error is raised. Errors: Unavailable names those that failed, and calling again
-        sends
-        only these; Refusal, when nothing else failed, those that are malformed.
+        sends only these; Refusal, when nothing else failed, those that are malformed.
         """
         message = Message(notice, subject, body, self._now(), rows_of(notice) if self._buttons else ())
         taken, refused, failed = self._routes(notice)

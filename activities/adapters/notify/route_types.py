@@ -50,8 +50,7 @@ class Route:
 
     `address` may be shown and kept: it holds no token and no password. If the real one is secret, eight digits of its
     SHA-256 tell it from others. `send` returns when the other side has accepted the message; it raises Unavailable,
-    with
-    the reason only.
+    with the reason only.
     """
 
     channel: str

@@ -87,10 +87,8 @@ def _broken(of_gpu: str) -> str:
     """Write the query for GPUs with an XID of broken hardware: the last one, or an earlier one of the day.
 
     An earlier one counts only while there is a last one: the exporter reports the last XID alone, which may be a
-    harmless
-    one that followed the first. An earlier XID shows as the day's largest, by a label with its number (DCGM exporter
-    3.3.6
-    and later), or as a count.
+    harmless one that followed the first. An earlier XID shows as the day's largest, by a label with its number (DCGM
+    exporter 3.3.6 and later), or as a count.
     """
     codes = "|".join(map(str, HARDWARE_XIDS))
     numbers = " or ".join(f'label_replace(vector(1), "xid", "{number}", "", "")' for number in HARDWARE_XIDS)
@@ -117,8 +115,7 @@ def answers(document: Any, cluster_label: str, island_label: str) -> SeriesRead:
     """Parse the answer to a query. An impossible series is its cluster's fault, and costs no other cluster anything.
 
     Errors: Unavailable for another document, and for an incomplete answer: a missing series would look like hardware
-    that
-    is gone.
+    that is gone.
     """
     try:
         if document["status"] != "success" or document["data"]["resultType"] != "vector":

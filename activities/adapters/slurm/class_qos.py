@@ -298,8 +298,7 @@ def taking_out(mine: Mapping[str, Qos], used: Collection[str], site: Site) -> li
     """Return the commands of sacctmgr that remove these QOS, and take them out of every account's list.
 
     One that jobs are in stays, without effect: the jobs run on, yield to none of the others, and have no limit but
-    their
-    account's; a job whose QOS was removed would wait for ever.
+    their account's; a job whose QOS was removed would wait for ever.
     """
     gone = sorted(mine.keys() - used)
     lines = []

@@ -430,8 +430,7 @@ class Slurms:
         `look`: only return which it would take back.
 
         Limits that bound others (the pool, the flex QOS) are always taken back; quotas only with `restore`, to their
-        values
-        before Backstop first wrote them. A limit that others have changed since is left alone.
+        values before Backstop first wrote them. A limit that others have changed since is left alone.
         """
         self.book.mirrored_cluster(cluster)  # refuses one that is not there
         source = self.book.sources([cluster]).get(cluster)
