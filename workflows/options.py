@@ -138,5 +138,7 @@ GRANT_PATIENCE = timedelta(seconds=20)
 """The time that a request's order waits for its turn; then the sender tries again later."""
 MAIL_PAUSE = timedelta(seconds=30)
 """The pause after a try to send notices that somebody did not receive."""
+LONGEST_MAIL_PAUSE = timedelta(minutes=10)
+"""The longest pause of a request, whose pauses grow with each try."""
 LAST_MAIL = timedelta(minutes=5)
 """The time for which an ended rollout still tries to notify its teams."""

@@ -28,25 +28,23 @@ with workflow.unsafe.imports_passed_through():
     from models.requests.next_actions import Keep, Write
     from models.requests.state import RequestState
     from models.temporal_names import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY
-    from workflows import patches
+    from workflows import options, patches
     from workflows.cancellation import live_through
     from workflows.durable import Durable, missing_input, raise_if_refused
     from workflows.failures import reason_of, to_application_error
     from workflows.no_empty_tasks import leave_mark
-    from workflows.options import ASKED_CALL, CALL, LONG_ASKED_CALL, LONG_CALL, MAIL_CALL, MAIL_PAUSE, CallOptions
     from workflows.search_attributes import request_attributes
     from workflows.ticket_admission import TicketBook
     from workflows.updates import take_commands
 
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=2), timedelta(minutes=1)
 """Bounds of the time between two tries to write a grant."""
-_LONGEST_MAIL_PAUSE = timedelta(minutes=10)
 
 
 @workflow.defn(name=REQUEST_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class QuotaRequest(Durable[RequestState]):
     wakes: ClassVar[str] = "until the request's day, or another try"
-    mail_call: ClassVar[CallOptions] = MAIL_CALL
+    mail_call: ClassVar[options.CallOptions] = options.MAIL_CALL
 
     @workflow.init
     def __init__(self, start: messages.RequestInput | None = None) -> None:
@@ -85,7 +83,7 @@ class QuotaRequest(Durable[RequestState]):
             workflow.execute_activity_method(
                 RequestActivities.assess,
                 messages.AssessRequest(ask=start.ask, at=workflow.now()),
-                **LONG_ASKED_CALL,
+                **options.LONG_ASKED_CALL,
                 summary=f"does it fit: {start.ask.gpus} more for {start.ask.team}",
             )
         )
@@ -142,13 +140,13 @@ class QuotaRequest(Durable[RequestState]):
         prepared = await workflow.execute_activity_method(
             RequestActivities.prepare,
             call_requests.prepare(state, workflow.now()),
-            **LONG_CALL,
+            **options.LONG_CALL,
             summary=f"{'take back' if order.ends else 'grant'} {order.gpus} of {order.team}",
         )
         if prepared.through:
             request = messages.ThroughRequest(order=order, cluster=state.ask.cluster)
             answer = await workflow.execute_activity_method(
-                RequestActivities.through, request, **CALL, summary="through the rollout that is open"
+                RequestActivities.through, request, **options.CALL, summary="through the rollout that is open"
             )
             return answer.model_copy(update={"hands": prepared.hands})
         if prepared.change is None:
@@ -158,7 +156,7 @@ class QuotaRequest(Durable[RequestState]):
         receipt = await workflow.execute_activity_method(
             QuotaActivities.apply_effect,
             call_requests.write(state, prepared.change, workflow.now()),
-            **CALL,
+            **options.CALL,
             summary=f"write it (fence {fence})",
         )
         return call_requests.outcome_of(order, prepared, receipt)
@@ -177,7 +175,7 @@ class QuotaRequest(Durable[RequestState]):
 
     async def _archive(self, batch: tuple[AuditEntry, ...], summary: str) -> None:
         await workflow.execute_activity_method(
-            RequestActivities.keep, call_requests.keep(self._state), **CALL, summary=summary
+            RequestActivities.keep, call_requests.keep(self._state), **options.CALL, summary=summary
         )
 
     async def _mail(self) -> None:
@@ -199,13 +197,13 @@ class QuotaRequest(Durable[RequestState]):
     async def _pause(self, now: datetime) -> None:
         """Wait before the next try, longer with each; new notices do not wait for those that cannot be delivered."""
         if not workflow.patched(patches.GIVES_UP):
-            await asyncio.sleep(MAIL_PAUSE.total_seconds())
+            await asyncio.sleep(options.MAIL_PAUSE.total_seconds())
             return
         tried = now - min(self._state.unsent.values(), default=now)
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
                 lambda: any(n.key not in self._state.unsent for n in self._state.mail),
-                timeout=min(max(MAIL_PAUSE, tried), _LONGEST_MAIL_PAUSE),
+                timeout=min(max(options.MAIL_PAUSE, tried), options.LONGEST_MAIL_PAUSE),
                 timeout_summary="until the mail is tried again",
             )
 
@@ -242,7 +240,7 @@ class QuotaRequest(Durable[RequestState]):
             owners = await workflow.execute_activity_method(
                 RequestActivities.owners,
                 messages.OwnersRequest(cluster=self._state.ask.cluster),
-                **ASKED_CALL,
+                **options.ASKED_CALL,
                 summary=f"who decides on {command} by {request.actor}",
             )
         except ActivityError as error:
