@@ -20,12 +20,12 @@ from activities.ports.warrants import LoneDeed
 from activities.rollout.observation import as_it_stands
 from models.access.access_file import AccessFile
 from models.access.command_targets import asks_ledger, target_of
-from models.access.countersigning import countersigned_by
 from models.access.decision import Permitted, Target, decide, require_permitted, who_could
 from models.access.principals import Principal, Proof
 from models.access.rights import RIGHTS, Case, Second
 from models.access.second_persons import WAITS_BY_ITSELF, deed_of
 from models.access.signing import PublicKey, verify_ticket
+from models.access.ticket_checks import countersigned_by
 from models.access.tickets import Ticket
 from models.access.tokens import TokenScope
 from models.access.warrants import Warrant, still_signed
