@@ -80,7 +80,8 @@ def revoke(
 ) -> None:
     """Refuse everything that a stolen key has signed since a time.
 
-    Workers that read this book of keys refuse it within seconds; copy the book to all other workers. It cannot be undone.
+    Workers that read this book of keys refuse it within seconds; copy the book to all other workers. This cannot be
+    undone.
     """
     from cli.output import show
     from cli.time_options import moment_of
