@@ -298,7 +298,8 @@ def rollouts_check(rollouts: Sequence[Overview], lost: Sequence[Overview]) -> Ch
     if not lost:
         return Check.good("rollouts", f"Temporal runs all {opened} that the ledger has open")
     names = some_of([r.cluster for r in lost], 3)
-    text = f"Temporal does not run {len(lost)} of the {opened} that the ledger has open, and nobody guards {names}"
+    opened_text = count_text(opened, "rollout")
+    text = f"Temporal has lost {len(lost)} of {opened_text} that are open in the ledger, so nobody guards {names}"
     remedy = adopt_line(lost[0].cluster) if len(lost) == 1 else f"{ADOPT_ALL}; or one by one: {adopt_line('CLUSTER')}"
     return Check.bad("rollouts", text, remedy)
 
@@ -350,7 +351,8 @@ def bringups_checks(rows: Sequence[BringupRow], lost: Sequence[BringupRow]) -> l
     if not lost:
         return [Check.good("bring-ups", f"Temporal runs all {len(rows)} that the ledger has open")]
     names = some_of([f"{row.cluster} ({row.stage.words})" for row in lost], 3)
-    text = f"Temporal does not run {len(lost)} of the {len(rows)} that the ledger has open, and nobody drives {names}"
+    opened = count_text(len(rows), "bring-up")
+    text = f"Temporal has lost {len(lost)} of {opened} that are open in the ledger, so nothing moves these on: {names}"
     return [Check.bad("bring-ups", text, lost_bringup_remedy(lost[0].cluster))]
 
 

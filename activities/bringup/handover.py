@@ -287,7 +287,7 @@ def _fitting(
     asked = {team: gpus for team, gpus in more.items() if team in tree.leaves}
     ceiling = min(ceiling_of(snapshot, policy), ceiling_of(on_islands(snapshot, came), policy))
     headroom = max(0, ceiling - tree.assigned_gpus())
-    fits, why = {}, "nothing more may be promised beside what stands"
+    fits, why = {}, "the quotas that exist already take all that may be promised"
     for team, gpus in divide(min(headroom, sum(asked.values())), asked, asked).items():
         if not gpus:
             continue

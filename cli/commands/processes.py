@@ -35,7 +35,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             "backstop serve",
-            "backstop serve --listen 0.0.0.0:8420 --tls-cert front.pem --tls-key front.key",
+            "backstop serve --listen 0.0.0.0:8420 --tls-cert tls.crt --tls-key tls.key",
         ),
         rich_help_panel=SET_UP,
     )(serve)

@@ -219,7 +219,8 @@ def _refuse_unknown(filters: Filters, word: LastWord, how: Listing) -> None:
     asked += [f"--filter {text}" for text in how.filters if field_of(text) in _UNKNOWN]
     if asked:
         raise Unavailable(
-            f"{word.sentence} The ledger has no waves and no unbacked GPUs, so {asked[0]} cannot be answered."
+            f"{word.sentence} The ledger does not record waves and unbacked GPUs, "
+            f"so {asked[0]} cannot be answered from it."
         )
 
 

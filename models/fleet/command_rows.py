@@ -77,7 +77,8 @@ FLEET_ROWS = rows_of(
     _Row(
         "abort",
         "End the fleet rollout. Rollouts that have changed nothing end with it; the others go on, or are undone.\n\n"
-        "Backstop shows what ends, what every team gets back and how much of it hardware can back, and asks.",
+        "Backstop shows what ends, what every team gets back, and how much of that has healthy hardware behind it, "
+        "and asks.",
         "backstop fleet abort --undo --reason 'wrong buffer' --yes",
         (CommandField("undo", "Also undo what it has done, the newest first."),),
         asks=Asks.UNDO,

@@ -121,7 +121,7 @@ class Basket:
         if self.short_for:
             self.waiting[prospect.cluster] = f"waits for {self.short_for}, which is before it"
         elif len(self.picked) >= self._slots:
-            self.waiting[prospect.cluster] = "waits for one of those on their way"
+            self.waiting[prospect.cluster] = "waits until one of the clusters under way has finished"
         elif prospect.cut_gpus > self._gpus:
             self.short_for = prospect.cluster
             left = f"{gpus_text(self._gpus)} of the budget {verb_of(self._gpus)} left for this {self._of}"

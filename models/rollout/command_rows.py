@@ -7,7 +7,9 @@ from models.lifecycle.command_rows import CommandRow as _Row
 
 _TEAM = CommandField("team", "The team for which you speak.", "TEAM", needed=True)
 _HOW = "accept|restore"
-_WHAT_COMES_BACK = "\n\nBackstop shows what every team gets back and how much of it hardware can back, and asks."
+_WHAT_COMES_BACK = (
+    "\n\nBackstop shows what every team gets back, and how much of that has healthy hardware behind it, and asks."
+)
 
 ROLLOUT_ROWS = rows_of(
     "rollout",

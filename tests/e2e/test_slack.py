@@ -200,7 +200,7 @@ async def test_who_may_not_is_told_so_and_nothing_is_done(site: Site) -> None:
     assert [e for e in site.commands() if e[1] != "launch"] == before
     (asked,) = await chat.press("U0SRE", status, "Approve…")
     (other,) = await chat.press("U0RESEARCH", asked, labels(asked)[0])
-    assert "somebody else was asked to confirm this" in words(other)
+    assert "this question was put to somebody else" in words(other)
     assert [e for e in site.commands() if e[1] != "launch"] == before
     assert site.world.sql.gpus(name) == {"research": 345}
 

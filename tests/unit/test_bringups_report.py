@@ -111,7 +111,7 @@ def test_doctor_names_those_that_nobody_drives() -> None:
     (ill,) = bringups_checks(ROWS[:3], ROWS[2:3])
     assert (ill.ok, ill.text) == (
         False,
-        "Temporal does not run 1 of the 3 that the ledger has open, and nobody drives c (provisioning)",
+        "Temporal has lost 1 of 3 bring-ups that are open in the ledger, so nothing moves these on: c (provisioning)",
     )
     assert ill.remedy == (
         "add c again with the same entry, which takes it up; or unmake by hand what it made, then: "

@@ -300,7 +300,8 @@ def test_a_lost_rollout_is_named_with_what_to_do() -> None:
     assert rollouts_check(rows, []).ok
     check = rollouts_check(rows, rows[1:])
     assert (
-        check.text == "Temporal does not run 4 of the 5 that the ledger has open, and nobody guards b, c, d and 1 more"
+        check.text
+        == "Temporal has lost 4 of 5 rollouts that are open in the ledger, so nobody guards b, c, d and 1 more"
     )
     assert check.remedy.startswith("backstop launch --adopt --all; or one by one:")
     assert rollouts_check(rows, rows[:1]).remedy == "backstop launch a --adopt"
@@ -335,7 +336,8 @@ AWAY = LastWord(
                 words,
                 1,
                 "",
-                f"{AWAY.sentence} The ledger has no waves and no unbacked GPUs, so {asked} cannot be answered.",
+                f"{AWAY.sentence} The ledger does not record waves and unbacked GPUs, "
+                f"so {asked} cannot be answered from it.",
             )
             for words, asked in (
                 (["--wave", "busy"], "--wave"),

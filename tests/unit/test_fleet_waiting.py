@@ -64,7 +64,7 @@ def test_a_breaker_names_those_that_were_started_and_as_how_many_they_count() ->
 
 def test_what_was_picked_as_somebody_paused_is_not_started_and_keeps_its_budget() -> None:
     fleet = Fleet([prospect(0, cut=10), prospect(1, cut=30), prospect(2, cut=5)], PACE.but(parallel=1))
-    assert waits(fleet) == dict.fromkeys(("c0001", "c0002"), "waits for one of those on their way")
+    assert waits(fleet) == dict.fromkeys(("c0001", "c0002"), "waits until one of the clusters under way has finished")
     fleet.say("pause")
     late = PickAnswer(
         picked=(Picked(cluster="c0001", wave=fleet.f.wave, cut_gpus=30),), left=BudgetLeft(hour_gpus=60, day_gpus=960)

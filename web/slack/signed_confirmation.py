@@ -53,7 +53,9 @@ def sure_of(value: str, secret: str, who: SlackPerson, now: float) -> Sure:
             "Backstop was upgraded since this button was sent: begin again with the newest message"
         ) from None
     if (found.workspace, found.user) != who:
-        raise Refusal("somebody else was asked to confirm this: press the button in the message yourself")
+        raise Refusal(
+            "this question was put to somebody else: to give the command, press the button in the first message"
+        )
     if now > found.until:
         raise Refusal(f"this confirmation is more than {SECONDS // 60} minutes old: begin again from the message")
     return found
