@@ -336,8 +336,8 @@ AWAY = LastWord(
                 words,
                 1,
                 "",
-                f"{AWAY.sentence} The ledger does not record waves and unbacked GPUs, "
-                f"so {asked} cannot be answered from it.",
+                AWAY.sentence
+                + f" The ledger does not record waves and unbacked GPUs, so {asked} cannot be answered from it.",
             )
             for words, asked in (
                 (["--wave", "busy"], "--wave"),
