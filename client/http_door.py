@@ -33,7 +33,7 @@ _TRIES = 6
 _SILENT_SECONDS = 2.0
 """After which the caller hears that an answer is late."""
 _FRONT_GOES_ON = (
-    "The front has what was given, and takes it back if no worker takes it up within half a minute; "
+    "The front has the command, and withdraws it if no worker takes it up within half a minute; "
     "`backstop audit` says what came of it."
 )
 _WAIT_SECONDS = 5.0

@@ -159,7 +159,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/rollouts/{cluster}/health-at",
         "datetime:datetime | None",
         "read.health_at",
-        "Of when the ledger's latest health of a cluster in rollout is.",
+        "The time of the ledger's latest health of each cluster in rollout.",
     ),
     Operation(
         "lost",

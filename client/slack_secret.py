@@ -74,6 +74,6 @@ def slack_checks() -> list[Check]:
             return []
         secret.read()
     except BackstopError as error:
-        return [Check.bad("slack", f"nothing from Slack is taken: {error.message}", _REMEDY)]
+        return [Check.bad("slack", f"the front refuses all requests from Slack: {error.message}", _REMEDY)]
     text = f"what is signed with {SECRET}{secret.name} is taken; the access file says who is who"
     return [Check.good("slack", text)]

@@ -190,7 +190,7 @@ def kept_parts(kept: KeptFleet, launch: FleetLaunch) -> list[RenderableType]:
         Text(),
         *waves,
         line(pace_text(launch.pace)),
-        line("Nothing is written or started before its plan of today is approved. Not known any more:"),
+        line("Nothing is written or started before its plan of today is approved. No longer known:"),
         *unknown_lines(kept),
     ]
 
@@ -205,7 +205,7 @@ def resume_parts(fleet: FleetStatus) -> list[RenderableType]:
     waiting = sum(m.state is MemberState.WAITING for m in fleet.members)
     holds = [line((f"{hold.id}: ", "yellow"), hold.reason) for hold in fleet.holds]
     lets = f"{count(len(failed), 'failure')} {'counts' if len(failed) == 1 else 'count'} no more"
-    goes = f"{count(waiting, 'cluster')} {'waits' if waiting == 1 else 'wait'} to be started, at the pace that stands"
+    goes = f"{count(waiting, 'cluster')} {'waits' if waiting == 1 else 'wait'} to be started, at the present pace"
     return [*holds, Text(), _members(failed, shadow=fleet.shadow), Text(), line(f"{lets}; {goes}.")]
 
 

@@ -27,7 +27,7 @@ _MARKS = {
     MemberState.ENDED: ("-", "dim"),
     MemberState.SKIPPED: ("-", "dim"),
 }
-_WORDS = {MemberState.DONE: "monitored", MemberState.FAILED: "rolled back", MemberState.RUNNING: "on their way"}
+_WORDS = {MemberState.DONE: "monitored", MemberState.FAILED: "rolled back", MemberState.RUNNING: "under way"}
 _FIRST = (MemberState.FAILED, MemberState.RUNNING, MemberState.STARTING, MemberState.WAITING, MemberState.DONE)
 """Which leaves are shown where there is no room for all."""
 _LEAST_LEAVES = (2, 1)
@@ -105,7 +105,7 @@ def _rank(member: Member) -> tuple[bool, int, str]:
 
 def _progress(wave: WaveStatus, *, over: bool) -> str:
     counts = {
-        "on the way": wave.running,
+        "under way": wave.running,
         "rolled back": wave.failed,
         "never started" if over else "waiting": wave.waiting,
         "ended": wave.ended,

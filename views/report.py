@@ -20,7 +20,7 @@ from views.words import clean, count, space_name
 
 MOST = 8
 """Lines of a list; --json has all."""
-OTHERS = "Clusters came, went or were not known in between: lines that count others say nothing of each other."
+OTHERS = "Clusters came, went or were not known in between: compare only lines that count the same clusters."
 _LINES = 9
 """Of the curve in Markdown."""
 

@@ -159,7 +159,7 @@ def _sums(status: RolloutStatus | WouldStand, healthy_gpus: int | None, doubt: s
 
 def _published_facts(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
     """Yield the part of the surplus that a scheduler reads, or for a shadow would read: it is no second flex."""
-    grows = "" if status.flex_grows_at is None else f"; more if it stands until {moment(status.flex_grows_at)}"
+    grows = "" if status.flex_grows_at is None else f"; more if the surplus lasts until {moment(status.flex_grows_at)}"
     if status.would is not None and status.would.flex_published_gpus is not None:
         is_ = "nothing" if status.flex_published_gpus is None else f"{status.flex_published_gpus:,}"
         yield "published", line(f"{is_}; {status.would.flex_published_gpus:,} of the surplus would be{grows}")

@@ -86,7 +86,7 @@ class BringupExit:
         if running.is_empty:
             running = running.but(teams=self._count_teams_using(request))  # asked anew: to go on ends jobs
         if not running.is_empty:
-            return running.but(said="no quota stands, and what runs runs to its end")
+            return running.but(said="no quota is left, and running jobs go on to their end")
         if opened is not None:
             self._close(request, opened)
         by = Signature(request.actor, request.at, self._key(cluster, "leaves"), request.reason)

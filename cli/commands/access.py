@@ -56,7 +56,7 @@ _TYPED = {
 """Commands as they are typed that are not named like their keys."""
 
 FileOption = Annotated[
-    str, typer.Option("--file", metavar="FILE", help="Ask this access file. Default: the one in force.")
+    str, typer.Option("--file", metavar="FILE", help="The access file to look in. Default: the one in force.")
 ]
 OfTeam = Annotated[str, typer.Option(metavar="TEAM", help="For this team.")]
 ClusterOrNone = Annotated[

@@ -318,7 +318,7 @@ def give_up(
         show_json(BringupsAnswer(bringups=(row,)).as_json())
         return
     show(
-        line(f"{cluster}: its bring-up is given up. What it made stands, and is nobody's."),
+        line(f"{cluster}: its bring-up is given up. What it made stays, and nobody manages it."),
         line(f"It cannot be undone. To make {cluster} anew: backstop bringup add"),
     )
 

@@ -81,7 +81,7 @@ def use(
 
 def _note(build: Build) -> tuple[str, str]:
     if build.is_stranded:
-        return "its rollouts stand still: start a worker of it", "red"
+        return "its rollouts do not go on: start a worker of this build", "red"
     if build.status != "current" and build.workers and not build.rollouts:
         return "its workers may be stopped", ""
     return "", ""

@@ -261,7 +261,7 @@ def _ending(person: str, *, undo: bool) -> list[RenderableType]:
     going = [a for a in aheads if a.cluster not in refusals]
     first = undo_parts(going, ends=True) if going else []
     unknown = [
-        line(f"{c} is told to end too, and cannot say what would follow: {e.message}.") for c, e in silent.items()
+        line(f"{c} would end too, and what would follow there is unknown: {e.message}.") for c, e in silent.items()
     ]
     return [*first, *refusing_parts([a for a in aheads if a.cluster in refusals], refusals), *unknown, *parts]
 

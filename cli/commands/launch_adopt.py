@@ -170,6 +170,6 @@ def _taken_over(plan: FleetPlan, launch: FleetLaunch, *, as_json: bool) -> None:
 
     assert launch.kept is not None
     if not as_json:
-        show(line((f"{launch.kept.fleet} is taken over", "bold"), "; no longer known of it:"))
+        show(line((f"{launch.kept.fleet} is taken over", "bold"), "; what is no longer known:"))
         show(*unknown_lines(launch.kept), line())
     launched_parts(plan, launch, as_json=as_json)

@@ -19,7 +19,7 @@ from models.rollout.holds import Hold, HoldKind
 
 FleetCommand = Literal["approve", "pause", "resume", "skip", "move", "promote", "pace", "abort"]
 FLEET_COMMANDS: tuple[FleetCommand, ...] = get_args(FleetCommand)
-_IN_FLIGHT = "; rollouts that are on their way keep the budget that they were opened with"
+_IN_FLIGHT = "; rollouts that are under way keep the budget that they were opened with"
 _WORDS_BYTES = 200
 """Bytes of a reason that a member keeps: there may be thousands of members, and the archive has the whole text."""
 
@@ -157,7 +157,7 @@ def obey(
             )
         case "pause":
             held = fleet.add_hold(PAUSED, HoldKind.PAUSED, request.reason, now, request.actor)
-            return held, "paused: no cluster is started; those on their way go on, each by its own gates"
+            return held, "paused: no cluster is started; clusters under way go on, each by its own gates"
         case "resume":
             return _resume(fleet, request, now)
         case "promote":

@@ -195,8 +195,8 @@ def waiting_sentence(fleet: FleetRollout, now: datetime) -> str:
         what = "soaks" if fleet.wave is Wave.PILOT else "bakes"
         return f"{fleet.wave.full_name} {what} until {rests:%Y-%m-%d %H:%M:%SZ}"
     if fleet.in_flight >= fleet.pace.parallel:
-        many = "1 cluster is on its" if fleet.in_flight == 1 else f"{fleet.in_flight} clusters are on their"
-        return f"{many} way, and `parallel` is {fleet.pace.parallel}"
+        many = "1 cluster is" if fleet.in_flight == 1 else f"{fleet.in_flight} clusters are"
+        return f"{many} under way, and `parallel` is {fleet.pace.parallel}"
     if fleet.waiting_members and fleet.found_none:
         return _in_vain(fleet, now)
     refused = [m for m in fleet.waiting_members if m.retry_at is not None and now < m.retry_at]
@@ -211,7 +211,7 @@ def waiting_sentence(fleet: FleetRollout, now: datetime) -> str:
     own = sum(m.wave is fleet.wave for m in fleet.members_in_flight)
     counts = ((own, fleet.wave.full_name), (fleet.in_flight - own, "other waves"))
     which = " and ".join(f"{count} of {name}" for count, name in counts if count)
-    return f"{which} {'is' if fleet.in_flight == 1 else 'are'} on the way"
+    return f"{which} {'is' if fleet.in_flight == 1 else 'are'} under way"
 
 
 def _in_vain(fleet: FleetRollout, now: datetime) -> str:

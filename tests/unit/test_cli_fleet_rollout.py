@@ -127,7 +127,7 @@ def test_a_status_fits_a_screen_however_many_clusters_there_are(capsys: pytest.C
     found = status_at(fleet(1000, pilots=()))
     text = shown(capsys, found)
     assert len(text.splitlines()) < 40
-    assert "10 clusters are on their way, and `parallel` is 10" in text
+    assert "10 clusters are under way, and `parallel` is 10" in text
     assert re.search(r"1 unallocated +250 +240 +10", text)
     assert "and 2 more: backstop fleet status --all" in text
     assert len(shown(capsys, found, "--all").splitlines()) > 1000
@@ -333,7 +333,7 @@ def test_what_a_fleet_s_abort_ends_is_told_of_those_that_can_be_ended(
     assert "1 rollout ends; 39 GPUs come back to 1 team;" in out
     assert f"{names[1]} (rolling_back) will refuse: a rollback is running and cannot be stopped" in out
     assert (
-        f"{names[2]} is told to end too, and cannot say what would follow: {names[2]}: no worker has answered." in out
+        f"{names[2]} would end too, and what would follow there is unknown: {names[2]}: no worker has answered." in out
     )
 
 
@@ -387,4 +387,4 @@ def test_a_cluster_that_was_on_its_way_before_is_not_counted_in_another_wave(
     others = "" if wave is Wave.PILOT else " and 1 of other waves"
     in_wave = sum(w.running for w in found.waves if w.wave == str(Wave.PILOT))
     assert in_wave == (2 if wave is Wave.PILOT else 1)
-    assert f"{in_wave} of the pilot wave{others} are on the way" in shown(capsys, found)
+    assert f"{in_wave} of the pilot wave{others} are under way" in shown(capsys, found)

@@ -70,7 +70,7 @@ def test_each_change_is_one_line_until_the_fleet_has_ended(capsys: pytest.Captur
     assert watched(looks) == 0
     lines = [re.sub(r"^\d\d:\d\d:\d\dZ  ", "", text) for text in capsys.readouterr().out.splitlines()]
     assert lines == [
-        "fleet: running; 1 of the pilot wave is on the way",
+        "fleet: running; 1 of the pilot wave is under way",
         "h100-0000 (pilot): buffered; soak of 24h, until 2026-03-02 17:00:00Z",
         "h100-0000 (pilot): monitored",
         "h100-0004 (1 unallocated): waiting; a freeze (until 2026-03-02 13:00:00Z)",
@@ -111,7 +111,7 @@ def test_the_tree_has_waves_as_branches_and_clusters_as_leaves(capsys: pytest.Ca
     begins = lines.index("") + 1
     tree = [re.sub(r"(?<=\S) {2,}", "  ", re.sub(r"\d+[smhd](?=  |$)", "AGO", text)) for text in lines[begins:]]
     assert tree == [
-        "├─ pilot  0 of 1 monitored, 1 on the way",
+        "├─ pilot  0 of 1 monitored, 1 under way",
         "│  └─ ●  h100-0000  buffered  AGO  soak of 24h, until 2026-03-02 17:00:00Z",
         "├─ 1 unallocated  0 of 1 monitored, 1 waiting",
         "│  └─ ●  h100-0004  running  paused by oncall: backstop resume h100-0004",

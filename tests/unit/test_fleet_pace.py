@@ -109,7 +109,7 @@ def test_a_bake_that_is_running_ends_so_long_after_it_began(bake: str, over: tim
             "1h",
             (
                 "bake 24h -> 1h; in force at once: the running bake, counted from its start, is over; "
-                "rollouts that are on their way keep"
+                "rollouts that are under way keep"
             ),
         ),
     ],

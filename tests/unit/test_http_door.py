@@ -266,7 +266,7 @@ async def test_who_waits_for_the_front_or_is_interrupted_reads_why(changes: bool
     finally:
         place.over.set()
     goes_on = (
-        "The front has what was given, and takes it back if no worker takes it up within half a minute; "
+        "The front has the command, and withdraws it if no worker takes it up within half a minute; "
         "`backstop audit` says what came of it."
     )
     late = "The front has not answered yet."

@@ -190,7 +190,7 @@ def test_no_slope_leads_from_some_clusters_to_others() -> None:
     assert "21 fewer than on 2026-11-20 16:00Z" in markdown(same)
     assert "21 fewer" not in markdown(other)
     assert "; 51 were on 2026-11-20 16:00Z, of other clusters." in markdown(other)
-    assert "lines that count others say nothing of each other" in markdown(other)
+    assert "compare only lines that count the same clusters" in markdown(other)
     drawn = {
         name: page(each).count("Phantom GPUs went from 120 on") for name, each in {"same": same, "other": other}.items()
     }

@@ -154,11 +154,11 @@ class LedgerBringups(LedgerPart):
                 last = _last(session, cluster, lock=True)
                 if last is not None and (last.number > number or last.ended_at is not None):
                     raise Conflict(
-                        f"bring-up {number} of {cluster} has ended: {cluster} does not go into the fleet by it"
+                        f"bring-up {number} of {cluster} has ended, so it does not bring {cluster} into the fleet"
                     )
                 if session.get(ClusterRow, cluster) is not None:
                     raise Refusal(
-                        f"{cluster} stands in the fleet already, and not by its bring-up: "
+                        f"{cluster} is in the fleet already, and not through its bring-up: "
                         f"`backstop fleet remove {shlex.quote(cluster)}`, then retry"
                     )
                 fleet = Fleet(clusters=(incoming.spec,))

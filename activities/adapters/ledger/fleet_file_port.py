@@ -197,8 +197,8 @@ class LedgerFleetFile(LedgerPart):
             if dry_run:
                 return answer
             sentences = {
-                cluster: f"renamed to {name}: what comes after stands there",
-                name: f"renamed from {cluster}: what was before stands there",
+                cluster: f"renamed to {name}: later entries are under that name",
+                name: f"renamed from {cluster}: earlier entries are under that name",
             }
             _sign(session, by, answer, sentences, {"command": "rename_cluster", "from": cluster, "to": name})
             rename_rows(session, cluster, name)

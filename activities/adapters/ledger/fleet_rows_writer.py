@@ -390,7 +390,7 @@ def _unheard_lines(spec: ClusterSpec, fed: _Fed, place: int, session: Session) -
                     name=island.name,
                     before=gpus_text(row.healthy_gpus),
                     after=gpus_text(island.healthy_gpus),
-                    why=f"its health is told by {row.source or 'an exporter'}",
+                    why=f"its health comes from {row.source or 'an exporter'}",
                     path=("clusters", place, "islands", number, "healthy_gpus"),
                 )
             )

@@ -458,7 +458,7 @@ def test_one_that_somebody_else_brought_in_is_not_taken_over(ledger: Ledger) -> 
     document = fleet()
     document["clusters"][1]["name"] = NEW
     import_fleet(ledger, document, "other")
-    with pytest.raises(Refusal, match="stands in the fleet already, and not by its bring-up"):
+    with pytest.raises(Refusal, match="is in the fleet already, and not through its bring-up"):
         Book(ledger).hand_over([island(8)])
 
 

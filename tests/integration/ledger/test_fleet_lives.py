@@ -660,8 +660,8 @@ def test_a_cluster_is_renamed_with_its_history_and_the_archive_leads_from_one_to
     assert json.loads(tool.one("SELECT state FROM requests")) == {"ask": {"cluster": "omega"}}
     texts = [ledger.registry.entries_after(c, 0, 99)[-1].entry.text for c in ("alpha", "omega")]
     assert texts == [
-        "renamed to omega: what comes after stands there",
-        "renamed from alpha: what was before stands there",
+        "renamed to omega: later entries are under that name",
+        "renamed from alpha: earlier entries are under that name",
     ]
     assert broken_links(ledger.registry.entries_after("omega", 0, 99), ledger.registry.chain_head("omega")) == []
     open_rollout(ledger, "r-2", cluster="omega")
