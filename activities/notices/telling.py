@@ -61,8 +61,7 @@ class NoticeActivities:
         """Write every notice to the log and, if its audience has other channels, bring it on its way.
 
         What is due is tried at once. Failed notices are named, so that the rest is not sent again; waiting ones are
-        named with
-        their time.
+        named with their time.
         """
         with translate_errors():
             wishes = self._outbox.wishes(sorted({notice.audience for notice in request.notices}))

@@ -88,8 +88,7 @@ class Admission:
         """Return the roles that permit it; None: no access file is in force. Errors: Refusal, which names who could.
 
         `subject`: the rollout, fleet rollout or request that it is about; empty: none. `given`: the signed message, if
-        this
-        message came inside of it.
+        this message came inside of it.
         """
         in_force = None if command in _OF_ALL else self._access.access()
         if in_force is None:
