@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from starlette.requests import Request
 
 from models.access.principals import Principal, Proof
 from models.errors import BadInput, Refusal
+from web.authorized_calls import Giving
+from web.console.console import Console
 from web.console.sessions import LINK_SECONDS, SESSION_SECONDS, Sessions
 from web.settings import load_front_settings
 
@@ -41,6 +48,44 @@ def test_sessions_and_links_end() -> None:
     assert sessions.session_of(secret) is not None
     now[0] = SESSION_SECONDS
     assert sessions.session_of(secret) is None
+
+
+def test_a_request_s_cookie_is_unsealed_once_and_a_session_that_ends_meanwhile_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The look at the ledger is where another front's log-out is heard of."""
+    console, unsealed, hashes = Console(cast("Giving", SimpleNamespace(doors=_Doors()))), list[str](), list[str]()
+    cookie = console.sessions.begin(ANA)
+    session = console.sessions.session_of(cookie)
+    assert session is not None
+    unseal = console.sessions._unseal
+
+    def count(what: bytes, sealed: str) -> Any:
+        unsealed.append(sealed)
+        return unseal(what, sealed)
+
+    async def answer(_: Any, at: datetime) -> dict[str, datetime]:
+        return dict.fromkeys(hashes, at)
+
+    monkeypatch.setattr(console.sessions, "_unseal", count)
+    monkeypatch.setattr(console.sessions, "_end_in_ledger", answer)
+    request = Request(
+        {"type": "http", "scheme": "http", "path": "/", "headers": [(b"cookie", f"backstop={cookie}".encode())]}
+    )
+    here = asyncio.run(console._session(request))
+    assert here is not None
+    assert (here.principal, unsealed) == (ANA, [cookie])
+    monkeypatch.setattr(console.sessions, "_read_at", float("-inf"))
+    hashes.append(session.hashes[0])
+    assert asyncio.run(console._session(request)) is None
+    assert unsealed == [cookie] * 2
+
+
+class _Doors:
+    """Of a front with a key that other fronts share."""
+
+    def shared_secret(self, _: bytes) -> bytes:
+        return b"s" * 32
 
 
 def test_whose_groups_a_provider_told_is_asked_for_anew_once_they_count_no_more() -> None:

@@ -141,7 +141,7 @@ class Console:
         if session is None:
             return None
         await self.sessions.look()
-        return self.sessions.session_of(self._secret(request))
+        return None if self.sessions.has_ended(session) else session
 
     def _who(self, request: Request, session: Session | None) -> Principal | None:
         if session is not None:

@@ -127,9 +127,13 @@ class Sessions:
             session = Session(Principal.model_validate(principal), began, until, bytes.fromhex(secret))
         except (ValueError, TypeError, ValidationError):
             return None
+        return None if self.has_ended(session) else session
+
+    def has_ended(self, session: Session) -> bool:
+        """Return whether its time is over, or somebody ended it, as far as this front has read."""
         own, all_of_one = session.hashes
         ended = own in self._ended or self._ended.get(all_of_one, float("-inf")) >= session.began
-        return None if ended or self._clock() >= session.until else session
+        return ended or self._clock() >= session.until
 
     async def look(self) -> None:
         """End here the sessions that ended at other fronts. If the ledger does not answer, its last answer holds."""
