@@ -80,6 +80,13 @@ class TellEmergency(Question[Emergency], kind="tell_emergency"):
     reason: Words
 
 
+class UnseenEmergencies(Question[tuple[Emergency, ...]], kind="unseen_emergencies"):
+    """The commands that somebody gave alone and that no other admin has reviewed, by number.
+
+    A worker of an earlier build does not know the question: it gives no answer, not an empty one.
+    """
+
+
 class SeenEmergency(Question[Emergency], kind="seen_emergency"):
     """Record that another admin has reviewed what somebody did alone. Errors: Refusal for that person, or none."""
 

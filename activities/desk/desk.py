@@ -471,6 +471,7 @@ def _second_persons_answers(
         two.TurnWaiting: lambda q, by: book().turn(*_with_signature(q, by)),
         two.WithdrawWaiting: lambda q, by: book().withdraw(*_with_signature(q, by)),
         two.TellEmergency: lambda q, by: book().notify_emergency(*_with_signature(q, by)),
+        two.UnseenEmergencies: lambda _, __: book().emergencies(),
         two.SeenEmergency: lambda q, by: book().seen(*_with_signature(q, by)),
     }
 

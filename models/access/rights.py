@@ -158,6 +158,7 @@ RIGHTS: dict[str, Right] = {
     "desk.token_of":            _r("look a token up",          (_X,),     _F),
     "desk.ended_sessions":      _r("end sessions of browsers", (_X,),     _F),
     "desk.seen_emergency":      _r("look at an emergency",     (_X,),     _F),
+    "desk.unseen_emergencies":  _r("see who acted alone",      (_V, _X),  _F),
     "desk.aim":                 _r("look up who began it",     (_X,),     _F),
     "desk.declare":             _r("declare a hold",           (_O,),     _C),
     "desk.end_window":          _r("end a hold",               (_O,),     _C),
@@ -200,6 +201,7 @@ READS_DESK = frozenset({
     "access", "aim", "archived", "bringups", "calendar", "clusters", "describe_slurm", "doctor", "ended_sessions",
     "facts", "fleet_envelopes", "fleet_file", "fleet_kept", "flex", "flex_sums", "haircut_sums", "health_hours",
     "milestones", "overview", "pulse", "push_health", "request", "requests", "senseless", "snapshot", "snapshots",
-    "tallies", "teams", "team_sums", "token_of", "tokens", "waiting", "waiting_one", "week", "why",
+    "tallies", "teams", "team_sums", "token_of", "tokens", "unseen_emergencies", "waiting", "waiting_one", "week",
+    "why",
 })  # fmt: skip
 """Questions that change nothing that anybody has said: their tickets are checked, and not kept."""

@@ -43,7 +43,7 @@ from models.bringup.messages import BringupStart
 from models.bringup.state import bringup_workflow_id
 from models.cluster.fleet_file import Fleet
 from models.cluster.import_outcome import ImportTerms
-from models.countersign_questions import SeenEmergency, WaitingNow, WaitingOne
+from models.countersign_questions import SeenEmergency, UnseenEmergencies, WaitingNow, WaitingOne
 from models.errors import AwaitsSecond, Refusal
 from models.fleet.commands import FleetCommandRequest
 from models.fleet.messages import FleetLaunch
@@ -459,10 +459,13 @@ async def test_alone_in_an_emergency_is_told_until_another_admin_has_looked(fron
 
     head = (await report()).split("\n\n")[1]
     assert head.startswith("- **Emergency**: user:research-lead acted alone in an emergency")
+    (unseen,) = await front.door("tpm").ask(UnseenEmergencies())
+    assert world.sql.rows("SELECT number, given_by, what FROM emergencies") == [(unseen.number, unseen.by, unseen.what)]
     with pytest.raises(Refusal, match="may not look at an emergency"):
         await door.ask(SeenEmergency(number=1, reason="I did it"))
     await front.door("tpm").ask(SeenEmergency(number=1, reason="it was right"))
     assert "Emergency" not in await report()
+    assert await front.door("tpm").ask(UnseenEmergencies()) == ()
     assert world.sql.rows("SELECT seen_by FROM emergencies") == [("user:tpm",)]
 
 

@@ -35,7 +35,7 @@ NAMES = """
     week request requests milestones plan_milestones note_milestone senseless doctor take_fleet fleet_file
     remove_cluster rename_cluster bringups give_up_bringup import_access access make_token revoke_token tokens token_of
     ended_sessions aim keep_waiting waiting waiting_one turn_waiting withdraw_waiting tell_emergency seen_emergency
-    pulse push_health team_sums flex_sums haircut_sums fleet_envelopes
+    pulse push_health team_sums flex_sums haircut_sums fleet_envelopes unseen_emergencies
 """
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import timedelta
+import asyncio
 from typing import Any
 
 from models.access.access_file import AccessFile
 from models.access.decision import Target
 from models.access.rights import RIGHTS
-from models.access.second_persons import Emergency
 from models.access_questions import AccessNow, ImportAccess
-from models.countersign_questions import SeenEmergency, WaitingNow, WaitingOne, WithdrawWaiting
+from models.countersign_questions import SeenEmergency, UnseenEmergencies, WaitingNow, WaitingOne, WithdrawWaiting
 from models.errors import BadInput
-from models.questions import PastWeek
 from views.access import access_parts, rights_parts, who_lines
 from views.countersign import given_words, whole_parts
 from views.row_models import RightLine
@@ -22,7 +19,6 @@ from web.console.views_html import place
 from web.console.visit import Elsewhere, Page, Visit
 from web.failures import not_found
 
-_WEEK = timedelta(days=7)
 _ENDED = {"given": "it has already been given", "withdrawn": "it was withdrawn"}
 
 
@@ -39,9 +35,9 @@ async def access(visit: Visit) -> Page | Elsewhere:
 
 
 async def _standing(visit: Visit, failed: str = "") -> Page:
-    stands = await visit.ask(AccessNow())
-    waiting, no_waiting = await visit.try_ask(WaitingNow())
-    alone, no_alone = await _alone(visit)
+    stands, (waiting, no_waiting), (alone, no_alone) = await asyncio.gather(
+        visit.ask(AccessNow()), visit.try_ask(WaitingNow()), visit.try_ask(UnseenEmergencies())
+    )
     cluster, team = visit.query.get("cluster", "")[:200], visit.query.get("team", "")[:200]
     command = visit.query.get("command", "")[:100]
     file = None if stands.version is None else stands.version.file
@@ -51,7 +47,7 @@ async def _standing(visit: Visit, failed: str = "") -> Page:
         "proposal": stands.proposal,
         "waiting": waiting or (),
         "no_waiting": no_waiting,
-        "emergencies": alone,
+        "emergencies": alone or (),
         "no_emergencies": no_alone,
         "rights": [rights_parts(lines, who=True, team=team)[0]] if lines else [],
         "configured": file is not None,
@@ -61,13 +57,6 @@ async def _standing(visit: Visit, failed: str = "") -> Page:
         "failed": failed,
     }
     return Page("access.html", "Access", values, 409 if failed else 200)
-
-
-async def _alone(visit: Visit) -> tuple[Sequence[Emergency], str]:
-    """Return what somebody did alone and no other admin has reviewed, and why that is unknown."""
-    week = PastWeek(since=visit.now - _WEEK, until=visit.now, times=(visit.now,), within_seconds=3600)
-    past, why = await visit.try_ask(week)
-    return () if past is None else past.emergencies, why
 
 
 def _who_can(file: AccessFile, target: Target, command: str) -> list[RightLine]:
