@@ -9,9 +9,13 @@ import pytest
 from playwright.async_api import Browser, Locator, expect
 from temporalio.client import Client
 
+from client.http_door import http_door
+from client.http_exchange import AtUrl
 from models.access_questions import ImportAccess
+from models.fleet.messages import FleetLaunch
 from models.rollout.stages import Stage
 from tests.browser.browsing import Console, Window, console_of, person
+from tests.e2e.console_world import ByName
 from tests.e2e.world import World, fresh, worked_case, world_of
 from tests.unit.access_world import access, grant
 from web.rights import LedgerRights
@@ -23,7 +27,7 @@ FILE = access(grant("user:sre", "operator", "approver"), grant("user:hw-lead", "
 @pytest.fixture
 async def by_two(ticketed: World, browser: Browser) -> AsyncIterator[Console]:
     """A console of people whose rights an access file may say."""
-    async with console_of(ticketed, browser) as found:
+    async with console_of(ticketed, browser, tokens=(ByName(),)) as found:
         found.front.rights = found.front.giving.rights = LedgerRights(found.front.doors)
         yield found
 
@@ -59,6 +63,47 @@ async def test_who_launched_cannot_approve_and_another_can(by_two: Console) -> N
         await world.archived(name)
         given = [e["actor"] for e in world.sql.archive(name) if e["kind"] == "command" and "approve" in e["text"]]
         assert set(given) <= {"user:hw-lead"}
+
+
+@pytest.mark.nightly
+async def test_who_aborts_with_undo_cannot_countersign_it_and_another_can(by_two: Console) -> None:
+    world, name = by_two.world, fresh("abort")
+    await world.fleet(worked_case(name, soak_buffered="1h"), by="user:tpm")
+    await world.person("user:tpm").ask(ImportAccess(file=FILE))
+    world.fleet_launched = True
+    launch = FleetLaunch(fleet=f"fleet/{name}", owner="user:sre", actor="user:sre", pilots=(name,))
+    await http_door(AtUrl(by_two.url), lambda: "sub-sre").launch_fleet(launch)
+    async with by_two.window("sre") as one, by_two.window("hw-lead") as other:
+        await one.to("/rollout/abort")
+        await one.page.get_by_role("checkbox").check()
+        await one.page.get_by_label("Reason").fill("the wrong order")
+        await one.page.get_by_role("button", name="Abort").click()
+        await one.sees("Nothing is done yet: to abort with undo the fleet rollout waits for a second person")
+        (row,) = world.sql.rows("SELECT hash, given_by, second, ended FROM waiting_commands")
+        digest = row[0]
+        assert row[1:] == ("user:sre", "", "")
+
+        await one.to("/access")
+        await one.page.get_by_role("link", name="Look at it").click()
+        await one.sees("you gave the command yourself: another person must countersign it")
+        assert await one.page.get_by_role("button", name="Countersign").count() == 0
+        await one.page.get_by_role("button", name="Withdraw it").wait_for()
+
+        await other.to("/access")
+        await other.page.get_by_role("link", name="Look at it").click()
+        await other.page.wait_for_url(f"**/access/waiting/{digest}")
+        await other.sees("the wrong order")
+        assert await other.page.get_by_role("button", name="Withdraw it").count() == 0
+        assert world.sql.rows("SELECT count(*) FROM warrants WHERE command = 'fleet.abort'") == [(0,)]
+        await other.page.get_by_role("button", name="Countersign").click()
+        await other.sees("Given by user:sre, countersigned by user:hw-lead")
+        assert world.sql.rows("SELECT second, ended FROM waiting_commands") == [("user:hw-lead", "given")]
+        assert world.sql.one("SELECT count(*) FROM warrants WHERE command = 'fleet.abort'") == 1
+        assert "aborted" in str((await world.tpm.fleet_status()).stage)
+
+        await one.page.reload()
+        await one.sees("it has already been given")
+        assert await one.page.get_by_role("button", name="Withdraw it").count() == 0
 
 
 @pytest.mark.nightly
