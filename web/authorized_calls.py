@@ -53,6 +53,10 @@ class Giving:
     doors: Doors
     rights: Rights = field(default_factory=Everybody)
 
+    def seconds_now(self) -> float:
+        """Return the front's time, in seconds since 1970."""
+        return self.doors.now().timestamp()
+
     @cached_property
     def second_persons(self) -> SecondPersons:
         return SecondPersons(self.doors)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import contextmanager
 from typing import Any
@@ -48,24 +47,25 @@ async def changes(
     look: Callable[[], Awaitable[Any]], adapter: TypeAdapter[Any], first: Any, request_id: str, stopping: asyncio.Event
 ) -> AsyncIterator[bytes]:
     """Yield the first status, then each that differs; `end` once it has ended. Errors are reported and waited out."""
-    answer, tag, said_at, complaint = first, "", time.monotonic(), ""
+    loop = asyncio.get_running_loop()
+    answer, tag, said_at, complaint = first, "", loop.time(), ""
     while not stopping.is_set():
         body = adapter.dump_json(answer, by_alias=True)
         if (now := tag_of(body)) != tag:
-            tag, said_at = now, time.monotonic()
+            tag, said_at = now, loop.time()
             yield _event("status", body, tag)
             if answer.stage.has_ended:
                 yield _event("end", b"{}")
                 return
-        elif time.monotonic() - said_at >= _QUIET_SECONDS:
-            said_at = time.monotonic()
+        elif loop.time() - said_at >= _QUIET_SECONDS:
+            said_at = loop.time()
             yield b": still the same\n\n"
         await _pause(stopping)
         try:
             answer, complaint = await look(), ""
         except BackstopError as error:
             if error.message != complaint:
-                complaint, said_at = error.message, time.monotonic()
+                complaint, said_at = error.message, loop.time()
                 yield _event("problem", json.dumps(problem(error, request_id)[1]).encode())
             if isinstance(error, Refusal):
                 yield _event("end", b"{}")

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import re
-import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -99,7 +98,13 @@ class Front:
             return None
         made = Console(self.giving, stopping=self.stopping, public_url=self.public_url)
         if self.browsers is not None:
-            made.log_in = Login(self.browsers.terms, lambda: self.console_at, made.begin_session, self.browsers.secret)
+            made.log_in = Login(
+                self.browsers.terms,
+                lambda: self.console_at,
+                made.begin_session,
+                self.browsers.secret,
+                self.giving.seconds_now,
+            )
         return made
 
     @cached_property
@@ -135,19 +140,21 @@ class Front:
 
     async def _page(self, console: Console, request: Request, send: Send) -> None:
         """Answer a page. Browsers are counted by their address."""
-        began = time.monotonic()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             client = request.client
             self.rate.take(f"a browser at {client.host if client else 'the socket'}")
             response = await console.answer(request)
         except Problem as failure:
             response = failure_response(failure, uuid.uuid4().hex)
-        record_time(FrontDoor.PAGE, response.status_code, time.monotonic() - began)
+        record_time(FrontDoor.PAGE, response.status_code, loop.time() - began)
         with contextlib.suppress(OSError):
             await response(request.scope, request.receive, send)
 
     async def _response(self, request: Request) -> Response:
-        given, began = request.headers.get("x-request-id", ""), time.monotonic()
+        loop = asyncio.get_running_loop()
+        given, began = request.headers.get("x-request-id", ""), loop.time()
         request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
         try:
             response = await self._answer(request, request_id)
@@ -160,7 +167,7 @@ class Front:
         response.headers["x-request-id"] = request_id
         if self.doors.heard_lately:
             response.headers[HEARD] = "1"
-        seconds = time.monotonic() - began
+        seconds = loop.time() - began
         record_time(FrontDoor.SLACK if self._is_slacks(request) else FrontDoor.API, response.status_code, seconds)
         logger.info("%s %s %s %.3f s", request.method, request.url.path, response.status_code, seconds)
         return response

@@ -91,10 +91,11 @@ class Provider:
 
     async def _keys_with(self, key_id: str) -> KeySet:
         async with self._turn:
-            since = time.monotonic() - self._looked
+            now = asyncio.get_running_loop().time()
+            since = now - self._looked
             known = self._keys is not None and (not key_id or any(key.kid == key_id for key in self._keys.keys))
             if self._keys is None or since > _KEPT_SECONDS or (not known and since > _REFETCH_SECONDS):
-                self._looked = time.monotonic()
+                self._looked = now
                 try:
                     self._keys = _usable(await _fetch(str((await self.endpoints()).get("jwks_uri", ""))))
                 except Unavailable:

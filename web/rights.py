@@ -7,9 +7,7 @@ Source: docs/access.md; models/access/decision.py decides.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from client.backstop import Backstop
@@ -70,16 +68,17 @@ class LedgerRights:
     async def principal_by_token(self, token_hash: str) -> Principal | None:
         """Return the token's owner. Errors: Refusal for one that expired or was revoked."""
         at, token = self._tokens.get(token_hash, (float("-inf"), None))
-        if time.monotonic() - at > _TOKENS_SECONDS:
+        now = asyncio.get_running_loop().time()
+        if now - at > _TOKENS_SECONDS:
             door = await self._doors.door_of(FRONT)
             token = await door.ask(TokenOf(hash=token_hash))
             if len(self._tokens) > 10_000:
                 self._tokens.clear()
-            self._tokens[token_hash] = time.monotonic(), token
+            self._tokens[token_hash] = now, token
         file = await self._access()
         if token is None or file is None:
             return None
-        if why := token.why_not(datetime.now(UTC)):
+        if why := token.why_not(self._doors.now()):
             raise Refusal(why)
         principal = token.principal(file)
         self._scopes[principal.how] = token.scope
@@ -107,7 +106,8 @@ class LedgerRights:
 
     async def _access(self, *, anew: bool = False) -> AccessFile | None:
         """Return the access file. Errors: Unavailable without an answer and without a reading that still counts."""
-        now = time.monotonic()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         if now - self._read_at <= (_ANEW_SECONDS if anew else _KEPT_SECONDS):
             return self._file
         try:
@@ -116,12 +116,12 @@ class LedgerRights:
             door = await self._doors.door_of(FRONT)
             stands = await asyncio.wait_for(door.ask(AccessNow()), _ANSWER_SECONDS)
         except (Unavailable, TimeoutError):
-            self._failed_at = time.monotonic()
+            self._failed_at = loop.time()
             if anew or self._read_at == float("-inf"):
                 raise Unavailable(_NOBODY) from None
             return self._file
         self._file = None if stands.version is None else stands.version.file
-        self._read_at = time.monotonic()
+        self._read_at = loop.time()
         return self._file
 
 

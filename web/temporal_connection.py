@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from temporalio.client import Client
 
+from activities.clock import Clock, utc_now
 from client.backstop import Backstop
 from client.connection import TemporalTarget
 from client.front_signer import FrontSigner, SigningKey
@@ -30,10 +31,14 @@ class Doors:
     """A connection that is made when it is first needed, and again after a failure: a front may start before its
     Temporal.
 
-    `key`: returns the key that signs each message for its author; None: workers have to trust the front.
+    `key`: returns the key that signs each message for its author; None: workers have to trust the front. `now`: the
+    clock by which the whole front goes.
     """
 
-    def __init__(self, connect: Connect, key: Callable[[], SigningKey | None] = lambda: None) -> None:
+    def __init__(
+        self, connect: Connect, key: Callable[[], SigningKey | None] = lambda: None, now: Clock = utc_now
+    ) -> None:
+        self.now = now
         self._connect = connect
         self._key = key
         self._connected: tuple[Client, TemporalTarget] | None = None
@@ -60,7 +65,7 @@ class Doors:
         client, target = self._connected
         # Until an access file says who may do what, its machine's user is one person with all roles.
         signer = self._signer(principal, two_person=two_person, roles=roles, emergency=emergency, second=second)
-        door = Backstop(client, principal.name, target, signer)
+        door = Backstop(client, principal.name, target, signer, self.now)
         door.heard = _Heard(self)
         return door
 
@@ -80,7 +85,7 @@ class Doors:
 
     def _signer(self, principal: Principal, **more: Any) -> FrontSigner | None:
         key = self._key()
-        return None if key is None else FrontSigner(key, principal, **more)
+        return None if key is None else FrontSigner(key, principal, now=self.now, **more)
 
     def hear(self) -> None:
         """Note that a worker has answered something."""

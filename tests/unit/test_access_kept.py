@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from types import SimpleNamespace
 from typing import Any, cast
@@ -28,7 +29,7 @@ class Front:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.stands = 1000.0, version(1, OLD)
-        monkeypatch.setattr(rights, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
         self.rights = rights.LedgerRights(cast("Doors", SimpleNamespace(door_of=self._door)))
 
     async def _door(self, _: object) -> Any:

@@ -22,7 +22,7 @@ from tests.unit.loop_clock import LoopClock
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("models", "activities", "workflows", "client", "workers")
+FOLDERS = ("models", "activities", "workflows", "client", "workers", "web")
 READS = {
     *("datetime.now", "datetime.utcnow", "datetime.today", "date.today"),
     *("time.time", "time.time_ns", "time.localtime", "time.gmtime", "time.ctime", "time.strftime"),

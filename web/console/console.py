@@ -58,6 +58,7 @@ class Console:
     def __post_init__(self) -> None:
         self.live = Live(self.giving.doors)
         self.sessions = Sessions(
+            self.giving.seconds_now,
             secret=lambda: self.giving.doors.shared_secret(b"sessions of the console"),
             end_in_ledger=self._end_in_ledger,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from client.operations import Operation, by_method, by_question
@@ -61,7 +61,7 @@ class Visit:
 
     @property
     def now(self) -> datetime:
-        return datetime.now(UTC)
+        return self.giving.doors.now()
 
     @property
     def without_form(self) -> Visit:

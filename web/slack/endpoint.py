@@ -59,11 +59,11 @@ class SlackDesk:
 
     @cached_property
     def signatures(self) -> Signatures:
-        return Signatures(self.terms.secret.read)
+        return Signatures(self.terms.secret.read, self.giving.seconds_now)
 
     @cached_property
     def acts(self) -> Acts:
-        return Acts(self.signatures.secret, self.terms.page)
+        return Acts(self.signatures.secret, self.terms.page, self.giving.seconds_now)
 
     async def answer(self, request: Request) -> Response:
         """Answer a request. Errors: Problem, BackstopError: nothing was done."""
