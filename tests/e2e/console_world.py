@@ -9,23 +9,18 @@ from html.parser import HTMLParser
 from typing import Any
 
 import httpx
-from temporalio.client import Client
 
 from client.backstop import Backstop
-from client.connection import NAMESPACE, TemporalTarget
 from client.front_signer import SigningKey
-from client.http_door import http_door
-from client.http_exchange import AtUrl
 from models.access.access_file import provider_name
 from models.access.principals import Principal, Proof
+from tests.e2e.front_world import doors_of, http_to, listening_at, through_url
 from tests.e2e.world import World
 from tests.unit.access_world import ISSUER
 from web.callers import Callers
 from web.front import Front
 from web.rights import LedgerRights
-from web.server import listening
 from web.settings import Address, FrontSettings
-from web.temporal_connection import Doors
 
 LISTEN = Address("127.0.0.1", 0)
 _ALONE = {"input", "meta", "link", "br", "img", "hr"}
@@ -105,26 +100,27 @@ class Seen(HTMLParser):
 class Browser:
     """Somebody who is logged in."""
 
-    def __init__(self, front: Front, url: str, principal: Principal) -> None:
+    def __init__(self, place: Mapping[str, Any], principal: Principal) -> None:
+        front: Front = place["front"]
         assert front.console is not None
-        self._front, self._url, self._principal = front, url, principal
+        self._place, self._principal = place, principal
         self.session = front.console.sessions.begin(principal)
         found = front.console.sessions.session_of(self.session)
         assert found is not None
         self.form_token = found.form_token
         cookies = {"backstop": self.session}
-        self.http = httpx.AsyncClient(base_url=url, cookies=cookies, timeout=60, follow_redirects=False)
+        self.http = http_to(place["client"], place["url"], cookies=cookies, follow_redirects=False)
 
     @asynccontextmanager
     async def another(self, name: str) -> AsyncIterator[Browser]:
         """Somebody else's, at the same front."""
-        browser = Browser(self._front, self._url, somebody(name))
+        browser = Browser(self._place, somebody(name))
         async with browser.http:
             yield browser
 
     def door(self) -> Backstop:
         """The same person at the front's API."""
-        return http_door(AtUrl(self._url), lambda: self._principal.human)
+        return through_url(self._place["url"], lambda: self._principal.human)
 
     async def look(self, path: str, status: int = 200) -> Seen:
         """The page, which has nothing that it must not have."""
@@ -177,14 +173,8 @@ async def console_of(
     world: World, key: SigningKey | None = None, *, by_file: bool = False
 ) -> AsyncIterator[Mapping[str, Any]]:
     """Yields the front and its address. `by_file`: the access file in force says who may."""
-    address = world.client.service_client.config.target_host
-    target = TemporalTarget(options={"target_host": address, "namespace": NAMESPACE}, embedded=True)
-
-    async def connected() -> tuple[Client, TemporalTarget]:
-        return world.client, target
-
-    doors = Doors(connected, lambda: key)
+    doors = doors_of(world.client, key)
     more: dict[str, Any] = {"rights": LedgerRights(doors)} if by_file else {}
     front = Front(doors, Callers((ByName(),)), **more)
-    async with listening(front, FrontSettings(socket=None, listen=LISTEN), {}) as (url,):
-        yield {"front": front, "url": url}
+    async with listening_at(world.client, front, FrontSettings(socket=None, listen=LISTEN)) as (url,):
+        yield {"front": front, "url": url, "client": world.client}

@@ -8,29 +8,34 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import httpx
 from temporalio.client import Client
 
-from client.connection import NAMESPACE, TemporalTarget
+from activities.clock import Clock
 from client.front_signer import SigningKey
 from client.slack_secret import SigningSecret
+from models.access.access_file import AccessFile
+from models.access_questions import ImportAccess
+from models.rollout.messages import LaunchRequest
+from models.rollout.stages import Stage
+from tests.e2e.front_world import doors_of, http_to, listening_at
+from tests.e2e.keys import FRONT_KEY, public_keys
+from tests.e2e.world import World, fresh, worked_case, world_of
 from tests.integration.notice_servers import Web
+from tests.unit.access_world import ADMINS, grant
 from tests.waiting import eventually
 from web.callers import Callers
 from web.front import Front
 from web.rights import LedgerRights
-from web.server import listening
 from web.settings import Address, FrontSettings
 from web.slack.endpoint import SlackTerms
-from web.temporal_connection import Doors
 
 SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
 WORKSPACE = "T0001TEAM"
@@ -51,18 +56,23 @@ class Workspace:
     url: str
     web: Web
     http: httpx.AsyncClient
+    clock: Clock
     presses: Iterator[int] = field(default_factory=lambda: iter(range(1, 10_000)))
 
     @property
     def origin(self) -> str:
         return f"http://127.0.0.1:{self.web.port}"
 
+    def now(self) -> str:
+        """X-Slack-Request-Timestamp of what is sent now."""
+        return str(int(self.clock().timestamp()))
+
     def reply_at(self) -> str:
         return f"{self.origin}/actions/{WORKSPACE}/{next(self.presses)}/x"
 
     async def sent(self, path: str, body: bytes, **headers: str) -> httpx.Response:
         """Signed and sent now, unless the headers say otherwise (underscores for hyphens)."""
-        now = headers.pop("timestamp", str(int(time.time())))
+        now = headers.pop("timestamp", self.now())
         signature = headers.pop("signature", slack_signature(SECRET, now, body))
         found = {
             "content-type": "application/x-www-form-urlencoded",
@@ -155,16 +165,78 @@ def words(message: dict[str, Any]) -> str:
 @asynccontextmanager
 async def slack_front(client: Client, web: Web, secrets: Path, key: SigningKey | None) -> AsyncIterator[Workspace]:
     """A front that takes what Slack sends, with its signing secret in a file."""
-    address = client.service_client.config.target_host
-    target = TemporalTarget(options={"target_host": address, "namespace": NAMESPACE}, embedded=True)
-
-    async def connected() -> tuple[Client, TemporalTarget]:
-        return client, target
-
     (secrets / "slack-signing").write_text(f"{SECRET}\n")
-    doors = Doors(connected, lambda: key)
+    doors = doors_of(client, key)
     terms = SlackTerms(SigningSecret("slack-signing", secrets), (f"http://127.0.0.1:{web.port}",), PAGE)
     front = Front(doors, Callers(), rights=LedgerRights(doors), slack=terms)
     settings = FrontSettings(socket=None, listen=Address("127.0.0.1", 0))
-    async with listening(front, settings, {}) as (url,), httpx.AsyncClient(base_url=url, timeout=60) as http:
-        yield Workspace(url, web, http)
+    async with listening_at(client, front, settings) as (url,), http_to(client, url) as http:
+        yield Workspace(url, web, http, doors.now)
+
+
+STILL = {"soak_buffered": "1h", "soak_enforced": "1h", "notice": "1h"}
+IDS = {"tpm": "U0TPM", "sre": "U0SRE", "research-lead": "U0RESEARCH", "hw-lead": "U0HW"}
+HOOKS = {"research": "ToKeN", "tpm": "OwNeR"}
+ROLES = ["viewer", "member", "approver"]
+
+
+def file_of(**more: Any) -> AccessFile:
+    people = [
+        {"name": name, "machine": [name], "slack": [{"workspace": WORKSPACE, "user": user}]}
+        for name, user in IDS.items()
+    ]
+    grants = [
+        ADMINS,
+        grant("user:tpm", "operator"),
+        grant("user:sre", "approver"),
+        {"to": ["user:research-lead"], "roles": ["member", "viewer"], "teams": ["research"]},
+        {"to": ["user:research-lead", "user:hw-lead"], "roles": ["viewer"]},
+    ]
+    return AccessFile.model_validate({"people": people, "grants": grants, **more})
+
+
+class Site(NamedTuple):
+    world: World
+    chat: Workspace
+    cluster: str
+
+    def notices(self, who: str = "research") -> list[dict[str, Any]]:
+        """What the webhook of a team, or of the owner, got, the oldest first."""
+        return [post.json for post in self.chat.web.posts(f"/services/T1AAA/B1BBB/{HOOKS[who]}")]
+
+    def commands(self) -> list[tuple[str, str]]:
+        """Of the rollout, with who gave them: plain SQL."""
+        rows = [e for e in self.world.sql.archive(self.cluster) if e["kind"] == "command" and e["rollout"]]
+        return [(e["actor"], e["data"]["command"]) for e in rows if not e["refused"]]
+
+    async def given(self, actor: str, command: str) -> None:
+        """The last command is this one: the archive is written soon afterwards."""
+        await eventually(lambda: self.commands()[-1:] == [(actor, command)], f"{command} of {actor} is archived")
+
+    def proofs(self, command: str) -> list[dict[str, str]]:
+        return [e["data"]["proof"] for e in self.world.sql.archive(self.cluster) if e["data"].get("command") == command]
+
+
+@asynccontextmanager
+async def site_of(temporal: Client, ledger_url: str, home: Path, web: Web, file: AccessFile) -> AsyncIterator[Site]:
+    """A rollout that user:tpm launched, and that nobody approved; the team is told in Slack."""
+
+    def with_buttons(_: Any, notify: Any) -> None:
+        notify._buttons, notify._named = True, {who: f"slack://T1AAA/B1BBB/{hook}" for who, hook in HOOKS.items()}
+
+    async with world_of(temporal, ledger_url, home, touch=with_buttons, keys=(FRONT_KEY, public_keys)) as world:
+        name = fresh("h100 & <!channel>")
+        told = [{"name": who, "contacts": [f"named:{who}"]} for who in HOOKS]
+        await world.fleet(worked_case(name, **STILL), teams=told, by="user:tpm")
+        world.launched.add(name)
+        await world.person("user:tpm").launch(LaunchRequest(cluster=name, rollout=f"{name}/1", owner="tpm", reason="x"))
+        await world.until(name, Stage.PLANNED)
+        await world.person("user:tpm").ask(ImportAccess(file=file))
+        secrets = home / "secrets"
+        secrets.mkdir()
+        async with slack_front(temporal, web, secrets, FRONT_KEY) as chat:
+            yield Site(world, chat, name)
+
+
+def quoted(name: str) -> str:
+    return f'"{name}"'

@@ -80,9 +80,9 @@ async def test_a_browser_may_come_to_either_of_two_fronts_and_is_logged_out_at_b
     await ticketed.fleet(worked_case(name))
     ticketed.launched.add(name)
     async with console_of(ticketed, FRONT_KEY) as one, console_of(ticketed, FRONT_KEY) as two:
-        first = Browser(one["front"], one["url"], somebody(ME))
-        second = Browser(one["front"], one["url"], somebody(ME))
-        stranger = Browser(one["front"], one["url"], somebody("user:eve"))
+        first = Browser(one, somebody(ME))
+        second = Browser(one, somebody(ME))
+        stranger = Browser(one, somebody("user:eve"))
         async with first.http, second.http, stranger.http, console_of(ticketed, other_key) as foreign:
 
             async def status(browser: Browser, place: Mapping[str, Any]) -> int:
@@ -110,7 +110,7 @@ async def test_a_browser_may_come_to_either_of_two_fronts_and_is_logged_out_at_b
             assert await status(second, two) == 200, "that one alone has ended"
 
             await second.http.post(f"{one['url']}/logout", data={"form_token": second.form_token, "everywhere": "1"})
-            third = Browser(two["front"], two["url"], somebody(ME))
+            third = Browser(two, somebody(ME))
             async with third.http:
                 turn(two, monkeypatch)
                 assert [await status(third, place) for place in (one, two)] == [200, 200], "it began afterwards"

@@ -24,7 +24,7 @@ async def test_hardware_that_lacks_under_a_rehearsal_is_at_risk_and_counted(worl
         name,
     )[0]
     async with console_of(world) as place:
-        browser = Browser(place["front"], place["url"], somebody("user:ana"))
+        browser = Browser(place, somebody("user:ana"))
         async with browser.http:
             fleet, risky = await browser.look("/"), await browser.look("/?show=risk")
     assert fleet.column("Clusters", "Unbacked")[name] == str(promised - healthy)

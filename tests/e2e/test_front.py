@@ -1,4 +1,4 @@
-"""The front over a real Temporal: who speaks at its socket, repeats, pages, tags, changes; two beside each other."""
+"""The front over a real Temporal, at sockets: who speaks there, changes, two beside each other, and the programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command, Stage
 from tests.e2e.front_world import front_of, through
 from tests.e2e.world import World, eventually, fresh, worked_case
-from web.limits import Rate
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
@@ -105,60 +104,7 @@ async def test_another_user_of_the_machine_is_who_the_kernel_says(world: World, 
         shutil.rmtree(folder)
 
 
-# --- said twice -----------------------------------------------------------------------------------------
-
-
-async def test_a_repeat_under_one_key_is_done_once_and_answered_alike(world: World, socket: Path) -> None:
-    name = fresh("front")
-    await world.fleet(worked_case(name, **STILL))
-    world.launched.add(name)
-    launch = {"cluster": name, "rollout": f"{name}/1", "reason": "a story"}
-    key = {"idempotency-key": "launch-of-monday"}
-    async with at(socket) as http:
-        first = await http.post("/rollouts", json=launch, headers=key)
-        again = await http.post("/rollouts", json=launch, headers=key)
-        other = await http.post("/rollouts", json=launch, headers={"idempotency-key": "another"})
-        assert (first.status_code, again.status_code, other.status_code) == (200, 200, 409)
-        assert again.json()["plan"] == first.json()["plan"]
-        plan = (await world.status(name)).plan_hash
-        approve = [await http.post(f"/rollouts/{name}/approve", json={"plan_hash": plan}, headers=key) for _ in "ab"]
-        assert [one.status_code for one in approve] == [200, 200]
-        assert approve[0].json() == approve[1].json()
-        bare = await http.post(f"/rollouts/{name}/approve", json={"plan_hash": plan})
-        assert (bare.status_code, "approved already" in bare.json()["detail"]) == (409, True)
-        left = [await http.post("/questions/clusters", json={}, headers=key) for _ in "ab"]
-        assert left[0].json() == left[1].json()
-        bad = await http.post("/questions/clusters", json={}, headers={"idempotency-key": "a b"})
-        assert (bad.status_code, bad.json()["exit_code"]) == (422, 2)
-
-    def approvals() -> list[str]:
-        return [
-            e["actor"] for e in world.sql.archive(name) if e["data"].get("command") == "approve" and not e["refused"]
-        ]
-
-    await eventually(lambda: approvals() != [], "the approval is archived")
-    assert approvals() == [ME]
-
-
-# --- lists, tags, changes -------------------------------------------------------------------------------
-
-
-async def test_lists_come_in_parts(world: World, socket: Path) -> None:
-    names = [await planned(world) for _ in range(3)]
-    for name in names:
-        await world.listed(name)
-    async with at(socket) as http:
-        whole = (await http.get("/rollouts")).json()
-        found, where = [], "/api/v1/rollouts?limit=2"
-        while where:
-            part = await http.get(httpx.URL("http://front").join(where))
-            found += part.json()
-            assert int(part.headers["backstop-total"]) == len(whole)
-            where = part.headers.get("link", "").partition(">")[0].removeprefix("<")
-        assert [row["cluster"] for row in found] == [row["cluster"] for row in whole]
-        assert {row["cluster"] for row in found} >= set(names)
-        for query in ("limit=-1", "limit=x", "limit=99999", "nothing=1"):
-            assert (await http.get(f"/rollouts?{query}")).status_code == 422
+# --- changes --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.nightly
@@ -239,16 +185,6 @@ async def test_errors_come_back_as_they_are_straight_at_temporal(world: World, s
         assert found[0] == found[1]
         kinds.add(found[0][0])
     assert kinds == {Refusal, BadInput}
-
-
-async def test_whoever_asks_too_often_is_told_when_to_come_again(world: World, tmp_path: Path) -> None:
-    rate = Rate(1.0, 3.0, lambda: 0.0)  # however long the answers take
-    async with front_of(world.client, tmp_path / "s", rate=rate), at(tmp_path / "s") as http:
-        found = [await http.get("/whoami") for _ in range(5)]
-    assert [one.status_code for one in found] == [200, 200, 200, 429, 429]
-    late = found[-1]
-    assert (late.status_code, late.headers["retry-after"], late.json()["exit_code"]) == (429, "1", 1)
-    assert ME in late.json()["detail"]
 
 
 # --- the programs ---------------------------------------------------------------------------------------

@@ -12,11 +12,13 @@ import pytest_asyncio
 import temporalio.bridge.worker
 from temporalio.client import Client
 
+from client import http_door, http_exchange
 from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.world import World, world_of
 from tests.integration.conftest import *  # noqa: F403 - its databases are fixtures here too
+from tests.loop.fronts import InMemorySocket, InMemoryUrl
 from tests.loop.temporal import create, in_memory
-from tests.loop.turned_loop import TurnedLoop, run_coroutine_threadsafe
+from tests.loop.turned_loop import TurnedLoop, in_counted_thread, run_coroutine_threadsafe
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], Any]]:
@@ -31,11 +33,14 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _workers_in_memory() -> Iterator[None]:
-    """Workers of a client in memory poll there; all others, as ever."""
+    """Workers of a client in memory poll there, and who speaks to a front in memory finds it; all others, as ever."""
     with pytest.MonkeyPatch.context() as patched:
         real = temporalio.bridge.worker.Worker.create
         patched.setattr(temporalio.bridge.worker.Worker, "create", lambda client, config: create(real, client, config))
         patched.setattr(asyncio, "run_coroutine_threadsafe", run_coroutine_threadsafe)
+        patched.setattr(http_door, "_aside", in_counted_thread)
+        patched.setattr(http_exchange, "AtUrl", InMemoryUrl)
+        patched.setattr(http_exchange, "AtSocket", InMemorySocket)
         yield
 
 

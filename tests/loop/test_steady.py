@@ -268,7 +268,7 @@ async def test_a_declined_proposal_is_gone_and_nothing_was_written(world: World)
     assert status.proposal is not None
     form = f"/clusters/{name}/resolve"
     async with console_of(world) as place:
-        browser = Browser(place["front"], place["url"], somebody("user:tpm"))
+        browser = Browser(place, somebody("user:tpm"))
         async with browser.http:
             assert f"decline the proposed plan {status.proposal.plan_hash}" in (await browser.look(form)).words
             await browser.given(form, "decline it", hold="proposal", reason="the racks are being repaired")

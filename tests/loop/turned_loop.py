@@ -1,6 +1,7 @@
 """An event loop whose clock is turned: when nothing is left to do, it is at once the time of the next timer.
 
 Threads are waited for in real time, as SQL takes as long as it takes; while one of them works, the clock stands still.
+So it does while a connection to somebody outside is open.
 One that waits for the loop itself is not waited for.
 """
 
@@ -76,6 +77,39 @@ class TurnedLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(came)
         self.call_soon_threadsafe(_nothing)  # the loop may be waiting for this thread already: it looks again
 
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.Protocol], *args: Any, **more: Any
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """As asyncio's; while the connection is open, somebody outside works, and the clock stands still."""
+        self._working += 1
+        ended = self._once_worked()
+
+        def protocol() -> asyncio.Protocol:
+            made = protocol_factory()
+            lost = made.connection_lost
+
+            def connection_lost(error: Exception | None) -> None:
+                ended()
+                lost(error)
+
+            setattr(made, "connection_lost", connection_lost)  # noqa: B010 - of this one connection
+            return made
+
+        try:
+            return await super().create_connection(protocol, *args, **more)
+        except BaseException:
+            ended()
+            raise
+
+    def _once_worked(self) -> Callable[[], None]:
+        left = [1]
+
+        def ended() -> None:
+            self._working -= left[0]
+            left[0] = 0
+
+        return ended
+
 
 def _nothing() -> None:
     """Wake a loop."""
@@ -89,6 +123,11 @@ def run_coroutine_threadsafe(
     if isinstance(loop, TurnedLoop):
         loop.waited_for(future)
     return future
+
+
+async def in_counted_thread(work: Callable[[], Any]) -> Any:
+    """As client.http_door's thread for a request; while it works, the clock stands still."""
+    return await asyncio.get_running_loop().run_in_executor(None, work)
 
 
 class _Turning(selectors.DefaultSelector):

@@ -26,7 +26,6 @@ EXCEPTIONS = {
     "e2e/test_bringup.py": 1,
     "e2e/test_crashes.py": 1,
     "e2e/test_prometheus_example.py": 3,
-    "e2e/test_push.py": 2,
     "e2e/test_races.py": 1,
     "nightly_report.py": 1,
     "replay/record.py": 16,

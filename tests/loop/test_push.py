@@ -9,30 +9,30 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 from temporalio.client import Client
 
 from models.rollout.stages import Stage
-from tests.e2e.front_world import front_of
+from tests.e2e.front_world import front_of, http_to
 from tests.e2e.world import PATIENCE, World, fresh, worked_case, world_of
+from tests.loop.fronts import AT_SOCKET
 
-pytestmark = pytest.mark.e2e
 POLL_SECONDS = 600.0
 """No test lives that long: whatever the watch sees after its first round was pushed."""
 FALLEN = (361, 300)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="function")
 async def world(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
     async with world_of(temporal, sqlite_ledger_url, tmp_path, watch_seconds=POLL_SECONDS) as found:
         yield found
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="function")
 async def http(world: World, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    async with front_of(world.client, tmp_path / "front.sock"):
-        transport = httpx.AsyncHTTPTransport(uds=str(tmp_path / "front.sock"))
-        async with httpx.AsyncClient(transport=transport, base_url="http://front/api/v1", timeout=60) as made:
-            yield made
+    socket = tmp_path / "front.sock"
+    async with front_of(world.client, socket), http_to(world.client, f"{AT_SOCKET}/api/v1", socket) as made:
+        yield made
 
 
 async def monitored(world: World) -> str:

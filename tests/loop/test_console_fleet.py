@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import pytest
+import pytest_asyncio
 
 from models.fleet.state import FLEET, FleetStage, MemberState
 from tests.e2e.console_world import Browser, console_of, somebody
 from tests.e2e.world import World, eventually, forget_fleet, fresh, worked_case
 
-pytestmark = pytest.mark.e2e
 STILL = {"soak_buffered": "1h", "soak_enforced": "1h", "notice": "1h"}
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="function")
 async def ana(world: World) -> AsyncIterator[Browser]:
     async with console_of(world) as place:
-        browser = Browser(place["front"], place["url"], somebody("user:ana"))
+        browser = Browser(place, somebody("user:ana"))
         async with browser.http:
             yield browser
 

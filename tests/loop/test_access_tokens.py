@@ -10,22 +10,19 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
-import pytest
 
 from models.access.access_file import AccessFile
 from models.access.roles import Role
 from models.access.tokens import TOKEN_PREFIX, TokenScope, token_hash
 from models.access_questions import ImportAccess, MakeToken
 from models.rollout.stages import Stage
-from tests.e2e.front_world import front_of
+from tests.e2e.front_world import doors_of, front_of, http_to
 from tests.e2e.keys import FRONT_KEY
 from tests.e2e.world import World, cluster, eventually, fresh, team
 from web.rights import LedgerRights
 from web.settings import Address
-from web.temporal_connection import Doors
 from web.tokens import OwnTokens
 
-pytestmark = pytest.mark.e2e
 ME = f"user:{getpass.getuser()}"
 ROLLOUT = ("approve", "pause", "resume", "promote", "abort", "rollback", "close", "retry", "resolve", "ack", "object")
 FLEET = ("approve", "pause", "resume", "promote", "abort", "skip", "move", "pace")
@@ -57,10 +54,6 @@ def changes(name: str, plan: str) -> list[tuple[str, dict[str, Any]]]:
 @asynccontextmanager
 async def speaking(world: World, role: Role, **bounds: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Whoever has this token, at a front with rights."""
-
-    async def connected():  # type: ignore[no-untyped-def]  # the world's own
-        return world.client, world.tpm._target
-
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     grants = [{"to": [ME], "roles": ["admin"]}, {"to": ["service:eye"], "roles": [role.value], **bounds}]
     file = {"services": [{"name": "eye", "owner": ME}], "grants": grants}
@@ -68,12 +61,12 @@ async def speaking(world: World, role: Role, **bounds: Any) -> AsyncIterator[htt
     await admin.ask(ImportAccess(file=AccessFile.model_validate(file)))
     scope = TokenScope(roles=(role,))
     await admin.ask(MakeToken(name="eye", hash=token_hash(token), owner="service:eye", scope=scope, days=1))
-    rights = LedgerRights(Doors(connected, lambda: FRONT_KEY))
+    rights = LedgerRights(doors_of(world.client, FRONT_KEY))
     address = Address("127.0.0.1", 0)
     more: dict[str, Any] = {"tokens": (OwnTokens(rights),), "key": FRONT_KEY, "rights": rights}
     async with front_of(world.client, None, listen=address, **more) as (_, where):
         headers = {"authorization": f"Bearer {token}"}
-        async with httpx.AsyncClient(base_url=f"{where[0]}/api/v1", headers=headers, timeout=60) as http:
+        async with http_to(world.client, f"{where[0]}/api/v1", headers=headers) as http:
             yield http
 
 
@@ -113,7 +106,6 @@ async def test_a_viewer_reads_and_changes_nothing(ticketed: World) -> None:
     assert {e["actor"] for e in later if e["refused"]} <= {"service:eye"}
 
 
-@pytest.mark.nightly
 async def test_a_teams_token_speaks_for_that_team_alone_and_fills_nothing(ticketed: World) -> None:
     name, plan = await planned(ticketed)
     async with speaking(ticketed, Role.MEMBER, teams=["research"]) as http:

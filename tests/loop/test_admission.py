@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from temporalio.client import Client
 
 from client.backstop import Backstop
@@ -30,7 +30,6 @@ from models.rollout.stages import Command, Stage
 from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.world import PACE, World, eventually, fresh, worked_case, world_of
 
-pytestmark = pytest.mark.e2e
 TPM, SRE, LEAD = "user:tpm", "user:sre", "user:research-lead"
 BOTH = ["operator", "approver"]
 
@@ -46,7 +45,7 @@ def access(**more: Any) -> AccessFile:
     return AccessFile.model_validate({"people": people, "grants": grants, **more})
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="function")
 async def world(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
     """Where keys are configured, and no access file yet."""
     async with world_of(temporal, sqlite_ledger_url, tmp_path, keys=(FRONT_KEY, public_keys)) as found:
@@ -72,7 +71,7 @@ async def approves(world: World, name: str, who: str, plan: str) -> None:
 
 async def healthy(world: World, name: str, gpus: int, by: str = TPM) -> None:
     one = (Island(name="main", total_gpus=361, healthy_gpus=gpus),)
-    await world.person(by).add_health([HealthSample(cluster=name, at=datetime.now(UTC), islands=one)])
+    await world.person(by).add_health([HealthSample(cluster=name, at=world.now(), islands=one)])
 
 
 def commands(world: World, name: str) -> list[Any]:
@@ -165,7 +164,6 @@ async def test_what_the_old_list_let_through_is_refused(world: World) -> None:
     assert (await world.person(SRE).launch(again.but(actor=SRE))).launched
 
 
-@pytest.mark.nightly
 async def test_an_open_breaker_lets_one_undo_the_fleet_rollout(world: World) -> None:
     a, b = fresh("broken"), fresh("broken")
     slow = {"soak_buffered": "1h", "soak_enforced": "1h"}  # both are on their way until the end
@@ -207,7 +205,7 @@ async def test_an_emergency_that_no_front_told_of_is_told_as_it_is_admitted(worl
     signer = world.signer(TPM, emergency=True)
     assert signer is not None
     options = {"target_host": world.client.service_client.config.target_host, "namespace": world.client.namespace}
-    door = Backstop(world.client, TPM, TemporalTarget(options=options, embedded=True), signer)
+    door = Backstop(world.client, TPM, TemporalTarget(options=options, embedded=True), signer, world.now)
     await door.command(name, Command.APPROVE, CommandRequest(actor=TPM, plan_hash=plan, reason="nobody else is awake"))
     assert world.sql.rows("SELECT number, given_by, what, reason, seen_by FROM emergencies") == [
         (1, TPM, f"approve in {name}", "nobody else is awake", "")

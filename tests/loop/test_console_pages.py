@@ -1,4 +1,4 @@
-"""The console's pages over a real Temporal: what they say agrees with plain SQL, and a form does what it says.
+"""The console's pages: what they say agrees with plain SQL, and a form does what it says.
 
 Names and reasons are hostile all over: nothing that people wrote becomes markup, and every link leads back to its name.
 """
@@ -9,11 +9,12 @@ import csv
 import io
 import re
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+import pytest_asyncio
 from temporalio.client import Client
 
 from models.access_questions import ImportAccess
@@ -27,7 +28,6 @@ from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.world import World, cluster, eventually, fresh, team, world_of
 from tests.unit.access_world import access, grant
 
-pytestmark = pytest.mark.e2e
 STILL = {"soak_buffered": "1h", "soak_enforced": "1h", "notice": "1h", "owners": ["user:ana"]}
 TEAM = "re/search <script>alert(1)</script> \"'&"
 EVIL = "</td><script>alert('x')</script><img src=x onerror=alert(2)> \" '"
@@ -43,10 +43,10 @@ def path(*names: str) -> str:
     return "/" + "/".join(quote(name, safe="") for name in names)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="function")
 async def ana(world: World) -> AsyncIterator[Browser]:
     async with console_of(world) as place:
-        browser = Browser(place["front"], place["url"], somebody("user:ana"))
+        browser = Browser(place, somebody("user:ana"))
         async with browser.http:
             yield browser
 
@@ -59,7 +59,7 @@ class Story:
         self.roomy = fresh("h200 <script>")
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="function")
 async def story(world: World) -> Story:
     found = Story()
     worked = cluster(found.worked, {"main": (361, 319)}, [team(TEAM, 345, busy=310)], **STILL)
@@ -73,7 +73,7 @@ async def story(world: World) -> Story:
     await world.launch(found.worked)
     await world.until(found.worked, Stage.PLANNED)
     await world.listed(found.worked)
-    starts = datetime.now(UTC).replace(microsecond=0) + timedelta(days=2)
+    starts = world.now().replace(microsecond=0) + timedelta(days=2)
     window = Window(kind=WindowKind.MAINTENANCE, starts=starts, ends=starts + timedelta(hours=4), reason=EVIL)
     await world.tpm.ask(Declare(declared=(Declared(source="hold 1", windows=((found.roomy, window),)),)))
     return found
@@ -154,7 +154,7 @@ async def test_the_calendar_has_what_the_ledger_has_and_ends_a_window(ana: Brows
 
 async def test_a_hold_of_several_clusters_ends_as_one(ana: Browser, story: Story, world: World) -> None:
     """It was a window of each cluster here, to be ended one by one."""
-    starts = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    starts = world.now().replace(microsecond=0) - timedelta(hours=1)
     freeze = Window(kind=WindowKind.FREEZE, starts=starts, ends=starts + timedelta(days=9), reason="year end")
     source, names = "fleet hold 3f2a91c07b5e", sorted((story.worked, story.roomy))
     await world.tpm.ask(Declare(declared=(Declared(source=source, windows=tuple((n, freeze) for n in names)),)))
@@ -342,7 +342,7 @@ async def test_what_waits_is_shown_whole_and_countersigned_by_another(
         file = access(grant("user:sre", "operator"), grant("user:hw-lead", "viewer"))
         await world.person("user:tpm").ask(ImportAccess(file=file))
         async with console_of(world, key=FRONT_KEY, by_file=True) as place:
-            tpm, lead, viewer = (Browser(place["front"], place["url"], known(f"user:{n}")) for n in PEOPLE)
+            tpm, lead, viewer = (Browser(place, known(f"user:{n}")) for n in PEOPLE)
             async with tpm.http, lead.http, viewer.http:
                 await _by_two(world, tpm, lead, viewer)
 

@@ -1,4 +1,4 @@
-"""Rights at the front: who somebody is by the access file, and what is refused, by the desk of a real worker."""
+"""Rights at the front: who somebody is by the access file, and what is refused, by the desk of a worker."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pathlib import Path
 
 import httpx
 import pytest
+import pytest_asyncio
 from temporalio.client import Client
 
 from models.access.access_file import AccessFile
 from models.access.tokens import TOKEN_PREFIX, token_hash
 from models.access_questions import ImportAccess
 from models.rollout.stages import Command, Stage
-from tests.e2e.front_world import front_of
+from tests.e2e.front_world import doors_of, front_of, http_to
 from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.world import World, fresh, team, worked_case, world_of
 from tests.e2e.world import cluster as a_cluster
+from tests.loop.fronts import AT_SOCKET
 from web import rights
 from web.rights import LedgerRights
 from web.settings import Address
-from web.temporal_connection import Doors
 from web.tokens import OwnTokens
 
-pytestmark = pytest.mark.e2e
 ME = getpass.getuser()
 ASKS_ALWAYS = -1.0
 """Seconds for which a front would keep what it has read."""
@@ -39,25 +39,18 @@ def _asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rights, "_KEPT_SECONDS", ASKS_ALWAYS)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="function")
 async def front(world: World, tmp_path: Path) -> AsyncIterator[tuple[Path, str]]:
     """At a socket, and at an address for those with tokens."""
-    door = world.tpm
-
-    async def connected():  # type: ignore[no-untyped-def]  # the world's own
-        return world.client, door._target
-
-    by_file = LedgerRights(Doors(connected))
+    by_file = LedgerRights(doors_of(world.client))
     tokens = (OwnTokens(by_file),)
     listen, socket = Address("127.0.0.1", 0), tmp_path / "s"
     async with front_of(world.client, socket, listen=listen, tokens=tokens, rights=by_file) as (_, where):
         yield socket, where[1]
 
 
-def at(socket: Path) -> httpx.AsyncClient:
-    return httpx.AsyncClient(
-        transport=httpx.AsyncHTTPTransport(uds=str(socket)), base_url="http://front/api/v1", timeout=60
-    )
+def at(world: World, socket: Path) -> httpx.AsyncClient:
+    return http_to(world.client, f"{AT_SOCKET}/api/v1", socket)
 
 
 async def test_without_a_file_the_fronts_own_user_does_everything(world: World, front: tuple[Path, str]) -> None:
@@ -65,7 +58,7 @@ async def test_without_a_file_the_fronts_own_user_does_everything(world: World, 
     await world.fleet(worked_case(name, **STILL))
     await world.launch(name)
     await world.until(name, Stage.PLANNED)
-    async with at(front[0]) as http:
+    async with at(world, front[0]) as http:
         assert (await http.post(f"/rollouts/{name}/pause", json={"reason": "a SEV"})).status_code == 200
 
 
@@ -88,12 +81,12 @@ async def test_the_file_says_who_somebody_is_and_what_they_may(world: World, fro
             ],
         }
     )
-    async with at(socket) as http:
+    async with at(world, socket) as http:
         first = await http.post("/questions/import_access", json={"file": file.model_dump(mode="json", by_alias=True)})
         assert first.status_code == 409, "user:NAME is no admin of it"
     await world.person("user:sre").ask(ImportAccess(file=file))
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
-    async with at(socket) as http:
+    async with at(world, socket) as http:
         await http.post("/questions/calendar", json={"since": "2026-01-01T00:00:00Z"})
         made = await http.post(
             "/questions/make_token",
@@ -117,7 +110,7 @@ async def test_the_file_says_who_somebody_is_and_what_they_may(world: World, fro
         assert f"user:sre may not approve in {name}: that takes the role approver there" in approve.json()["detail"]
     assert made.status_code in (200, 409), made.text
     if made.status_code == 200:
-        async with httpx.AsyncClient(base_url=f"{url}/api/v1", headers={"authorization": f"Bearer {token}"}) as http:
+        async with http_to(world.client, f"{url}/api/v1", headers={"authorization": f"Bearer {token}"}) as http:
             assert (await http.get("/whoami")).json()["name"] == "service:ci"
             assert (await http.get(f"/rollouts/{name}")).status_code == 200
             assert (await http.post(f"/rollouts/{name}/pause", json={"reason": "x"})).status_code == 403
@@ -128,11 +121,7 @@ async def test_a_member_takes_the_own_teams_objection_back(
 ) -> None:
     """As `backstop resolve` says it: by the hold alone. Nobody else's objection goes by it."""
     async with world_of(temporal, sqlite_ledger_url, tmp_path, keys=(FRONT_KEY, public_keys)) as world:
-
-        async def connected():  # type: ignore[no-untyped-def]  # the world's own
-            return world.client, world.tpm._target
-
-        by_file = LedgerRights(Doors(connected, lambda: FRONT_KEY))
+        by_file = LedgerRights(doors_of(world.client, FRONT_KEY))
         socket = tmp_path / "s"
         async with front_of(world.client, socket, key=FRONT_KEY, rights=by_file):
             await _withdrawn(world, socket)
@@ -156,7 +145,7 @@ async def _withdrawn(world: World, socket: Path) -> None:
     await world.person("user:sre").ask(ImportAccess(file=file))
     await world.say(name, Command.OBJECT, actor="user:other", team="research-2")
     await world.say(name, Command.OBJECT, actor="user:else", team="research")
-    async with at(socket) as http:
+    async with at(world, socket) as http:
         said = {"team": "research", "reason": "a deadline"}
         assert (await http.post(f"/rollouts/{name}/object", json=said)).status_code == 200
         standing = {hold.id: hold.team for hold in (await world.status(name)).holds}

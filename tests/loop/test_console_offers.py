@@ -9,8 +9,6 @@ from models.rollout.stages import Command, Stage
 from tests.e2e.console_world import Browser, console_of, somebody
 from tests.e2e.world import World, fresh, worked_case
 
-pytestmark = pytest.mark.e2e
-
 
 async def test_a_form_of_a_rollout_that_has_ended_offers_nothing_and_says_why(world: World) -> None:
     name = fresh("over")
@@ -22,7 +20,7 @@ async def test_a_form_of_a_rollout_that_has_ended_offers_nothing_and_says_why(wo
     paths = [f"/clusters/{name}/{c}" for c in ("abort", "rollback", "retry", "close", "promote")]
     paths += [f"/teams/research/object/{name}", f"/teams/research/ack/{name}"]
     async with console_of(world) as place:
-        browser = Browser(place["front"], place["url"], somebody("user:ana"))
+        browser = Browser(place, somebody("user:ana"))
         async with browser.http:
             for path in paths:
                 seen = await browser.look(path)
@@ -38,7 +36,7 @@ async def test_a_command_that_would_be_refused_for_a_hold_is_grey_with_the_same_
     await world.until(name, Stage.PLANNED)
     place_of = {command: f"/clusters/{name}/{command}" for command in (Command.PAUSE, Command.RESUME, Command.RESOLVE)}
     async with console_of(world) as place:
-        browser = Browser(place["front"], place["url"], somebody("user:ana"))
+        browser = Browser(place, somebody("user:ana"))
         async with browser.http:
             free = await browser.look(f"/clusters/{name}")
             with pytest.raises(Refusal, match="not paused"):

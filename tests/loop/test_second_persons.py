@@ -1,4 +1,4 @@
-"""Two persons, through a front with a key and a real worker: what waits is started by the second, and alone is told.
+"""Two persons, through a front with a key and a worker: what waits is started by the second, and alone is told.
 
 The provider is made up: a token names who comes in. What was done is read by plain SQL, from the notices' log and from
 Temporal.
@@ -14,12 +14,12 @@ import json
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+import pytest_asyncio
 from temporalio.client import Client
 from temporalio.service import RPCError
 
@@ -29,10 +29,7 @@ from activities.adapters.runners.runners import Runners
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from cli.main import run
 from client.backstop import Backstop
-from client.connection import NAMESPACE, TemporalTarget
 from client.emergency import acts_alone
-from client.http_door import http_door
-from client.http_exchange import AtUrl
 from client.weekly_report import weekly
 from models.access.access_file import provider_name
 from models.access.principals import Principal, Proof
@@ -52,6 +49,7 @@ from models.requests.state import QuotaAsk, RequestStage
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command, Stage
+from tests.e2e.front_world import doors_of, http_to, listening_at, through_url
 from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.world import World, cluster, eventually, fresh, team, worked_case, world_of
 from tests.unit.access_world import ISSUER, access, grant
@@ -60,12 +58,9 @@ from views.report import markdown
 from web.callers import Callers
 from web.front import Front
 from web.rights import LedgerRights
-from web.server import listening
 from web.settings import Address, FrontSettings
-from web.temporal_connection import Doors
 from workers.bringups import BringupParts
 
-pytestmark = pytest.mark.e2e
 FILE = access(
     grant("user:sre", "operator"),
     grant("user:hw-lead", "approver"),
@@ -86,7 +81,7 @@ class Front2:
         self.world, self.url = world, url
 
     def door(self, name: str) -> Backstop:
-        return http_door(AtUrl(self.url), lambda: f"sub-{name}")
+        return through_url(self.url, lambda: f"sub-{name}")
 
     async def typed(self, name: str, *words: str, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str, str]:
         monkeypatch.setenv("BACKSTOP_URL", self.url)
@@ -101,7 +96,7 @@ class Front2:
         return code, out.getvalue(), err.getvalue()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="function")
 async def ticketed(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
     """Where keys are configured, and clusters are brought up; nothing may be run on the host."""
     allowed = Allowed(RunnerSettings())
@@ -111,19 +106,15 @@ async def ticketed(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> 
         yield found
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="function")
 async def front(ticketed: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Front2]:
     monkeypatch.delenv("BACKSTOP_ACTOR", raising=False)
-    address = ticketed.client.service_client.config.target_host
-    target = TemporalTarget(options={"target_host": address, "namespace": NAMESPACE}, embedded=True)
-
-    async def connected() -> tuple[Client, TemporalTarget]:
-        return ticketed.client, target
-
     await ticketed.person("user:tpm").ask(ImportAccess(file=FILE))
-    doors = Doors(connected, lambda: FRONT_KEY)
+    doors = doors_of(ticketed.client, FRONT_KEY)
     made = Front(doors, Callers((Provider(),)), rights=LedgerRights(doors))
-    async with listening(made, FrontSettings(socket=None, listen=Address("127.0.0.1", 0)), {}) as (url,):
+    async with listening_at(ticketed.client, made, FrontSettings(socket=None, listen=Address("127.0.0.1", 0))) as (
+        url,
+    ):
         yield Front2(ticketed, url)
 
 
@@ -243,7 +234,7 @@ async def test_what_waits_for_a_person_names_who_could_act_and_not_who_began_it(
         approve = f"backstop request approve {asked.request} --reason '...'"
         assert f"user:hw-lead could approve it: {approve}" in await shown(who, "request", "show", asked.request)
     headers = {"authorization": "Bearer sub-hw-lead", "content-type": "application/json"}
-    async with httpx.AsyncClient(base_url=f"{front.url}/api/v1", headers=headers) as http:
+    async with http_to(front.world.client, f"{front.url}/api/v1", headers=headers) as http:
         assert (await http.get(f"/rollouts/{name}/could-act")).json() == ["user:hw-lead"]
         needs = {"needs": "backstop fleet approve --plan feed"}
         assert (await http.post("/who-could", json=needs)).json() == ["user:hw-lead"]
@@ -387,12 +378,12 @@ async def test_what_two_admins_gave_is_what_goes_in(front: Front2) -> None:
 async def test_over_http_it_is_a_refusal_that_says_when_it_ends(front: Front2) -> None:
     start = BringupStart(entry=entry(cluster=fresh("new")), recipe=recipe(), actor="whoever")
     headers = {"authorization": "Bearer sub-sre", "content-type": "application/json"}
-    async with httpx.AsyncClient(base_url=f"{front.url}/api/v1", headers=headers) as http:
+    async with http_to(front.world.client, f"{front.url}/api/v1", headers=headers) as http:
         answer = await http.post("/bringups", content=start.model_dump_json(by_alias=True))
         said = answer.json()
         assert (answer.status_code, said["exit_code"], said["type"]) == (409, 3, "urn:backstop:problem:AwaitsSecond")
         until = datetime.fromisoformat(said["until"])
-        assert timedelta(hours=23) < until - datetime.now(UTC) < timedelta(hours=25)
+        assert timedelta(hours=23) < until - front.world.now() < timedelta(hours=25)
         rubbish = await http.post("/waiting/%00%00/countersign")
         assert rubbish.status_code in (403, 404, 422)
         for inner in ("keep_waiting", "turn_waiting", "tell_emergency"):
@@ -452,7 +443,7 @@ async def test_alone_in_an_emergency_is_told_until_another_admin_has_looked(fron
     assert all(f"audience': '{admin}'" in "".join(told()) for admin in ("tpm", "sre-lead"))
 
     async def report() -> str:
-        now = datetime.now(UTC)
+        now = front.world.now()
         return markdown(
             await weekly(front.door("hw-lead"), now - timedelta(days=7), now, [now], timedelta(days=1), live=False)
         )
