@@ -11,7 +11,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
-from activities.adapters.git.dialects import changed_files, places_in
+from activities.quota_files.dialects import changed_files, places_in
 from models.base import in_one_sentence
 from models.cluster.sources import GitDialect, GitSource
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from activities.adapters.git.dialects import changed_files, places_in
+from activities.quota_files.dialects import changed_files, places_in
 from models.cluster.sources import GitSource
 
 PATH = "quotas.yaml"

@@ -19,13 +19,13 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from activities.adapters.git.command_line import GitTerms
-from activities.adapters.git.dialects import changed_files, places_in
 from activities.adapters.git.repository import File, OurCommit, Repository
-from activities.adapters.git.yaml_text import WrittenNumber
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, differences
 from activities.adapters.source_threads import Faults, SourceThreads, sentence
 from activities.ports.ports import ByCluster, QuotaPort, SchedulerPort
+from activities.quota_files.dialects import changed_files, places_in
+from activities.quota_files.yaml_text import WrittenNumber
 from models.base import count_text, some_of
 from models.cluster.fleet_file import ClusterInSlurm
 from models.cluster.readings import ForeignChange, Present, QuotaReading

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import yaml
 
-from activities.adapters.git.yaml_text import (
+from activities.quota_files.yaml_text import (
     MERGE,
     WrittenNumber,
     documents_in,
