@@ -139,6 +139,11 @@ def show_json_line(answer: Any) -> None:
     _write(json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def show_exactly(text: str) -> None:
+    """Print a text that a program reads, such as a diff; a terminal gets its control characters spelt out."""
+    _write("".join(f"{clean(line)}\n" for line in text.splitlines()) if sys.stdout.isatty() else text)
+
+
 def write(file: str, option: str, text: str) -> None:
     """Write the text to the file, gzipped where its name ends so, or to standard output for a dash.
 

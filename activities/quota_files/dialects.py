@@ -19,6 +19,9 @@ from activities.quota_files.yaml_text import (
 )
 from models.cluster.sources import TEAM, GitDialect, GitSource
 
+SUFFIXES = (".yaml", ".yml", ".json")
+"""The endings of the files in a folder that may have quotas."""
+
 
 class QuotaNode(NamedTuple):
     team: str

@@ -39,6 +39,9 @@ def add_to(app: typer.Typer) -> None:
             "backstop plan --file examples/fleet.yaml --cluster h100-worked --max-tier unscheduled",
             "backstop plan h100-worked --buffer 0.10 --json",
             "backstop plan --filter wave=busy --sort -cut_gpus -o wide",
+            "backstop plan --file examples/fleet.yaml --cluster h100-worked --render kueue",
+            "backstop plan h100-worked --render kueue --manifests clusters/h100/queues",
+            "backstop plan h100-worked --render yaml --pointer '/teams/{team}/gpus' --manifests quotas.yaml",
         ),
         rich_help_panel=LOOK,
     )(plan)
@@ -60,6 +63,23 @@ def plan(
     buffer: Buffer = "",
     max_tier: MaxTier = "",
     policy: SettingsOption = None,
+    render: Annotated[
+        str,
+        typer.Option(
+            metavar="DIALECT",
+            help="Print the change of quota files: yaml, kueue, kai, volcano or yunikorn (docs/git.md).",
+        ),
+    ] = "",
+    manifests: Annotated[
+        str,
+        typer.Option(metavar="PATH", help="With --render: the file or folder to change; without it, new objects."),
+    ] = "",
+    pointer: Annotated[
+        str, typer.Option(help="With --render yaml: the place of a team's number, as in /teams/{team}/gpus.")
+    ] = "",
+    resource: Annotated[
+        str, typer.Option(metavar="NAME", help="With --render: the name of a GPU there, nvidia.com/gpu by default.")
+    ] = "",
     *,
     how: Listing,
     actor: Actor = "",
@@ -76,6 +96,7 @@ def plan(
 
     if health and not file:
         raise BadInput("--health goes with --file: the ledger has its own history")
+    _check_rendering(render, {"--manifests": manifests, "--pointer": pointer, "--resource": resource}, how)
     wanted = cluster or named
     if wanted:
         how.of_one(f"CLUSTER {wanted!r}")
@@ -86,7 +107,31 @@ def plan(
         raise BadInput("--health is given, but the buffer does not use it: give --buffer health too")
     history = _histories(health)
     plans = [_plan_of(snapshot, overlay.apply_to(own), history) for snapshot, own in snapshots]
+    if render:
+        _print_change(plans, render, manifests, pointer, resource, file)
+        return
     _answer(plans, unplannable, bool(wanted), how)
+
+
+def _check_rendering(render: str, options: Mapping[str, str], how: Listing) -> None:
+    if render and (not how.for_people or how.options):
+        raise BadInput(f"--render prints a change of files: leave out {(how.options or [how.form_text])[0]}")
+    for option in () if render else (name for name, value in options.items() if value):
+        raise BadInput(f"{option} goes with --render DIALECT")
+
+
+def _print_change(plans: list[Plan], render: str, manifests: str, pointer: str, resource: str, file: str) -> None:
+    from cli.output import show_exactly
+    from client.inputs.documents import STANDARD_INPUT, read_fleet
+    from client.inputs.manifests import rendered, source_for
+
+    # Standard input was read for the plan, and has no second reading.
+    fleet = read_fleet(file) if file and file != STANDARD_INPUT else None
+    spec = fleet.cluster(plans[0].cluster) if fleet is not None and len(plans) == 1 else None
+    source = source_for(render, pointer, resource, None if spec is None else spec.git)
+    if len(plans) != 1:
+        raise BadInput(f"--render is of one cluster: name one of {_some(plan.cluster for plan in plans) or 'none'}")
+    show_exactly(rendered(plans[0], source, manifests))
 
 
 def planned_from(

@@ -24,7 +24,7 @@ from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, differences
 from activities.adapters.source_threads import Faults, SourceThreads, sentence
 from activities.ports.ports import ByCluster, QuotaPort, SchedulerPort
-from activities.quota_files.dialects import changed_files, places_in
+from activities.quota_files.dialects import SUFFIXES, changed_files, places_in
 from activities.quota_files.yaml_text import WrittenNumber
 from models.base import count_text, some_of
 from models.cluster.fleet_file import ClusterInSlurm
@@ -38,7 +38,6 @@ _TRIES = 20
 """Attempts at one effect: each fails because somebody else has pushed meanwhile."""
 _AT_ONCE = 8
 """The number of repositories that are read at the same time."""
-_SUFFIXES = (".yaml", ".yml", ".json")
 _INVERSES = (EffectKind.RESTORE, EffectKind.SOFTEN)
 
 
@@ -276,7 +275,7 @@ class GitQuotas:
 
     def _parse_commit(self, cluster: str, source: GitSource, repository: Repository, commit: str) -> _Sight:
         listed = repository.files(commit, source.path)
-        files = {path: file for path, file in listed.items() if path == source.path or path.endswith(_SUFFIXES)}
+        files = {path: file for path, file in listed.items() if path == source.path or path.endswith(SUFFIXES)}
         if not files:
             raise Unavailable(f"{source.repository} has no {source.path} on {source.branch} (commit {commit[:8]})")
         texts = repository.texts(files)

@@ -1,0 +1,256 @@
+"""`backstop plan --render`: what it prints is applied by git itself, and read by PyYAML and the published schemas."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from cli.main import run
+from models.cluster.sources import GitDialect
+from tests.unit.test_git_dialects import CRDS, GOLDEN, _schemas
+
+Quotas = Mapping[str, tuple[int, str | None]]
+
+KAI_SPEECH = """\
+---
+apiVersion: scheduling.run.ai/v2
+kind: Queue
+metadata: {name: speech}
+spec: {parentQueue: research, resources: {gpu: {quota: 161, limit: -1, overQuotaWeight: 1}}}
+"""
+VOLCANO_SPEECH = """\
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: speech}
+spec: {parent: research, deserved: {nvidia.com/gpu: 161}}
+"""
+YUNIKORN_SPEECH = """\
+              - name: speech
+                resources: {guaranteed: {nvidia.com/gpu: 161}}
+"""
+PLAIN = """\
+# Ask capacity@ before you change this.
+teams:
+  vision: {gpus: 200}   # until the next order
+  speech: {gpus: 161}
+"""
+TREE = {"research": (361, None), "vision": (200, "research"), "speech": (161, "research")}
+UNDER_ROOT = {
+    "root.research": (361, None),
+    "root.research.vision": (200, "root.research"),
+    "root.research.speech": (161, "root.research"),
+}
+FLAVORS = {"vision": (200, None), "speech/island1": (96, None), "speech/island2": (65, None)}
+FLAT = {"vision": (200, None), "speech": (161, None)}
+BEFORE: dict[str, tuple[str, Quotas]] = {
+    "yaml": (PLAIN, FLAT),
+    "kueue": ((GOLDEN / "kueue.before.yaml").read_text(), FLAVORS),
+    "kai": ((GOLDEN / "kai.before.yaml").read_text() + KAI_SPEECH, TREE),
+    "volcano": ((GOLDEN / "volcano.before.yaml").read_text() + VOLCANO_SPEECH, TREE),
+    "yunikorn": ((GOLDEN / "yunikorn.before.yaml").read_text() + YUNIKORN_SPEECH, UNDER_ROOT),
+}
+"""A file of each dialect, and the quotas that it has."""
+POINTER = {"yaml": ["--pointer", "/teams/{team}/gpus"]}
+
+
+def after(text: str) -> str:
+    """37 of the 361 GPUs go, all from vision, of whose 200 only 100 are in use: C = floor(0.9 * 361) = 324."""
+    assert "200" in text
+    return text.replace(": 200", ": 163").replace("361", "324")
+
+
+def fleet(folder: Path, quotas: Quotas, **more: Any) -> list[str]:
+    """A fleet file with these quotas; returns the command that plans it."""
+    rows = [
+        {"team": team, "gpus": gpus, **({"parent": parent} if parent else {})}
+        | (
+            {}
+            if any(team == above for _, above in quotas.values())
+            else {"scheduled_gpus": min(gpus, 100) if "vision" in team else gpus, "idle_gpus": 0}
+        )
+        for team, (gpus, parent) in quotas.items()
+    ]
+    cluster = {"name": "h100", "islands": [{"name": "main", "total_gpus": 361, "healthy_gpus": 361}], "quotas": rows}
+    policy = {"buffer": 0.1, "spare_gpus": 0}
+    (folder / "fleet.yaml").write_text(yaml.safe_dump({"clusters": [{**cluster, "policy": policy, **more}]}))
+    return ["plan", "--file", str(folder / "fleet.yaml")]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert run([*words]) == 0
+    return capsys.readouterr().out
+
+
+def test_every_dialect_is_rendered() -> None:
+    assert {*BEFORE} == set(GitDialect)
+
+
+@pytest.mark.parametrize("dialect", BEFORE)
+def test_git_applies_the_printed_diff_and_only_numbers_change(
+    dialect: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, quotas = BEFORE[dialect]
+    (folder / "queues").mkdir()
+    (folder / "queues" / "all.yaml").write_text(text)
+    (folder / "queues" / "notes.txt").write_text("200: [\n")
+    diff = printed(
+        capsys, *fleet(folder, quotas), "--render", dialect, "--manifests", "queues", *POINTER.get(dialect, [])
+    )
+    assert (folder / "queues" / "all.yaml").read_text() == text, "it changes nothing itself"
+    subprocess.run(["git", "apply", "-"], input=diff, text=True, check=True, cwd=folder)
+    assert (folder / "queues" / "all.yaml").read_text() == after(text)
+
+
+def test_the_diff_says_what_each_stage_changes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "quotas.yaml").write_bytes(PLAIN.removesuffix("\n").replace("\n", "\r\n").encode())
+    command = [*fleet(folder, FLAT), "--render", "yaml", *POINTER["yaml"], "--manifests", "quotas.yaml"]
+    head, *lines = printed(capsys, *command).split("\n")
+    assert head.startswith("# h100, plan ")
+    assert lines == [
+        "# buffered: no file changes; what was admitted still is",
+        "# enforced: 1 quota changes",
+        "--- a/quotas.yaml",
+        "+++ b/quotas.yaml",
+        "@@ -1,4 +1,4 @@",
+        " # Ask capacity@ before you change this.\r",
+        " teams:\r",
+        "-  vision: {gpus: 200}   # until the next order\r",
+        "+  vision: {gpus: 163}   # until the next order\r",
+        "   speech: {gpus: 161}",
+        "\\ No newline at end of file",
+        "",
+    ]
+
+
+def test_a_clusters_own_git_says_where_its_numbers_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    git = {"repository": "/srv/q.git", "path": "q.yaml", "pointer": "/teams/{team}/gpus"}
+    (folder / "quotas.yaml").write_text(PLAIN)
+    diff = printed(capsys, *fleet(folder, FLAT, git=git), "--render", "yaml", "--manifests", "quotas.yaml")
+    assert "+  vision: {gpus: 163}   # until the next order\n" in diff
+
+
+@pytest.mark.skipif(not CRDS.exists(), reason="the published schemas are not beside this checkout")
+@pytest.mark.parametrize("dialect", ["kueue", "kai", "volcano"])
+def test_without_files_the_printed_objects_are_what_the_published_schemas_take(
+    dialect: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, quotas = BEFORE[dialect]
+    objects = list(yaml.safe_load_all(printed(capsys, *fleet(folder, quotas), "--render", dialect)))
+    schemas = dict(_schemas())
+    for one in objects:
+        schema = schemas[one["apiVersion"], one["kind"]]
+        assert [error.message for error in Draft202012Validator(schema).iter_errors(one)] == []
+    assert [one["metadata"]["name"] for one in objects] == (
+        ["vision"] if dialect == "kueue" else ["research", "vision"]
+    )
+
+
+NEW = {
+    "yaml": {"teams": {"vision": {"gpus": 163}}},
+    "kueue": {
+        "resourceGroups": [
+            {
+                "coveredResources": ["amd.com/gpu"],
+                "flavors": [{"name": "h100", "resources": [{"name": "amd.com/gpu", "nominalQuota": 163}]}],
+            }
+        ]
+    },
+    "kai": {"resources": {"gpu": {"quota": 163}}},
+    "volcano": {"deserved": {"amd.com/gpu": 163}},
+    "yunikorn": {
+        "partitions": [
+            {
+                "name": "default",
+                "queues": [
+                    {
+                        "name": "root",
+                        "queues": [
+                            {
+                                "name": "research",
+                                "resources": {"guaranteed": {"amd.com/gpu": 324}},
+                                "queues": [{"name": "vision", "resources": {"guaranteed": {"amd.com/gpu": 163}}}],
+                            }
+                        ],
+                    }
+                ],
+            }
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("dialect", NEW)
+def test_without_files_the_objects_have_the_new_quotas_and_nothing_else(
+    dialect: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = POINTER.get(dialect, ["--resource", "amd.com/gpu"])
+    _, quotas = BEFORE[dialect]
+    *_, last = yaml.safe_load_all(printed(capsys, *fleet(folder, quotas), "--render", dialect, *more))
+    assert last.get("spec", last) == NEW[dialect]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--render slurm", "--render must be yaml, kueue, kai, volcano or yunikorn, not 'slurm'"),
+        ("--render yaml", "--render yaml needs --pointer, the place of a team's number, as in /teams/{team}/gpus"),
+        (
+            "--render yaml --pointer /gpus",
+            "--pointer must have {team} once between two slashes, as in /teams/{team}/gpus",
+        ),
+        ("--render kueue --pointer /{team}", "--render kueue needs no --pointer: leave it out"),
+        ("--render kueue --json", "--render prints a change of files: leave out --json"),
+        ("--render kueue --sort team", "--render prints a change of files: leave out --sort"),
+        ("--manifests queues", "--manifests goes with --render DIALECT"),
+        ("--render kueue --manifests nowhere", "--manifests: nowhere cannot be read: No such file or directory"),
+        ("--render kueue --manifests empty", "--manifests: empty has no .yaml, .yml or .json file"),
+        ("--render kueue --manifests pod.yaml", "pod.yaml has no quota of speech, vision: it has none in this dialect"),
+        (
+            "--render yaml --pointer /{team}/g --manifests other.yaml",
+            "other.yaml, line 2: vision has 199 GPUs there, and the plan begins with 200: make them equal first",
+        ),
+        (
+            "--render yaml --pointer /{team}/g --manifests bad.yaml",
+            "bad.yaml, line 1: a quota must be a whole number of GPUs, not 'many'",
+        ),
+        (
+            "--render yaml --pointer /{team} --manifests shared.yaml",
+            "shared.yaml, line 1: the quota of vision is an anchor or alias: write it out",
+        ),
+        ("--render kueue --manifests latin.yaml", "latin.yaml, line 1: not UTF-8 text (byte 0xe9)"),
+    ],
+)
+def test_what_cannot_be_rendered_is_refused_in_one_sentence(
+    words: str, sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "empty").mkdir()
+    (folder / "pod.yaml").write_text("kind: Pod\n")
+    (folder / "other.yaml").write_text("speech: {g: 161}\nvision: {g: 199}\n")
+    (folder / "bad.yaml").write_text("speech: {g: many}\n")
+    (folder / "shared.yaml").write_text("vision: &v 200\nspeech: 161\nother: *v\n")
+    (folder / "latin.yaml").write_bytes(b"caf\xe9: 1\n")
+    assert run([*fleet(folder, FLAT), *words.split()]) == 2
+    assert capsys.readouterr().err == f"backstop: {sentence}\n"
+
+
+def test_a_fleet_is_rendered_cluster_by_cluster(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    command = fleet(folder, FLAT)
+    path = folder / "fleet.yaml"
+    one = yaml.safe_load(path.read_text())["clusters"][0]
+    path.write_text(yaml.safe_dump({"clusters": [one, {**one, "name": "h200"}]}))
+    assert run([*command, "--render", "kai"]) == 2
+    assert capsys.readouterr().err == "backstop: --render is of one cluster: name one of h100, h200\n"
+    assert printed(capsys, *command, "--render", "kai", "--cluster", "h200").startswith("# h200, plan ")
