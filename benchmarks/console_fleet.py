@@ -40,6 +40,7 @@ from models.questions import DeskRequest, Pulse, Question
 from models.reports.rollout_summary import RolloutSummary
 from models.reports.tallies import slot_of
 from models.rollout.command_previews import Ahead
+from models.rollout.holds import holds_text
 from models.rollout.status_models import RolloutStatus
 from tests.unit import pure_world
 from web.callers import Callers
@@ -130,6 +131,7 @@ def summary(number: int, scene: Scene) -> RolloutSummary:
         closed=None,
         open=True,
         needs=scene.needs(number),
+        held=holds_text(scene.status(number).holds),
         health_at=scene.now - timedelta(hours=9 if number % 50 == 49 else 0),
     )
 

@@ -80,6 +80,7 @@ def as_summary(row: Overview, other: RolloutSummary | None) -> RolloutSummary:
         closed=None,
         open=True,
         needs=f"it is lost: {adopt_line(row.cluster)}",
+        held=row.held,
         health_at=row.health_at,
         shadow=row.shadow,
         lost=True,

@@ -30,6 +30,7 @@ from models.questions import FactsOf, OpenRollouts, Overview
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.command_previews import Ahead
 from models.rollout.commands import CommandRequest
+from models.rollout.holds import holds_text
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput
 from models.rollout.stages import Command, command_line
 from models.rollout.status_models import RolloutStatus
@@ -313,8 +314,9 @@ def _never(cluster: str) -> str:
 def _with_ledger(summary: RolloutSummary, row: Overview | None) -> RolloutSummary:
     """Return the summary with what the ledger knows of the rollout."""
     if row is None:
-        return summary.model_copy(update={"needs": "", "health_at": None})
-    update: dict[str, Any] = {"needs": row.needs, "health_at": row.health_at, "shadow": row.shadow, "could": row.could}
+        return summary.model_copy(update={"needs": "", "health_at": None, "held": None if summary.open else ""})
+    names = ("needs", "held", "health_at", "shadow", "could")
+    update: dict[str, Any] = {name: getattr(row, name) for name in names}
     if row.shadow:
         update |= {"unbacked_gpus": None, "would_unbacked_gpus": summary.unbacked_gpus}
     return summary.model_copy(update=update)
@@ -324,14 +326,19 @@ def _with_status(summary: RolloutSummary, status: RolloutStatus | None, now: dat
     """Return the summary with what the rollout itself reports: the ledger is not updated as time alone passes."""
     needs = summary.needs if status is None else status.needs
     stale_after = STALE if status is None or status.stale_after is None else status.stale_after
-    if not needs and summary.health_at is None:
-        needs = "no health is known: mend the health source"
-    elif not needs and summary.health_at is not None and now - summary.health_at >= stale_after:
-        needs = f"no health since {summary.health_at:%Y-%m-%d %H:%MZ}: mend the health source"
+    silence = ""
+    if summary.health_at is None:
+        silence = "no health is known"
+    elif now - summary.health_at >= stale_after:
+        silence = f"no health since {summary.health_at:%Y-%m-%d %H:%MZ}"
+    if silence and not needs:
+        needs = f"{silence}: mend the health source"
     if status is None:
-        return summary.model_copy(update={"needs": needs})
+        held = "; ".join(text for text in (summary.held, f"unknown health: {silence}" * bool(silence)) if text)
+        return summary.model_copy(update={"needs": needs, "held": held or summary.held})
     could = summary.could if needs == summary.needs else ()  # who could give what the ledger noted, and it alone
     update: dict[str, Any] = {"needs": needs, "could": could, "asked_at": now, "stage": status.stage.value}
+    update["held"] = holds_text(status.holds)
     if summary.unbacked_gpus is None:
         update |= {"unbacked_gpus": status.phantom_gpus, "wave": summary.wave or status.wave}
     if status.shadow:

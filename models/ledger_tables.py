@@ -364,6 +364,8 @@ class RolloutRow(SQLModel, table=True):
     fleet: str = Field(default="", sa_type=NameText)
     adopted_from: str | None = Field(default=None, sa_type=NameText)
     superseded_by: str | None = Field(default=None, sa_type=NameText)
+    held: str | None = Field(default=None, sa_type=Text)
+    """Its holds as JSON, as it last noted them; None: it has noted none yet, or an earlier build serves it."""
 
 
 class FleetPlanRow(SQLModel, table=True):

@@ -169,6 +169,11 @@ class Overview(Model):
     stage: str
     needs: str
     """The action that a person has to take, as of the last event; empty: nothing."""
+    held: str | None = None
+    """What holds its gates, by its last note and the calendar; empty: nothing does; None: it is not known.
+
+    Health that is unknown holds gates too, and is not part of it.
+    """
     could: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
     """People who could take it, by the access file in force, where that was asked for."""
     health_at: Time | None

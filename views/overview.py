@@ -35,7 +35,8 @@ def overview_parts(rollouts: Sequence[RolloutSummary], now: datetime, *, all_lin
         return [line("There is no rollout yet. Look at `backstop plan`, then `backstop launch CLUSTER`.")]
     opened = [r for r in rollouts if r.open]
     if all_lines or len(rollouts) <= FEW_CLUSTERS:
-        return [*_lost(opened), _lines(rollouts), *_asked(rollouts, most=len(rollouts)), *_silent(opened, now)]
+        asked = _asked(rollouts, most=len(rollouts))
+        return [*_lost(opened), _lines(rollouts), *asked, *_held(opened, lines=True), *_silent(opened, now)]
     title = line((count(len(opened), "open rollout"), "bold"), f", {len(rollouts) - len(opened)} ended")
     return [
         *_lost(opened),
@@ -44,6 +45,7 @@ def overview_parts(rollouts: Sequence[RolloutSummary], now: datetime, *, all_lin
         _stages(rollouts),
         *_asked(rollouts, most=_SHOWN),
         *_risks(opened),
+        *_held(opened, lines=False),
         *_silent(opened, now),
     ]
 
@@ -125,6 +127,33 @@ def _asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType
             line((f"{which} as the ledger last noted: these rollouts were not asked or did not answer.", "yellow"))
         )
     return [Text(), line((f"{len(needy)} {verb_of(len(needy), 'needs', 'need')} a person", "yellow")), rows, *more]
+
+
+def _held(opened: Sequence[RolloutSummary], *, lines: bool) -> list[RenderableType]:
+    """Return how many rollouts something holds; with `lines` also what holds each, the most urgent first."""
+    held = sorted((r for r in opened if r.held), key=lambda r: r.urgency)
+    answered = [r for r in opened if r.needs is not None]  # else `_asked` says that nobody did
+    unknown = unknown_holds_text(answered)
+    more = [line((unknown, "yellow"))] if unknown else []
+    if not held:
+        return [Text(), *more] if more else []
+    title = (f"{len(held)} on hold", "yellow")
+    if not lines:
+        return [Text(), line(title, ": backstop status --held"), *more]
+    rows = table("CLUSTER", "=STAGE", "~HELD BY", least=["STAGE"])
+    for r in held:
+        row(rows, r.cluster, _stage(r), r.held)
+    return [Text(), line(title), rows, *more]
+
+
+def unknown_holds_text(rollouts: Sequence[RolloutSummary]) -> str:
+    """Say of how many open rollouts nobody knows whether they are on hold, and why; empty: of none."""
+    unknown = [r for r in rollouts if r.open and r.held is None]
+    number = len(unknown)
+    why = f"{'it has' if number == 1 else 'they have'} not noted it yet"
+    if any(r.needs is None for r in unknown):
+        why = "no worker answered in time"
+    return f"Whether {count(number, 'rollout')} {verb_of(number)} on hold is not known: {why}." if unknown else ""
 
 
 def _stage(summary: RolloutSummary) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _NONE_OPEN = "It has no open rollout."
-_UNKNOWN = ("wave", "unbacked_gpus", "would_unbacked_gpus")
+_UNKNOWN = ("wave", "unbacked_gpus", "would_unbacked_gpus", "held")
 """Fields that the ledger alone does not have."""
 
 
@@ -55,6 +55,7 @@ def status(
     owner: Annotated[str, typer.Option(metavar="NAME", help="Only this owner's rollouts.")] = "",
     needs: Annotated[bool, typer.Option("--needs", help="Only rollouts that need a person.")] = False,
     at_risk: Annotated[bool, typer.Option("--at-risk", help="Only rollouts with quota that lacks hardware.")] = False,
+    held: Annotated[bool, typer.Option("--held", help="Only rollouts on hold.")] = False,
     only_open: Annotated[bool, typer.Option("--open", help="Only rollouts that have not ended.")] = False,
     every: Annotated[bool, typer.Option("--all", help="A line for each, however many.")] = False,
     *,
@@ -63,10 +64,10 @@ def status(
 ) -> None:
     """Show where rollouts are: the fleet on one screen, or one rollout in full.
 
-    The fleet: stages and waves, what needs a person, what is at risk; with a filter, a line for each rollout. In full:
-    what it waits for and until when, holds, and every team's quota with the healthy GPUs behind it.
+    The fleet: stages and waves, what needs a person, what is at risk or on hold; with a filter, a line for each
+    rollout. In full: what it waits for and until when, holds, and every team's quota with the healthy GPUs behind it.
     """
-    chosen = Filters(stage, wave, owner, needs, at_risk, only_open)
+    chosen = Filters(stage, wave, owner, needs, at_risk, held, only_open)
     options = [*chosen.options, *(["--all"] if every else []), *how.options]
     if cluster and options:
         raise BadInput(f"{options[0]} is given together with CLUSTER {cluster!r}: a filter is for all of them")
@@ -91,12 +92,13 @@ class Filters:
     owner: str
     needs: bool
     at_risk: bool
+    held: bool
     only_open: bool
 
     @property
     def options(self) -> list[str]:
         """The filter's options that were given, in this order."""
-        options = ("--stage", "--wave", "--owner", "--needs", "--at-risk", "--open")
+        options = ("--stage", "--wave", "--owner", "--needs", "--at-risk", "--held", "--open")
         return [option for option, value in zip(options, astuple(self), strict=True) if value]
 
     def leave(self, one: RolloutSummary) -> bool:
@@ -106,6 +108,7 @@ class Filters:
             and self.owner in ("", one.owner)
             and not (self.needs and not one.needs)
             and not (self.at_risk and not (one.unbacked_gpus and one.open))
+            and not (self.held and not (one.held and one.open))
             and not (self.only_open and not one.open)
         )
 
@@ -134,7 +137,7 @@ def _show_one(cluster: str, person: str, how: Listing) -> None:
 def _show_all(filters: Filters, chosen: bool, person: str, how: Listing) -> None:
     """Show the rollouts. `chosen`: a person filtered them, and sees a line for each."""
     from models.reports.rollout_summary import RolloutSummary
-    from views.overview import NEEDS_UNKNOWN, overview_parts, watch_parts
+    from views.overview import NEEDS_UNKNOWN, overview_parts, unknown_holds_text, watch_parts
     from views.words import line, none_of
 
     answer = ask_or_read(person, lambda door: _with_watch(door, _with_fleet(door, how.for_people), how.for_people))
@@ -149,7 +152,8 @@ def _show_all(filters: Filters, chosen: bool, person: str, how: Listing) -> None
         if rows and not lines:
             unknown = filters.needs and any(r.open and r.needs is None for r in rows)
             none = line(NEEDS_UNKNOWN) if unknown else none_of(len(rows), "rollout")
-            return [none, *watch_parts(watching)]
+            unheld = unknown_holds_text(rows) if filters.held else ""
+            return [line((unheld, "yellow")) if unheld else none, *watch_parts(watching)]
         first: list[RenderableType] = []
         if fleet is not None and not chosen:
             first = [line((fleet, "red")) if isinstance(fleet, str) else _fleet_line(fleet), line()]
@@ -214,12 +218,12 @@ def _show_last_word(filters: Filters, word: LastWord, how: Listing) -> None:
 
 
 def _refuse_unknown(filters: Filters, word: LastWord, how: Listing) -> None:
-    """Refuse a filter by wave or by unbacked GPUs: only Temporal and the rollouts know them."""
-    asked = ["--wave"] * bool(filters.wave) + ["--at-risk"] * filters.at_risk
+    """Refuse a filter by wave, unbacked GPUs or holds: only Temporal, the rollouts and a worker know them."""
+    asked = ["--wave"] * bool(filters.wave) + ["--at-risk"] * filters.at_risk + ["--held"] * filters.held
     asked += [f"--filter {text}" for text in how.filters if field_of(text) in _UNKNOWN]
     if asked:
         raise Unavailable(
-            f"{word.sentence} The ledger does not record waves and unbacked GPUs, "
+            f"{word.sentence} The ledger does not record waves, unbacked GPUs or holds, "
             f"so {asked[0]} cannot be answered from it."
         )
 

@@ -22,6 +22,8 @@ class RolloutSummary(Model):
     open: bool
     needs: str | None = None
     """The action that a person has to take; empty: nothing; null where no worker answered."""
+    held: str | None = None
+    """What holds its gates and until when, in words; empty: nothing does; null: it is not known."""
     could: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
     """People who could take it, by the access file in force; empty: nobody, no file, or nobody looked."""
     health_at: Time | None = None

@@ -16,7 +16,8 @@ from models.rollout.drift import baseline_beside
 from models.rollout.effect_changes import baseline_with
 from models.rollout.effect_table import EFFECT
 from models.rollout.effects import Change, EffectKind
-from models.rollout.gates import values_of_others
+from models.rollout.gates import own_holds, values_of_others
+from models.rollout.holds import Hold
 from models.rollout.mailing import ready_notices
 from models.rollout.messages import AimRequest, DraftRequest, EffectRequest, ObserveRequest, RecordRequest
 from models.rollout.next_actions import Draft, Look
@@ -32,7 +33,9 @@ _BATCH = 50
 _BATCH_VALUES = 20_000
 """The most values that the entries of one call name: it must stay below Temporal's 2 MiB, compressed."""
 _NEEDS = 500
-"""Characters of `needs` that the registry keeps; the status has the whole text."""
+"""Characters of `needs`, and of a hold's reason, that the registry keeps; the status has the whole text."""
+_HOLDS = 20
+"""Holds that the registry keeps."""
 
 
 def look_at(rollout: Rollout, look: Look, now: datetime) -> ObserveRequest:
@@ -119,9 +122,14 @@ def record(rollout: Rollout, now: datetime) -> RecordRequest:
         ended=rollout.stage.has_ended,
         completed=rollout.completed,
         needs=needs_of(rollout, now)[:_NEEDS],
+        held=() if rollout.stage.has_ended else _noted_holds(rollout, now),
         rollbacks=rollout.failed_rollbacks,
         fence=rollout.fence,
     )
+
+
+def _noted_holds(rollout: Rollout, now: datetime) -> tuple[Hold, ...]:
+    return tuple(hold.but(reason=hold.reason[:_NEEDS]) for hold in own_holds(rollout, now)[:_HOLDS])
 
 
 def _fit_entries(outbox: tuple[AuditEntry, ...]) -> tuple[AuditEntry, ...]:

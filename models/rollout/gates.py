@@ -9,7 +9,7 @@ from typing import assert_never
 from models.base import duration_text, lacks_text, some_of
 from models.cluster.policy import Acks, OnDrift
 from models.cluster.readings import Doubt, Excess, LimitMode
-from models.cluster.windows import WindowKind, active
+from models.cluster.windows import Window, WindowKind, active
 from models.rollout.effect_table import STEP_FROM, Gate
 from models.rollout.effects import EffectKind
 from models.rollout.holds import Hold, HoldKind
@@ -27,20 +27,8 @@ _WINDOW_HOLDS = {
 
 def holds_now(rollout: Rollout, now: datetime) -> tuple[Hold, ...]:
     """Return every hold in force: those of people and the guard, of the calendar, and of unknown health."""
-    standing = [h for h in rollout.holds if not h.after_enforced and (h.until is None or now < h.until)]
     windows = rollout.seen.windows if rollout.seen is not None else ()
-    for window in active(windows, now):
-        kind = _WINDOW_HOLDS[window.kind]
-        standing.append(
-            Hold(
-                id=f"{kind}-{window.starts:%Y%m%dT%H%M}",
-                kind=kind,
-                reason=window.reason,
-                actor="calendar",
-                at=window.starts,
-                until=window.ends,
-            )
-        )
+    standing = [*own_holds(rollout, now), *window_holds(windows, now)]
     unknown = unknown_since(rollout)
     if rollout.seen is not None and rollout.seen.ahead_to is not None:
         why = f"health samples dated ahead of now, up to {_time_text(rollout.seen.ahead_to)}, are left out"
@@ -53,6 +41,26 @@ def holds_now(rollout: Rollout, now: datetime) -> tuple[Hold, ...]:
         why = f"no believable health since {_time_text(unknown)}"
         standing.append(_unknown_health(why, unknown + rollout.policy.stale_after))
     return tuple(standing)
+
+
+def own_holds(rollout: Rollout, now: datetime) -> tuple[Hold, ...]:
+    """Return the holds in force that people and the guard set. The archive has an entry for each of their changes."""
+    return tuple(h for h in rollout.holds if not h.after_enforced and (h.until is None or now < h.until))
+
+
+def window_holds(windows: Sequence[Window], now: datetime) -> tuple[Hold, ...]:
+    """Return the holds of the windows that have begun and not ended."""
+    return tuple(
+        Hold(
+            id=f"{_WINDOW_HOLDS[window.kind]}-{window.starts:%Y%m%dT%H%M}",
+            kind=_WINDOW_HOLDS[window.kind],
+            reason=window.reason,
+            actor="calendar",
+            at=window.starts,
+            until=window.ends,
+        )
+        for window in active(windows, now)
+    )
 
 
 def holds_standing(rollout: Rollout, now: datetime) -> tuple[Hold, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
-from models.base import Model, Time
+from models.audit_chain import BACKSTOP
+from models.base import Model, Time, some_of
 
 BREACH, REALIGN, ROLLBACK, RADIUS, REPLAN = "breach", "realign", "rollback", "blast_radius", "replan"
 """Ids of the holds that a rollout sets on itself: for on_breach hold; for a realignment, a breach rollback or another
@@ -43,3 +45,20 @@ class Hold(Model):
     team: str | None = None
     after_enforced: bool = False
     """An objection made too late to stop a gate: recorded, and answered by a person."""
+
+
+_NO_PERSON = (BACKSTOP, "guard", "calendar", "health")
+"""Actors of holds that no person set."""
+_NAMED = 3
+
+
+def holds_text(holds: Iterable[Hold]) -> str:
+    """Say in one line what holds a rollout, who set it, and until when if that is known; empty: nothing does."""
+    return some_of(list(dict.fromkeys(map(_hold_text, holds))), _NAMED, by="; ")
+
+
+def _hold_text(hold: Hold) -> str:
+    kind = "SEV" if hold.kind is HoldKind.SEV else hold.kind.replace("_", " ")
+    by = "" if hold.actor in _NO_PERSON else f" by {hold.actor}"
+    until = "" if hold.until is None else f", until {hold.until:%Y-%m-%d %H:%MZ}"
+    return f"{kind}{by}: {hold.reason}{until}"

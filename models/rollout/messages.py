@@ -32,6 +32,7 @@ from models.cluster.snapshot import Snapshot
 from models.planning.grants import GrantOrder
 from models.planning.plan import Envelope, Plan
 from models.rollout.effects import Change
+from models.rollout.holds import Hold
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
 
@@ -259,6 +260,8 @@ class RecordRequest(Model):
     completed: bool
     needs: str = ""
     """The task for a person, as the registry shows it."""
+    held: tuple[Hold, ...] | None = None
+    """The holds of people and the guard, as the registry shows them; None: the build did not say."""
     rollbacks: Count = 0
     """Rollbacks that no person asked for."""
     fence: Count | None = None

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
@@ -14,12 +16,18 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from client import rollouts as asking
+from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import BadInput, Refusal, Unavailable
+from models.fleet.state import MemberState
+from models.questions import Declare, EndWindow
 from models.rollout.commands import CommandRequest
 from models.rollout.stages import Command, Stage
 from models.temporal_names import rollout_workflow_id
 from tests.e2e.world import PATIENCE, World, fresh, worked_case, world_of
 from tests.loop.temporal import InMemoryTemporal
+from tests.waiting import eventually
+from web.console.pages.fleet import fleet as fleet_page
+from web.console.visit import Visit
 
 
 @pytest_asyncio.fixture(loop_scope="function")
@@ -140,3 +148,116 @@ async def test_silence_of_temporal_is_not_taken_for_nothing_there(
         monkeypatch.setattr(InMemoryTemporal, "_describe_workflow_execution", away)
         with pytest.raises(Unavailable, match="connection refused"):
             await ask
+
+
+def holds_in_archive(world: World, cluster: str) -> set[str]:
+    """Return the holds that the archive has put on the cluster's rollout and not taken off."""
+    standing: dict[str, str] = {}
+    for entry in world.sql.archive(cluster):
+        if entry["kind"] == "hold" and "kind_of_hold" in entry["data"]:
+            standing[entry["data"]["hold"]] = entry["data"]["kind_of_hold"]
+        elif entry["kind"] == "hold":
+            standing.pop(entry["data"]["hold"], None)
+        elif entry["data"].get("command") == "resume":
+            standing.pop("paused", None)
+    return set(standing.values())
+
+
+async def held_on_page(world: World) -> dict[str, str]:
+    """Return by cluster what the Fleet page says under `?show=held`; its tile must have the same number."""
+
+    async def call(name: str) -> Any:
+        return await getattr(world.tpm, name)()
+
+    async def try_call(name: str, **arguments: Any) -> tuple[Any, str]:
+        return (await getattr(world.tpm, name)(**arguments), "") if name == "open_fleet" else (None, "")
+
+    async def try_ask(_: object) -> tuple[None, str]:
+        return None, "nobody was asked"
+
+    async def why_not(*_: object, **__: object) -> str:
+        return "no button is pressed"
+
+    visit = SimpleNamespace(
+        query={"show": "held"},
+        now=world.now(),
+        principal=SimpleNamespace(name="tpm"),
+        call=call,
+        try_call=try_call,
+        try_ask=try_ask,
+        why_not=why_not,
+    )
+    values = (await fleet_page(cast("Visit", visit))).values
+    assert (values["held"], values["held_unknown"]) == (len(values["rows"]), "")
+    return {row.cluster: row.held for row in values["rows"]}
+
+
+async def test_what_is_on_hold_is_what_the_story_held(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the rollouts' own answers, and by the ledger alone where there are too many rollouts to ask."""
+    free, paused, resumed, frozen, thawed, first, second = (
+        fresh(name) for name in ("free", "paused", "resumed", "frozen", "thawed", "first", "second")
+    )
+    slow = {"soak_buffered": "1h"}
+    await world.fleet(
+        *(worked_case(name, **slow) for name in (free, paused, resumed, frozen, thawed)),
+        *(worked_case(name, **slow, max_moved_gpus=50) for name in (first, second)),
+    )
+    ends = (world.now() + timedelta(hours=2)).replace(microsecond=0)
+    window = Window(kind=WindowKind.FREEZE, starts=world.now(), ends=ends, reason="year end")
+    declared = [Declared(source=f"hold {name}", windows=((name, window),)) for name in (frozen, thawed)]
+    entries = (await world.tpm.ask(Declare(declared=tuple(declared)))).stand
+    await world.start(first)
+    await world.until(first, Stage.BUFFERED)  # 39 of the 50 GPUs that may move in an hour
+    for name in (free, paused, resumed, frozen, thawed, second):
+        await world.start(name)
+    for name in (free, paused, resumed):
+        await world.until(name, Stage.BUFFERED)
+    await world.until(second, lambda s: [h.kind.value for h in s.holds] == ["blast_radius"])
+    await world.say(paused, Command.PAUSE, reason="hands off")
+    await world.say(resumed, Command.PAUSE)
+    await world.say(resumed, Command.RESUME)
+    (number,) = [e.id for e in entries if e.cluster == thawed]
+    await world.tpm.ask(EndWindow(cluster=thawed, number=number, reason="over"))
+    await world.until(thawed, Stage.BUFFERED)
+    await world.until(frozen, lambda s: bool(s.holds))
+    names = (free, paused, resumed, frozen, thawed, first, second)
+    for name in (free, paused, resumed, thawed, first):
+        await world.archived(name)
+    await eventually(lambda: bool(holds_in_archive(world, second)), "the hold is archived")
+
+    until = f", until {ends:%Y-%m-%d %H:%MZ}"
+    now = world.now().replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    in_windows = world.sql.rows("SELECT cluster FROM windows WHERE starts <= ? AND ends > ?", now, now)
+    assert [name for (name,) in in_windows] == [frozen]
+    assert {name: holds_in_archive(world, name) for name in names if holds_in_archive(world, name)} == {
+        paused: {"paused"},
+        second: {"blast_radius"},
+    }
+    ((booked_at,),) = world.sql.rows("SELECT at FROM moves WHERE cluster = ?", first)
+    room = datetime.fromisoformat(str(booked_at)).replace(tzinfo=UTC) + timedelta(hours=1)
+    for most_asked in (200, 0):
+        monkeypatch.setattr(asking, "MOST_ASKED", most_asked)
+        held = await held_on_page(world)
+        assert held.keys() == {paused, frozen, second}
+        assert (held[paused], held[frozen]) == ("paused by tpm: hands off", f"freeze: year end{until}")
+        assert held[second].startswith("blast radius: ")
+        assert held[second].endswith(f", until {room:%Y-%m-%d %H:%MZ}")
+
+    world.sql.run("UPDATE rollouts SET held = NULL WHERE cluster IN (?, ?)", free, frozen)  # as an earlier build's run
+    rows = {one.cluster: one.held for one in await world.tpm.overview()}
+    assert (rows[free], rows[frozen]) == (None, f"freeze: year end{until}"), "unknown is not nothing"
+
+
+async def test_clusters_that_wait_for_a_paused_fleet_rollout_are_on_hold(world: World) -> None:
+    names = [fresh("fleet") for _ in range(3)]
+    await world.fleet(*(worked_case(name, soak_buffered="1h") for name in names))
+    await world.start_fleet(fresh("f"), {"parallel": 1})
+    await world.until_fleet(lambda s: sum(m.state is MemberState.RUNNING for m in s.members) == 1)
+    assert await held_on_page(world) == {}, "to wait for its turn is no hold"
+    await world.say_fleet("pause", reason="look first")
+    begun = {name for (name,) in world.sql.rows("SELECT cluster FROM rollouts")}
+    assert len(begun) == 1
+    held = dict.fromkeys({*names} - begun, "the whole fleet rollout, paused by tpm: look first")
+    assert await held_on_page(world) == held
+    await world.say_fleet("resume")
+    assert await held_on_page(world) == {}

@@ -37,6 +37,7 @@ def one(number: int, **changes: Any) -> RolloutSummary:
         "closed": NOON if stage == "closed" else None,
         "open": stage != "closed",
         "needs": "mend the cause, then give: backstop retry" if stage == "stuck" else "",
+        "held": "freeze: year end" if number % 100 == 4 else "",
         "health_at": datetime.now(UTC) - timedelta(seconds=20),
         "asked_at": datetime.now(UTC),
     }
@@ -92,6 +93,23 @@ def test_by_stage_and_wave_everything_is_counted_once(
     assert all(sum(row[:-1]) == row[-1] for row in counted)
 
 
+def test_what_holds_a_rollout_is_counted_for_many_and_said_for_few(
+    thousand: list[RolloutSummary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "\n10 on hold: backstop status --held\n" in status(capsys, thousand)
+    listed = status(capsys, thousand, "--held").partition("10 on hold\n")[2].splitlines()
+    rows = [line.split(maxsplit=2) for line in listed[1:]]
+    assert sorted(rows) == [[s.cluster, s.stage, "freeze: year end"] for s in thousand if s.held]
+    stages = [stage for _, stage, _ in rows]
+    assert (stages[0], stages[-1]) == ("monitored", "planned"), "what is written is more urgent than a plan"
+    free = [one(n) for n in range(3)]
+    assert "on hold" not in status(capsys, free)
+    unknown = [one(7, stage="buffered", held=None), *free]
+    sentence = "Whether 1 rollout is on hold is not known: it has not noted it yet."
+    assert status(capsys, unknown, "--held") == f"{sentence}\n"
+    assert sentence in status(capsys, unknown)
+
+
 def test_few_have_a_line_each(thousand: list[RolloutSummary], capsys: pytest.CaptureFixture[str]) -> None:
     said = status(capsys, thousand[:10])
     assert [line.split()[0] for line in said.splitlines()[1:11]] == [s.cluster for s in thousand[:10]]
@@ -106,6 +124,7 @@ def test_few_have_a_line_each(thousand: list[RolloutSummary], capsys: pytest.Cap
         (["--owner", "oncall"], lambda s: s.owner == "oncall"),
         (["--needs"], lambda s: bool(s.needs)),
         (["--at-risk"], lambda s: s.open and s.unbacked_gpus > 0),
+        (["--held"], lambda s: s.open and s.held.startswith("freeze")),
         (["--open"], lambda s: s.open),
         (["--all"], lambda s: True),
         (["--stage", "stuck", "--owner", "oncall"], lambda s: False),
@@ -337,11 +356,12 @@ AWAY = LastWord(
                 1,
                 "",
                 AWAY.sentence
-                + f" The ledger does not record waves and unbacked GPUs, so {asked} cannot be answered from it.",
+                + f" The ledger does not record waves, unbacked GPUs or holds, so {asked} cannot be answered from it.",
             )
             for words, asked in (
                 (["--wave", "busy"], "--wave"),
                 (["--at-risk"], "--at-risk"),
+                (["--held"], "--held"),
                 (["--filter", "wave=busy"], "--filter wave=busy"),
                 (["--filter", "stage=*", "--filter", "unbacked_gpus>0", "--json"], "--filter unbacked_gpus>0"),
                 (["--wave", "busy", "-o", "name"], "--wave"),

@@ -10,7 +10,11 @@ from typing import Any, cast
 
 import pytest
 
+from models.fleet.messages import FleetStatus
+from models.fleet.state import FleetRollout, FleetStage, Member, MemberState, Pace, Wave
+from models.fleet.status import status_of
 from models.reports.rollout_summary import RolloutSummary
+from models.rollout.holds import Hold, HoldKind
 from web.console.pages.fleet import Row, fleet
 from web.console.visit import Visit
 
@@ -19,7 +23,15 @@ APPROVE = "approve the plan: backstop approve {} --plan 0123"
 
 
 def summary(cluster: str, stage: str, needs: str, **more: Any) -> RolloutSummary:
-    facts = {"wave": "idle", "owner": "tpm", "unbacked_gpus": 0, "started": NOW, "closed": None, "health_at": NOW}
+    facts = {
+        "wave": "idle",
+        "owner": "tpm",
+        "unbacked_gpus": 0,
+        "started": NOW,
+        "closed": None,
+        "health_at": NOW,
+        "held": "",
+    }
     return RolloutSummary.model_validate(
         {"cluster": cluster, "stage": stage, "needs": needs, "open": True, **facts, **more}
     )
@@ -40,15 +52,82 @@ PRESSING = [
 ORDER = ["z-lost", "z-stuck", "z-lacks-more", "z-lacks", "z-held", "z-plan"]
 
 
-def page(**query: str) -> dict[str, Any]:
+def page(
+    *, others: Sequence[RolloutSummary] = (), under_way: FleetStatus | None = None, **query: str
+) -> dict[str, Any]:
     async def call(_: str) -> list[RolloutSummary]:
-        return sorted([*PLANS, *PRESSING], key=lambda one: one.cluster)
+        return sorted([*PLANS, *PRESSING, *others], key=lambda one: one.cluster)
+
+    async def try_call(name: str, **_: object) -> tuple[FleetStatus | None, str]:
+        return (under_way, "") if name == "open_fleet" else (None, "nobody was asked")
 
     async def nothing(*_: object) -> tuple[None, str]:
         return None, "nobody was asked"
 
-    visit = SimpleNamespace(query=query, now=NOW, call=call, try_call=nothing, try_ask=nothing)
+    async def refused(*_: object, **__: object) -> str:
+        return "not you"
+
+    visit = SimpleNamespace(
+        query=query, now=NOW, call=call, try_call=try_call, try_ask=nothing, why_not=refused,
+        principal=SimpleNamespace(name="ana"),
+    )  # fmt: skip
     return dict(cast("Any", asyncio.run(fleet(cast("Visit", visit)))).values)
+
+
+HELD = [
+    summary("h-frozen", "buffered", "", held="freeze: year end, until 2026-12-31 08:00Z"),
+    summary(
+        "h-paused", "enforced", "paused by ana: backstop resume h-paused", held="paused by ana: a run", asked_at=NOW
+    ),
+    summary("h-short", "buffered", "b lacks hardware: wait", held="SEV: fabric", unbacked_gpus=3),
+    summary("h-ended", "closed", "", open=False, closed=NOW, held=""),
+]
+
+
+def test_what_is_on_hold_is_counted_and_listed_with_what_holds_it() -> None:
+    shown = page(others=HELD, show="held")
+    assert [(row.cluster, row.story) for row in shown["rows"]] == [
+        ("h-short", "b lacks hardware: wait; on hold: SEV: fabric"),
+        ("h-frozen", "on hold: freeze: year end, until 2026-12-31 08:00Z"),
+        ("h-paused", "on hold: paused by ana: a run"),
+    ]
+    assert (shown["held"], page(others=HELD)["held"]) == (3, 3)
+
+
+def test_clusters_that_a_held_fleet_rollout_may_not_start_are_on_hold_too() -> None:
+    """Nothing runs for them yet, so the list of all rollouts leaves them out."""
+    waiting = [Member(cluster=name, wave=Wave.IDLE, held=held) for name, held in (("w-1", ""), ("w-2", "a freeze"))]
+    runs = Member(cluster="z-held", wave=Wave.IDLE, state=MemberState.RUNNING, rollout="z-held/1")
+    hold = Hold(id="pause", kind=HoldKind.PAUSED, reason="look first", actor="ana", at=NOW)
+    for stage, holds, held in (
+        (FleetStage.RUNNING, (hold,), {}),
+        (FleetStage.RUNNING, (), {"w-2": "a freeze"}),
+        (FleetStage.PLANNED, (), {}),
+    ):
+        members = {member.cluster: member for member in (*waiting, runs)}
+        its = FleetRollout(id="f", owner="tpm", launched_at=NOW, pace=Pace(), entered_at=NOW, members=members)
+        fleet_now = status_of(its.but(stage=stage, holds=holds, wave=Wave.IDLE, plan_hash="0123"), NOW)
+        shown = page(under_way=fleet_now, show="held")
+        whole = "the whole fleet rollout, paused by ana: look first"
+        wanted = {"w-1": whole, "w-2": f"{whole}; a freeze"} if holds else held
+        assert {row.cluster: row.held for row in shown["rows"]} == wanted
+        assert shown["held"] == len(wanted)
+        assert not {"w-1", "w-2"} & {row.cluster for row in page(under_way=fleet_now)["rows"]}
+
+
+@pytest.mark.parametrize(
+    ("needs", "number", "text"),
+    [
+        ("", 1, "Whether 1 rollout is on hold is not known: it has not noted it yet."),
+        ("", 2, "Whether 2 rollouts are on hold is not known: they have not noted it yet."),
+        (None, 2, "Whether 2 rollouts are on hold is not known: no worker answered in time."),
+    ],
+)
+def test_what_nobody_knows_is_not_counted_as_free(needs: str | None, number: int, text: str) -> None:
+    unknown = [summary(f"u-{n}", "buffered", "", held=None).but(needs=needs) for n in range(number)]
+    ended = summary("u-9", "closed", "", open=False, closed=NOW, held=None)
+    assert page(others=[*unknown, ended])["held_unknown"] == text
+    assert page(others=[summary("c", "buffered", "")])["held_unknown"] == ""
 
 
 def names_of(rows: Sequence[Row | RolloutSummary]) -> list[str]:

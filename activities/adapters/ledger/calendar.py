@@ -156,6 +156,11 @@ def windows_of(session: Session, clusters: Sequence[str]) -> ByCluster[tuple[Win
     return _by_cluster(session, clusters, _windows())
 
 
+def open_windows(session: Session, clusters: Sequence[str], now: datetime) -> ByCluster[tuple[Window, ...]]:
+    """Return the windows that have begun and not ended."""
+    return _by_cluster(session, clusters, _windows().where(col(WindowRow.starts) <= now, col(WindowRow.ends) > now))
+
+
 def file_windows(session: Session, clusters: Sequence[str]) -> ByCluster[tuple[Window, ...]]:
     """Return the windows that fleet files declared."""
     return _by_cluster(session, clusters, _windows().where(col(WindowRow.source) == FILE))

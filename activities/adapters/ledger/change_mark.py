@@ -18,7 +18,9 @@ class LedgerPulse(LedgerPart):
         chains = sa.select(sa.func.count(), sa.func.sum(col(AuditHeadRow.length))).select_from(AuditHeadRow)
         quotas = sa.select(sa.func.count(), sa.func.sum(col(ClusterRow.generation))).select_from(ClusterRow)
         requests = sa.select(col(RequestRow.id), col(RequestRow.stage)).where(col(RequestRow.ended).is_(False))
-        rollouts = sa.select(col(RolloutRow.id), col(RolloutRow.stage), col(RolloutRow.needs))
+        rollouts = sa.select(
+            *(col(column) for column in (RolloutRow.id, RolloutRow.stage, RolloutRow.needs, RolloutRow.held))
+        )
         rollouts = rollouts.where(col(RolloutRow.ended_at).is_(None)).order_by(col(RolloutRow.id))
         digest = hashlib.sha256()
         with self._database.reading() as session:

@@ -16,11 +16,13 @@ from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, func, select
 
 from activities.adapters.ledger.audit_archive import LedgerArchive, append_all, never_dropped
 from activities.adapters.ledger.blast_radius import booked_gpus, give_back, release_breach, reserve, reserve_breach
+from activities.adapters.ledger.calendar import open_windows
 from activities.adapters.ledger.cluster_settings import contacts_in, facts_of
 from activities.adapters.ledger.fleet_rollouts import LedgerFleetRollouts
 from activities.adapters.ledger.health_and_usage import latest_health
@@ -30,6 +32,7 @@ from activities.bad_rows import answer_for, build_each, making_sense
 from activities.ports.ports import ByCluster, OpenRollout
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
+from models.cluster.windows import Window
 from models.errors import Conflict, NoSuchCluster, Refusal
 from models.ledger_tables import (
     AuditRow,
@@ -41,11 +44,14 @@ from models.ledger_tables import (
 )
 from models.questions import ClusterFacts, Overview
 from models.rollout.effects import Fence
+from models.rollout.gates import window_holds
+from models.rollout.holds import Hold, holds_text
 from models.rollout.messages import RecordRequest
 from models.rollout.stages import Stage
 
 log = logging.getLogger(__name__)
 
+_HOLDS = TypeAdapter(tuple[Hold, ...])
 _AGAIN = re.compile(r"~[0-9a-f]{6}$")
 """The end of the name of a rollout that has adopted itself."""
 WITHOUT_EFFECTS = frozenset({Stage.PLANNED, Stage.ABORTED, Stage.CLOSED})
@@ -150,7 +156,7 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
             log.error("rollout %s ended without its last effects in %s: it stays open", row.id, row.cluster)
             return True
         if row.ended_at is None or row.superseded_by is not None:
-            row.stage, row.needs = request.stage.value, request.needs
+            row.stage, row.needs, row.held = request.stage.value, request.needs, _held_column(request)
             row.rollbacks = max(row.rollbacks, request.rollbacks)
         if owns and request.ended:
             row.ended_at = self._database.now()
@@ -168,7 +174,7 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
         )
         columns = [
             getattr(RolloutRow, name)
-            for name in ("id", "cluster", "stage", "needs", "shadow", "owner", "opened_at", "fleet")
+            for name in ("id", "cluster", "stage", "needs", "held", "shadow", "owner", "opened_at", "fleet")
         ]
         of_open = col(RolloutRow.id).in_(sa.select(col(ClusterRow.open_rollout)))
         past_shadow = sa.and_(col(RolloutRow.shadow), col(RolloutRow.ended_at).is_not(None), is_last)
@@ -177,7 +183,8 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
             rows = session.execute(by_cluster.where(of_open)).all()
             last = sa.select(col(ClusterRow.open_rollout), col(ClusterRow.last_counter))
             counters = {rollout: counter for rollout, counter in session.execute(last) if rollout}
-            health = latest_health(session, [row.cluster for row in rows], self._database.now())
+            now, clusters = self._database.now(), [row.cluster for row in rows]
+            health, windows = latest_health(session, clusters, now), open_windows(session, clusters, now)
             ended = session.execute(by_cluster.where(past_shadow)).all()
 
         def overview_of(row: Any, *, ended: bool) -> Overview:
@@ -186,6 +193,7 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
                 rollout=row.id,
                 stage=row.stage,
                 needs="" if ended else row.needs,
+                held="" if ended else _held_now(row.held, windows.get(row.cluster, ()), now),
                 health_at=health[row.cluster].at if not ended and row.cluster in health else None,
                 shadow=row.shadow,
                 ended=ended,
@@ -233,8 +241,25 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
 def _is_noted(session: Session, request: RecordRequest) -> bool:
     """Return whether the ledger already has all that the request notes, as long as the rollout has not ended."""
     noted = session.connection().execute(_select_noted(), {"rollout": request.rollout}).first()
-    stands = (request.stage.value, request.needs, request.rollbacks)
+    stands = (request.stage.value, request.needs, _held_column(request), request.rollbacks)
     return noted is not None and tuple(noted) in ((*stands, True), (*stands, request.completed))
+
+
+def _held_column(request: RecordRequest) -> str | None:
+    return None if request.held is None else _HOLDS.dump_json(request.held).decode()
+
+
+def _held_now(column: str | None, windows: Sequence[Window], now: datetime) -> str | None:
+    """Say what holds a rollout now, by its note and the calendar; None: the note is missing and no window is open.
+
+    A rollout notes its own holds as they change, and nothing when time alone opens or ends one.
+    """
+    try:
+        noted = () if column is None else _HOLDS.validate_json(column)
+    except ValueError:
+        column, noted = None, ()
+    own = [hold for hold in noted if hold.until is None or now < hold.until]
+    return holds_text((*own, *window_holds(windows, now))) or (None if column is None else "")
 
 
 def _came_late(session: Session, request: RecordRequest) -> bool:
@@ -257,8 +282,9 @@ def _came_late(session: Session, request: RecordRequest) -> bool:
 
 
 @cache
-def _select_noted() -> sa.Select[str, str, int, bool]:
-    columns = (col(RolloutRow.stage), col(RolloutRow.needs), col(RolloutRow.rollbacks), col(RolloutRow.completed))
+def _select_noted() -> sa.Select[str, str, str | None, int, bool]:
+    noted = (col(RolloutRow.stage), col(RolloutRow.needs), col(RolloutRow.held))
+    columns = (*noted, col(RolloutRow.rollbacks), col(RolloutRow.completed))
     return sa.select(*columns).where(col(RolloutRow.id) == sa.bindparam("rollout"))
 
 

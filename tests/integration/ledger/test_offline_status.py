@@ -25,7 +25,7 @@ def test_open_rollouts_are_told_as_the_registry_tells_them(ledger: Ledger, ledge
     open_rollout(ledger, shadow=True)
     note_stage(ledger, "r-1", "planned", ended=False, completed=False, needs="approve the plan")
     told = tuple(Overview.model_validate(row) for row in overviews_in_ledger(ledger_url, LEDGER_NOW))
-    assert told == ledger.registry.overview() != ()
+    assert told == tuple(row.but(held=None) for row in ledger.registry.overview()) != ()
     long_ago = NOW - timedelta(days=1)  # no sample of then: none is known
     assert [row["health_at"] for row in overviews_in_ledger(ledger_url, long_ago)] == [None]
     note_stage(ledger, "r-1", "aborted", ended=True, completed=False)

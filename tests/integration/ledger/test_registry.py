@@ -22,6 +22,7 @@ from models.fleet.state import FLEET
 from models.planning.plan import Envelope
 from models.questions import Overview
 from models.rollout.effects import EffectKind, Fence
+from models.rollout.holds import Hold, HoldKind
 from models.rollout.messages import EffectRequest, RecordRequest
 from models.rollout.stages import Stage
 from tests.integration.ledger.world import (
@@ -105,6 +106,41 @@ def test_what_a_person_has_to_do_is_noted_with_the_stage(ledger: Ledger) -> None
         assert [row.needs for row in ledger.registry.overview()] == [needs]
     note_stage(ledger, "r-1", "aborted", ended=True, completed=False)
     assert ledger.registry.overview() == ()
+
+
+def test_what_holds_a_rollout_is_its_note_and_the_calendar_of_now(ledger: Ledger, tool: ForeignTool) -> None:
+    def hold(kind: HoldKind, actor: str, reason: str, until: datetime | None = None) -> Hold:
+        return Hold(id=kind.value, kind=kind, actor=actor, reason=reason, at=NOW, until=until)
+
+    def note(held: tuple[Hold, ...] | None) -> str | None:
+        fields = {"entries": (), "stage": Stage.PLANNED, "ended": False, "completed": False, "held": held}
+        twice(lambda: ledger.registry.record(RecordRequest.model_validate({"rollout": "r-1", **fields})))
+        (row,) = ledger.registry.overview()
+        return row.held
+
+    open_rollout(ledger)
+    assert [row.held for row in ledger.registry.overview()] == [None], "no note is not: nothing holds it"
+    assert note(()) == ""
+    pause, now = hold(HoldKind.PAUSED, "ana", "a SEV"), ledger.now()
+    over, later = (now + timedelta(minutes=m) for m in (-1, 90))
+    spent = [hold(HoldKind.BLAST_RADIUS, "backstop", "nothing left", until) for until in (over, later)]
+    until = f", until {later:%Y-%m-%d %H:%MZ}"
+    assert note((pause, spent[0])) == "paused by ana: a SEV"
+    assert note((spent[1],)) == f"blast radius: nothing left{until}"
+    for number, (starts, ends) in enumerate(((over, later), (over - minutes(5), over), (later, later + minutes(5)))):
+        tool.run(
+            "INSERT INTO windows (cluster, kind, starts, ends, reason) VALUES (?, 'freeze', ?, ?, ?)",
+            CLUSTER, *(f"{at.replace(tzinfo=None).isoformat(timespec='microseconds')}Z" for at in (starts, ends)),
+            f"close {number}",
+        )  # fmt: skip
+    assert note((pause,)) == f"paused by ana: a SEV; freeze: close 0{until}"
+    assert note(None) == f"freeze: close 0{until}", (
+        "an earlier build notes nothing, and the calendar is known all the same"
+    )
+    tool.run("DELETE FROM windows")
+    assert note(None) is None
+    tool.run("UPDATE rollouts SET held = '[{}'")
+    assert [row.held for row in ledger.registry.overview()] == [None]
 
 
 def test_a_shadow_is_told_as_one_while_it_is_open_and_as_long_as_it_was_the_last(ledger: Ledger) -> None:

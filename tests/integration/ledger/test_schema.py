@@ -16,7 +16,7 @@ import models.ledger_tables
 from activities.adapters.ledger.database import NOT_MIGRATED, database_url
 from activities.adapters.ledger.facade import Ledger, upgrade
 from models.errors import BadInput, Refusal, Unavailable
-from tests.integration.ledger.world import ForeignTool, fleet, import_fleet
+from tests.integration.ledger.world import ForeignTool, fleet, import_fleet, open_rollout
 
 
 def test_the_migrations_make_exactly_the_tables_of_the_models(ledger_url: str) -> None:
@@ -37,6 +37,18 @@ def test_upgrading_again_changes_nothing(ledger_url: str, ledger: Ledger, tool: 
     upgrade(ledger_url)
     assert tool.quotas() == before
     assert tool.one("SELECT version_num FROM alembic_version") == "0100"
+
+
+def test_a_ledger_of_a_build_before_the_release_gets_the_column_that_it_lacks(
+    ledger_url: str, ledger: Ledger, tool: ForeignTool
+) -> None:
+    open_rollout(ledger)
+    tool.run("ALTER TABLE rollouts DROP COLUMN held")
+    with pytest.raises(Unavailable, match=r"run `backstop migrate`"):
+        ledger.check_schema()
+    upgrade(ledger_url)
+    ledger.check_schema()
+    assert tool.rows("SELECT id, held FROM rollouts") == [("r-1", None)]
 
 
 def test_the_migrations_travel_with_the_package() -> None:

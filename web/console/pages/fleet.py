@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from client.answer_models import STALE
 from models.base import some_of
 from models.cluster.policy import Tier
+from models.fleet.messages import FleetStatus
+from models.fleet.state import FleetStage, MemberState
 from models.reports.rollout_summary import RolloutSummary
+from models.rollout.holds import holds_text
 from models.rollout.stages import Command, Stage
 from views.layout import commands_in
+from views.overview import unknown_holds_text
 from views.words import clean, gpus, span
 from web.console.forms import is_like
 from web.console.pages.fleet_rollout import fleet_buttons
@@ -23,6 +27,7 @@ from web.console.views_html import place
 from web.console.visit import Page, Visit
 
 _SHOWN = 1_000
+_NOT_STARTED = "not started"
 _FEW = 20
 """Clusters that need no map: a list of them is seen at a glance."""
 _CURVE, _POINTS = timedelta(weeks=4), 57
@@ -72,6 +77,7 @@ class Row(NamedTuple):
     silent: str
     lost: bool
     urgency: tuple[int, int, str]
+    held: str = ""
 
     @property
     def news(self) -> str:
@@ -82,10 +88,17 @@ class Row(NamedTuple):
         return self.needs[: commands[0][0]].rstrip("`: ")
 
     @property
+    def story(self) -> str:
+        """What is so, and what holds it."""
+        held = f"on hold: {self.held}" if self.held else ""
+        parts = (held,) if self.held.startswith(self.news) else (self.news, held)
+        return "; ".join(part for part in parts if part) or self.news
+
+    @property
     def hint(self) -> str:
         """What a square of the map says of it under the pointer."""
         unbacked = f"{gpus(self.unbacked)} unbacked" if self.open and self.unbacked else ""
-        rest = [clean(text) for text in (self.stage, self.wave, unbacked, self.news) if text]
+        rest = [clean(text) for text in (self.stage, self.wave, unbacked, self.story) if text]
         return f"{clean(self.cluster)}: {', '.join(rest)}"
 
     @property
@@ -116,6 +129,7 @@ class Filter(NamedTuple):
             and (self.show != "needs" or bool(row.needs))
             and (self.show != "risk" or bool(row.open and row.unbacked))
             and (self.show != "silent" or bool(row.silent))
+            and (self.show != "held" or bool(row.held))
         )
 
 
@@ -126,11 +140,12 @@ async def fleet(visit: Visit) -> Page:
         visit.call("overview"), visit.try_call("open_fleet"), _burn_down(visit)
     )
     rows = [_row(s, visit) for s in summaries]
+    opened = [row for row in rows if row.open]
+    waiting = _waiting_rows(under_way, {row.cluster for row in opened}) if under_way is not None else []
     asked = Filter(**{name: visit.query.get(name, "")[:200] for name in Filter._fields})
-    shown = [row for row in rows if asked.has(row)]
+    shown = [row for row in (*rows, *(waiting if asked.show == "held" else ())) if asked.has(row)]
     if asked.show:
         shown.sort(key=lambda row: row.urgency)
-    opened = [row for row in rows if row.open]
     values: dict[str, Any] = {
         "rows": shown[:_SHOWN],
         "more": max(0, len(shown) - _SHOWN),
@@ -139,6 +154,8 @@ async def fleet(visit: Visit) -> Page:
         "needs": sorted((row for row in opened if row.needs or row.lost), key=lambda row: row.urgency),
         "risky": [row for row in opened if row.unbacked],
         "silent": [row for row in opened if row.silent],
+        "held": len(waiting) + sum(bool(row.held) for row in opened),
+        "held_unknown": unknown_holds_text(summaries),
         "silence": span(STALE),
         "rehearse": any(row.shadow for row in shown),
         "grid": _grid(rows),
@@ -182,7 +199,23 @@ def _row(summary: RolloutSummary, visit: Visit) -> Row:
         silent,
         summary.lost,
         summary.urgency,
+        (summary.held or "") if summary.open else "",
     )
+
+
+def _waiting_rows(under_way: FleetStatus, opened: Collection[str]) -> list[Row]:
+    """Return the clusters that the fleet rollout may not start now: it is held itself, or something holds them."""
+    if under_way.stage is not FleetStage.RUNNING:
+        return []
+    fleets = f"the whole fleet rollout, {holds_text(under_way.holds)}" if under_way.holds else ""
+    return [
+        Row(
+            *(m.cluster, _NOT_STARTED, under_way.shadow, False, m.wave.value, under_way.owner, None, None),
+            *("", "", "", False, (5, 0, m.cluster), "; ".join(text for text in (fleets, m.held) if text)),
+        )
+        for m in under_way.members
+        if m.state is MemberState.WAITING and m.cluster not in opened and (fleets or m.held)
+    ]
 
 
 def _grid(rows: Sequence[Row]) -> list[tuple[str, list[int], int, int]]:

@@ -1,11 +1,12 @@
 """The whole schema: tables as the models have them, what their rows may not say, views, and triggers.
 
-A ledger of a build before the first release lacks whole tables and one index, and nothing else: it gets just these.
+A ledger of a build before the first release lacks whole tables, one column and one index: it gets just these.
 """
 
 from __future__ import annotations
 
 import sqlalchemy as sa
+from sqlalchemy.schema import CreateColumn
 from sqlmodel import SQLModel
 
 from activities.adapters.ledger.migrations import quota_triggers_postgresql as triggers_postgresql
@@ -16,15 +17,15 @@ from models.ledger_tables import FleetRow
 
 __all__ = ["EARLIER", "SealRow", "make"]  # all modules with tables are imported
 
-EARLIER = ("0018", "0019", "0020", "0021", "0022", "0023", "0024", "0025")
-"""Revisions of builds before the first release, whose ledgers `make` completes.
+EARLIER = ("0018", "0019", "0020", "0021", "0022", "0023", "0024", "0025", "0100")
+"""Revisions of builds up to the first release, whose ledgers `make` completes.
 
 The first revision after 0100 takes these out, as `make` would leave the tables that it changes as they are.
 """
 
 
 def make(connection: sa.Connection, is_earlier: bool) -> None:
-    """All tables, indexes, views and triggers are there: in an empty database, or in an earlier build's ledger."""
+    """Make all tables, columns, indexes, views and triggers, in an empty database or in an earlier build's ledger."""
     dialect = connection.dialect.name
     inspector = sa.inspect(connection)
     there = set(inspector.get_table_names()) if is_earlier else set()
@@ -34,6 +35,11 @@ def make(connection: sa.Connection, is_earlier: bool) -> None:
     for table in tables.sorted_tables:
         if table not in new:
             names = {index["name"] for index in inspector.get_indexes(table.name)}
+            columns = {column["name"] for column in inspector.get_columns(table.name)}
+            for column in table.columns:
+                if column.name not in columns:
+                    text = CreateColumn(column).compile(dialect=connection.dialect)
+                    connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {text}")
             for index in table.indexes:
                 if index.name not in names:
                     index.create(connection)
