@@ -223,8 +223,7 @@ def _refuse_unknown(filters: Filters, word: LastWord, how: Listing) -> None:
     asked += [f"--filter {text}" for text in how.filters if field_of(text) in _UNKNOWN]
     if asked:
         raise Unavailable(
-            f"{word.sentence} The ledger does not record waves, unbacked GPUs or holds, "
-            f"so {asked[0]} cannot be answered from it."
+            f"{word.sentence} Waves, unbacked GPUs and holds are unknown meanwhile, so {asked[0]} cannot be answered."
         )
 
 

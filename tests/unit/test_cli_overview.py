@@ -356,7 +356,7 @@ AWAY = LastWord(
                 1,
                 "",
                 AWAY.sentence
-                + f" The ledger does not record waves, unbacked GPUs or holds, so {asked} cannot be answered from it.",
+                + f" Waves, unbacked GPUs and holds are unknown meanwhile, so {asked} cannot be answered.",
             )
             for words, asked in (
                 (["--wave", "busy"], "--wave"),
