@@ -167,7 +167,7 @@ def hold(
         held = names or [c.name for c in await door.clusters()]
         declared = Declared(source=source, windows=tuple((name, window) for name in held))
         stand = (await door.ask(Declare(declared=(declared,)))).stand
-        return stand, [c for c in await door.clusters() if c.name in set(held)]
+        return stand, await door.clusters_named(held)
 
     entries, specs = ask(person, question)
     _answer(entries, (), specs, plain_listing(as_json), undo=_ending(entries), now=ahead_of)
@@ -199,7 +199,8 @@ def _held_together(
     needs_somebody(f"Hold {'every cluster' if fleet else count(len(names), 'cluster')}?", as_json=as_json)
 
     async def question(door: Backstop) -> tuple[list[ClusterSpec], list[str]]:
-        return await door.clusters(), [r.cluster for r in await door.rollouts() if r.open]
+        specs = await (door.clusters() if fleet else door.clusters_named(names))
+        return specs, [r.cluster for r in await door.rollouts() if r.open]
 
     clusters, opened = ask(person, question)
     specs = {c.name: c for c in clusters}
@@ -211,7 +212,6 @@ def _held_together(
             f for f in forecast_windows(name, spec.quotas, spec.islands, (*spec.windows, window), now) if _is(f, window)
         ]
         for name, spec in specs.items()
-        if name in held
     }
     parts = hold_parts(window, held, [name for name in held if name in set(opened)], takes, now)
     shown_and_asked(f"Hold {count(len(held), 'cluster')}?", parts)
@@ -228,14 +228,15 @@ def show_calendar(cluster: ClusterOrAll = "", *, how: Listing, actor: Actor = ""
     from models.cluster.windows import Entry
 
     async def question(door: Backstop) -> tuple[Sequence[Entry], list[ClusterSpec]]:
-        return await door.calendar(cluster), await door.clusters()
+        entries = await door.calendar(cluster)
+        return entries, await door.clusters_named({e.cluster for e in entries})
 
     entries, clusters = ask(actor_of(actor), question)
     if not cluster:
         note_windows((e.cluster, e.id) for e in entries)
     chosen = how.rows(entries, Entry)
     left = {e.cluster for e in chosen}
-    of = [c for c in clusters if cluster in ("", c.name) and (c.name in left or not how.filters)]
+    of = [c for c in clusters if c.name in left or not how.filters]
     _answer(chosen, (), of, how, stand=len(entries))
 
 
@@ -264,12 +265,10 @@ def import_calendar(
 
     async def question(door: Backstop) -> tuple[Declaration, list[str], list[ClusterSpec]]:
         declaration, refused = await _declare(door, calendar.declared)
-        return declaration, refused, await door.clusters()
+        return declaration, refused, await door.clusters_named({e.cluster for e in declaration.stand})
 
-    declaration, refused, clusters = ask(actor_of(actor), question)
-    wanted = {e.cluster for e in declaration.stand}
+    declaration, refused, specs = ask(actor_of(actor), question)
     left_out = (*calendar.left_out, *refused)
-    specs = [c for c in clusters if c.name in wanted]
     again = [_declared_again([entry]) for entry in declaration.gone]
     undo = "\n".join([*([_ending(declaration.new)] if declaration.new else []), *again])
     _answer(declaration.stand, declaration.gone, specs, plain_listing(as_json), left_out, undo=undo)

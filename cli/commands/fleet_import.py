@@ -375,7 +375,7 @@ async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tu
     from models.questions import DescribeSlurm
 
     name = optional_cluster(asked.slurm)
-    ours = next((spec for spec in await door.clusters() if spec.name == name), None)
+    ours = next(iter(await door.clusters_named([name])), None)
     before = (None if ours is None else ours.slurm) or SlurmSource()
     question = DescribeSlurm(cluster=name, slurm=before.model_copy(update=asked.source))
     cluster = await door.ask(question)

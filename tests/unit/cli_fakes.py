@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -435,6 +435,10 @@ class FakeBackstop:
     async def clusters(self) -> list[ClusterSpec]:
         self._ask("clusters")
         return list(self.specs)
+
+    async def clusters_named(self, names: Collection[str]) -> list[ClusterSpec]:
+        self._ask("clusters_named", sorted(names))
+        return [spec for spec in self.specs if spec.name in names]
 
     async def calendar(self, cluster: str = "") -> tuple[Entry, ...]:
         self._ask("calendar", cluster)

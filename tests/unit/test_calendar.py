@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -298,10 +298,11 @@ def test_hold_declares_a_window_and_says_what_it_will_take(capsys: pytest.Captur
 class Declaring(FakeBackstop):
     """Its clusters have the windows that were declared."""
 
-    async def clusters(self) -> list[ClusterSpec]:
+    async def clusters_named(self, names: Collection[str]) -> list[ClusterSpec]:
         own = [(name, w) for each in self.declared for name, w in each.windows]
         return [
-            spec.model_copy(update={"windows": tuple(w for name, w in own if name == spec.name)}) for spec in self.specs
+            spec.model_copy(update={"windows": tuple(w for name, w in own if name == spec.name)})
+            for spec in await super().clusters_named(names)
         ]
 
 

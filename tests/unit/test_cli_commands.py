@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from models.audit_chain import ChainedEntry, ChainHead
 from models.cluster.fleet_file import ClusterInSlurm
 from models.cluster.quota import Quota
 from models.cluster.sources import SlurmSource
+from models.cluster.windows import Entry, Window, WindowKind
 from models.errors import BadInput, BlastRadius, Conflict, Refusal, Stuck, Unavailable
 from models.questions import LedgerCluster
 from models.rollout.commands import CommandRequest
@@ -489,6 +490,28 @@ def test_what_was_said_of_a_slurm_stands_until_it_is_said_otherwise() -> None:
     assert asked[0] == asked[-1], "once more when the ledger follows it"
     cluster, source = asked[0]
     assert (cluster, source) == ("lab", known.model_copy(update={"size_flex": False}))
+
+
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        (["fleet", "import", "--slurm", "b"], ["b"]),
+        (["calendar", "show", "b"], ["b"]),
+        (["hold", "b", "--kind", "sev", "--until", "1h", "--reason", "x"], ["b"]),
+        (["hold", "b", "c", "--kind", "sev", "--until", "1h", "--reason", "x", "--yes"], ["b", "c"]),
+    ],
+)
+def test_a_command_to_few_clusters_reads_no_others(words: list[str], read: list[str]) -> None:
+    """In a fleet of 1,000, all of them are twenty answers of the desk."""
+    specs = tuple(WORKED.model_copy(update={"name": name}) for name in "abcd")
+    now = datetime.now(UTC)
+    window = Window(kind=WindowKind.FREEZE, starts=now, ends=now + timedelta(hours=1), reason="year end")
+    entry = Entry(id=1, cluster="b", window=window, source="hold 1", declared_by="tpm")
+    with answering(FakeBackstop(specs=specs, entries=[entry])) as door:
+        assert run(words) == 0
+    asked = [what for what, *_ in door.asked]
+    assert "clusters" not in asked
+    assert [names for what, names in (one for one in door.asked if one[0] == "clusters_named")] == [read]
 
 
 def test_an_import_from_slurm_says_which_quotas_are_gone_and_what_it_does_not_read(
