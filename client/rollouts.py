@@ -23,7 +23,7 @@ from client.questions import Questions
 from client.visibility_query import quote
 from client.who_could_act import could_act_now, who_could_now
 from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
-from models.access.command_targets import command_awaited
+from models.access.command_targets import command_awaited, team_awaited
 from models.access.decision import Target
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.questions import FactsOf, OpenRollouts, Overview
@@ -141,7 +141,8 @@ class Rollouts(Questions):
         decides.
         """
         key, cases = command_awaited(needs)
-        return list(await who_could_now(self.ask, key, Target(cluster=cluster, cases=cases), subject) or ())
+        target = Target(cluster=cluster, team=team_awaited(needs), cases=cases)
+        return list(await who_could_now(self.ask, key, target, subject) or ())
 
     async def ahead(self, cluster: str) -> Ahead:
         """Return what commands to the rollout would lead to. Errors: as `status`, and Refusal where it has ended."""

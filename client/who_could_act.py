@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+import shlex
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
 
-from models.access.command_targets import command_awaited
+from models.access.command_targets import command_awaited, team_awaited
 from models.access.decision import Target, who_could
 from models.access.principals import is_one_of
 from models.access.rights import RIGHTS, Case
@@ -14,12 +15,17 @@ from models.base import some_of
 from models.errors import BackstopError, Refusal
 from models.questions import AccessNow, AimOf, Question
 from models.rollout.messages import LaunchAnswer
-from models.rollout.stages import Stage
+from models.rollout.stages import Command, Stage, command_line
 from models.rollout.status_models import RolloutStatus
 
 _NAMED = 5
+_COULD = 3
+"""People who could open a gate that are named where it is waited for."""
+_UNLESS = "unless an access file says otherwise"
 _SECONDS = 5
 """What is only shown beside something else is not waited for longer."""
+AskWhoCould = Callable[[str, str], Awaitable[Sequence[str]]]
+"""`Backstop.who_could`, with the line and the cluster."""
 AskDesk = Callable[[Question[Any]], Awaitable[Any]]
 
 
@@ -65,6 +71,45 @@ async def lifted_by_others(ask: AskDesk, answer: LaunchAnswer, launcher: str) ->
     others = [name for name in answer.deciders if name not in answer.lifters]
     more = f" (other holds: {some_of(others, _NAMED)} too)" if others else ""
     return f"Its holds can be resolved by {may}{more}, not by {launcher}, who launched it."
+
+
+class Openers(NamedTuple):
+    """Who could open a gate, in words: lift each hold, by hold, and acknowledge for each team that has not, by team."""
+
+    lifts: dict[str, str] = {}  # noqa: RUF012
+    acks: dict[str, str] = {}  # noqa: RUF012
+
+
+async def who_could_open(who_could: AskWhoCould, status: RolloutStatus) -> Openers:
+    """Return who could open the rollout's gate, without holds that end by themselves.
+
+    An access file decides where there is one: `who_could` answers for it.
+    """
+    lines = {hold.id: status.lifts.get(hold.id, "") for hold in (*status.holds, *status.recorded_objections)}
+    end = f"{command_line('calendar end', status.cluster)} ID"
+    lines |= {hold.id: end for hold in status.holds if hold.actor == "calendar"}
+    ack = command_line(Command.ACK, status.cluster)
+    acks = {team: f"{ack} --team {shlex.quote(team)}" for team in unacknowledged(status)[:_COULD]}
+    needed = {(command_awaited(line), team_awaited(line)): line for line in (*lines.values(), *acks.values()) if line}
+    answers = await asyncio.gather(*(who_could(line, status.cluster) for line in needed.values()))
+    able = dict(zip(needed, answers, strict=True))
+
+    def text(line: str, without_file: Sequence[str] = ()) -> str:
+        names = able[command_awaited(line), team_awaited(line)]
+        return some_of(names, _COULD) if names else f"{some_of(without_file, _COULD) or 'anybody'}, {_UNLESS}"
+
+    return Openers(
+        {hold: text(line, status.may_lift.get(hold, ())) for hold, line in lines.items() if line},
+        {team: text(line) for team, line in acks.items()},
+    )
+
+
+def unacknowledged(status: RolloutStatus) -> list[str]:
+    """Return the teams whose acknowledgement the gate waits for."""
+    if not any(condition.name == "acks" for condition in status.waiting_for):
+        return []
+    cut = (t for t in status.teams if t.leaf and t.planned_gpus is not None and t.planned_gpus < t.baseline_gpus)
+    return [t.team for t in cut if not t.acknowledged]
 
 
 async def _in_time(answer: Awaitable[Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from rich.console import RenderableType
@@ -70,19 +70,23 @@ def status_parts(
     source_at: datetime | None = None,
     could: Sequence[str] = (),
     *,
+    could_lift: Mapping[str, str] | None = None,
     tracked: bool = False,
 ) -> list[RenderableType]:
     """Return everything about one rollout. `source_at`: when the ledger last got health, where it was asked.
 
-    `could`: who could give the command that it needs. `tracked`: the next gate's conditions are already shown beside
-    it.
+    `could`: who could give the command that it needs. `could_lift`: who could lift each hold, by hold. `tracked`: the
+    next gate's conditions are already shown beside it.
     """
     now = now or datetime.now(UTC)
     shadow = ("  (shadow: nothing is written)", "magenta") if status.shadow else ""
     since = f" since {moment(status.entered_at)} ({span(now - status.entered_at)})"
     ended = [("ended", line(status.ended_because))]
     facts = FactSheet(
-        [*_standing(status, now, source_at), *(ended if status.stage.has_ended else _ahead(status, could, tracked))]
+        [
+            *_standing(status, now, source_at),
+            *(ended if status.stage.has_ended else _ahead(status, could, could_lift or {}, tracked)),
+        ]
     )
     title = line((status.cluster, "bold"), "  ", (status.stage.value, _STYLES.get(status.stage, "")), shadow, since)
     return [
@@ -202,9 +206,11 @@ def foretold_line(foretold: Foretold, now: datetime) -> Text:
     )
 
 
-def _ahead(status: RolloutStatus, could: Sequence[str], tracked: bool) -> Iterator[tuple[str, Text]]:
+def _ahead(
+    status: RolloutStatus, could: Sequence[str], could_lift: Mapping[str, str], tracked: bool
+) -> Iterator[tuple[str, Text]]:
     """Yield what holds the rollout back, and what comes next."""
-    yield from _holds(status)
+    yield from _holds(status, could_lift)
     if status.undoing is not None:
         yield from _undo_facts(status, status.undoing)
     yield from _proposal_facts(status)
@@ -227,22 +233,28 @@ def _ahead(status: RolloutStatus, could: Sequence[str], tracked: bool) -> Iterat
         yield "", line(choice.does)
 
 
-def _holds(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
+def _holds(status: RolloutStatus, could_lift: Mapping[str, str]) -> Iterator[tuple[str, Text]]:
     for hold in status.holds:
         until = f", until {moment(hold.until)}" if hold.until else ""
         # A window's hold is no one's to resolve: it ends with the window.
         ends = f"; see backstop calendar show {shlex.quote(status.cluster)}" if hold.actor == "calendar" else ""
         yield "hold", line((f"{hold.kind} ", "yellow"), f"[{hold.id}] by {hold.actor}: {hold.reason}{until}{ends}")
-        yield from _lifted_by(status, hold)
+        yield from _lifted_by(status, hold, could_lift)
     for hold in status.recorded_objections:
         yield "objection", line(f"recorded, by {hold.actor}: {hold.reason}")
-        yield from _lifted_by(status, hold)
+        yield from _lifted_by(status, hold, could_lift)
 
 
-def _lifted_by(status: RolloutStatus, hold: Hold) -> Iterator[tuple[str, Text]]:
-    """Yield the command that lifts a hold, where `needs` does not say it anyway."""
-    if hold.id in status.lifts and status.lifts[hold.id] not in status.needs:
-        yield "", line(f"lift it: {status.lifts[hold.id]}")
+def _lifted_by(status: RolloutStatus, hold: Hold, could_lift: Mapping[str, str]) -> Iterator[tuple[str, Text]]:
+    """Yield the command that lifts a hold, where `needs` does not say it anyway, and who could give it."""
+    if hold.id in liftable_beside_needs(status):
+        who = f" (could: {could_lift[hold.id]})" if hold.id in could_lift else ""
+        yield "", line(f"lift it: {status.lifts[hold.id]}{who}")
+
+
+def liftable_beside_needs(status: RolloutStatus) -> set[str]:
+    """Return the holds that a person can lift by another command than the one that the rollout needs."""
+    return {hold for hold, command in status.lifts.items() if command not in status.needs}
 
 
 def _undo_facts(status: RolloutStatus, undoing: UndoStatus) -> Iterator[tuple[str, Text]]:

@@ -123,11 +123,11 @@ def _show_one(cluster: str, person: str, how: Listing) -> None:
     if isinstance(answer, LastWord):
         _show_last_word_of(cluster, answer, how)
         return
-    (rollout, requests, source_at, could), watching = answer
+    (rollout, requests, source_at, could, could_lift), watching = answer
 
     def parts() -> list[RenderableType]:
         watched = [] if rollout.stage.has_ended else watch_parts(watching)
-        shown = status_parts(rollout, source_at=source_at, could=could)
+        shown = status_parts(rollout, source_at=source_at, could=could, could_lift=could_lift)
         return [*shown, *_requests(requests), *watched]
 
     note_holds(cluster, [hold.id for hold in (*rollout.holds, *rollout.recorded_objections)])
@@ -276,16 +276,23 @@ async def _lost_fleet(door: Backstop) -> str | None:
 
 async def _with_requests(
     door: Backstop, cluster: str, shown: bool
-) -> tuple[RolloutStatus, list[RequestState], datetime | None, list[str]]:
-    """Return the status and, for people, its requests, when health was read, and who could act."""
+) -> tuple[RolloutStatus, list[RequestState], datetime | None, list[str], dict[str, str]]:
+    """Return the status and, for people, its requests, when health was read, who could act, and lift each hold."""
+    from views.status import liftable_beside_needs
+
     status = await door.status(cluster)
     if not shown:
-        return status, [], None, []
+        return status, [], None, [], {}
     requests = await door.open_requests(cluster)
     if status.stage.has_ended:
-        return status, requests, None, []
+        return status, requests, None, [], {}
     could = await door.could_act(cluster) if status.needs else []
-    return status, requests, await door.health_at(cluster), could
+    could_lift = dict[str, str]()
+    if liftable_beside_needs(status):
+        from client.who_could_act import who_could_open
+
+        could_lift = (await who_could_open(door.who_could, status)).lifts
+    return status, requests, await door.health_at(cluster), could, could_lift
 
 
 def _one_of(option: str, text: str, values: Sequence[str]) -> None:

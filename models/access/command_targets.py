@@ -22,7 +22,8 @@ _OF_SOMEBODY = (
 OBJECTION_ID = "objection-"
 """The beginning of the id of a hold that is an objection: the team follows, and a number from its second one on."""
 _TYPED = re.compile(r"backstop (?:(fleet|request|bringup) )?([a-z-]+) ((?:(?!backstop )[^`\n])*)")
-_DOOR = {"confirm": "desk.confirm_source"}
+_TEAM = re.compile(r"--team ('[^'\n]*'|\S+)")
+_DOOR = {"confirm": "desk.confirm_source", "calendar end": "desk.end_window"}
 _BY_STATE = frozenset({"rollout.close"})
 """Commands whose meaning depends on the state of the rollout."""
 
@@ -45,10 +46,17 @@ def command_awaited(*lines: str) -> tuple[str, frozenset[Case]]:
     """Return the rights key of the first command that the lines name, and its special cases; empty: they name none."""
     for match in _TYPED.finditer(" \n".join((*lines, ""))):
         lifecycle = "fleet" if "--fleet" in match[3] else match[1] or "rollout"
-        key = _DOOR.get(match[2], f"{lifecycle}.{match[2]}")
+        words = f"calendar {match[3].partition(' ')[0]}" if match[2] == "calendar" else match[2]
+        key = _DOOR.get(words, f"{lifecycle}.{words}")
         if key in RIGHTS:
             return key, frozenset({Case.ADOPT} if "--adopt" in match[3] else ())
     return "", frozenset()
+
+
+def team_awaited(line: str) -> str:
+    """Return the team that a line's command is for; empty: it names none."""
+    match = _TEAM.search(line)
+    return "" if match is None else match[1].strip("'")
 
 
 def asks_ledger(command: str, target: Target) -> bool:

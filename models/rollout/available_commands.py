@@ -93,6 +93,14 @@ def lifters(rollout: Rollout, needs: str, now: datetime) -> tuple[str, ...]:
     return may_lift(rollout, objection=hold.kind is HoldKind.OBJECTION)
 
 
+def lifters_by_hold(rollout: Rollout, now: datetime) -> dict[str, tuple[str, ...]]:
+    """Return the people who may resolve each hold if no access file assigns rights; anybody ends a pause."""
+    if doubt_of(rollout) is not None:
+        return {}
+    holds = (h for h in holds_standing(rollout, now) if h.kind is not HoldKind.PAUSED and lifts(rollout, h))
+    return {h.id: may_lift(rollout, objection=h.kind is HoldKind.OBJECTION) for h in holds}
+
+
 def _lifting_command(rollout: Rollout, hold: Hold) -> tuple[Command, CommandRequest]:
     if hold.kind is HoldKind.PAUSED:
         return Command.RESUME, CommandRequest(actor=rollout.owner)

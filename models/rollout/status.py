@@ -11,7 +11,7 @@ from models.cluster.windows import Foretold
 from models.lifecycle.next_actions import Wait
 from models.planning.busy_work import short_of_work
 from models.planning.window_forecast import forecast_windows
-from models.rollout.available_commands import lifters, lifting_line, lifts, lifts_by_hold
+from models.rollout.available_commands import lifters, lifters_by_hold, lifting_line, lifts, lifts_by_hold
 from models.rollout.commands import may_lift
 from models.rollout.decide import decide, flex_due, recovery_pause, retries_by_itself
 from models.rollout.drift import beyond_bound, promised_teams
@@ -78,6 +78,7 @@ def status_of(rollout: Rollout, now: datetime, *, history_events: int = 0, runs:
         holds=holds_now(rollout, now),
         recorded_objections=tuple(h for h in rollout.holds if h.after_enforced),
         lifts=lifts_by_hold(rollout, now),
+        may_lift=lifters_by_hold(rollout, now),
         at_risk=_risks(rollout),
         foretold=_forecasts(rollout, now),
         breach_of=rollout.breach_of,

@@ -179,6 +179,8 @@ class RolloutStatus(Model):
     recorded_objections: tuple[Hold, ...] = ()
     lifts: dict[str, str] = Field(default_factory=dict)
     """The command by which the owner lifts each hold, by hold; holds that end by themselves are left out."""
+    may_lift: dict[str, tuple[str, ...]] = Field(default_factory=dict, exclude_if=lambda names: not names)
+    """People who may `resolve` each hold, by hold, if no access file assigns rights."""
     at_risk: tuple[Risk, ...]
     foretold: tuple[Foretold, ...] = ()
     """Quotas that declared windows will leave without backing, the next window first."""

@@ -15,7 +15,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, Describe
 from client.answer_models import AuditRecord, Build, Check
 from client.who_could_act import could_act_now, who_could_now
 from models.access.access_versions import AccessStands
-from models.access.command_targets import command_awaited
+from models.access.command_targets import command_awaited, team_awaited
 from models.access.decision import Target
 from models.audit_chain import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
 from models.buffers.hourly_health import HealthHours
@@ -297,7 +297,8 @@ class FakeBackstop:
     async def who_could(self, needs: str, cluster: str = "", subject: str = "") -> list[str]:
         self._ask("who_could", needs, cluster, subject)
         key, cases = command_awaited(needs)
-        return list(await who_could_now(self.ask, key, Target(cluster=cluster, cases=cases), subject) or ())
+        target = Target(cluster=cluster, team=team_awaited(needs), cases=cases)
+        return list(await who_could_now(self.ask, key, target, subject) or ())
 
     async def ahead(self, cluster: str) -> Ahead:
         self._ask("ahead", cluster)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,7 @@ from cli.commands.access import _TYPED
 from cli.main import run
 from client.doctor import access_checks
 from client.inputs.access_files import read_access
-from client.who_could_act import could_act_now
+from client.who_could_act import could_act_now, who_could_open
 from models.access.access_file import AccessFile
 from models.access.access_versions import (
     NOT_CONFIGURED,
@@ -28,11 +29,13 @@ from models.access.command_targets import command_awaited
 from models.access.rights import RIGHTS, Case
 from models.access.tokens import TokenLine, token_hash
 from models.questions import AccessNow, AimOf, ImportAccess, MakeToken, RevokeToken, Tokens
+from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Stage
-from models.rollout.status_models import RolloutStatus
+from models.rollout.status_models import Condition, RolloutStatus, TeamStatus
 from tests.unit.access_world import access, grant
 from tests.unit.cli_fakes import FakeBackstop, answering, status
 from views.access import outcome_parts
+from web.console.pages.cluster import _track
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "access.yaml")
@@ -192,6 +195,59 @@ async def test_a_rollout_that_waits_says_who_could_act() -> None:
     closing = waiting.but(needs="rolled back: backstop close h100-a", at_risk=(), breach_of=(), stage=Stage.ROLLED_BACK)
     assert await could(closing) == ("user:hw-lead",)
     assert await could(closing.but(breach_of=("a",))) == ("user:sre",)
+
+
+async def test_beside_each_thing_that_shuts_a_gate_stands_who_could_open_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def hold(name: str, kind: HoldKind, actor: str, until: datetime | None = None) -> Hold:
+        return Hold(id=name, kind=kind, reason="a run", actor=actor, at=NOON, until=until)
+
+    def team(name: str, planned: int, *, acknowledged: bool) -> TeamStatus:
+        own = {"parent": None, "leaf": True, "baseline_gpus": 9, "quota_gpus": 9, "backing_gpus": 9, "promise": False}
+        return TeamStatus.model_validate(own | {"team": name, "planned_gpus": planned, "acknowledged": acknowledged})
+
+    shown = status().but(
+        cluster="h100-a",
+        holds=(
+            hold("objection-b", HoldKind.OBJECTION, "kim"),
+            hold("pause", HoldKind.PAUSED, "ana"),
+            hold("freeze-1", HoldKind.FREEZE, "calendar", NOON),
+            hold("blast_radius", HoldKind.BLAST_RADIUS, "backstop", NOON),
+        ),
+        lifts={
+            "objection-b": "backstop resolve h100-a --hold objection-b --reason '...'",
+            "pause": "backstop resume h100-a",
+        },
+        may_lift={"objection-b": ("tpm", "kim")},
+        needs="paused by ana: backstop resume h100-a",
+        waiting_for=(Condition(name="acks", met=False, text="1 of 2 acknowledgements, or their deadline"),),
+        teams=(
+            team("research", 5, acknowledged=False),
+            team("b", 5, acknowledged=True),
+            team("c", 9, acknowledged=False),
+        ),
+    )
+    people = grant("user:hw-lead", "operator"), grant("user:lead", "member", teams=["research"])
+    door = Door(in_force(access(grant("user:sre", "approver", clusters=["h100-*"]), *people)))
+    openers = await who_could_open(door.who_could, shown)
+    assert openers.lifts == {"objection-b": "user:sre", "pause": "user:hw-lead", "freeze-1": "user:hw-lead"}
+    assert openers.acks == {"research": "user:lead"}
+    assert [member["waits"] for member in _track(shown.but(stage=Stage.BUFFERED), (), openers)][2] == [
+        "1 of 2 acknowledgements, or their deadline; not yet: research (by user:lead)"
+    ]
+
+    unless = "unless an access file says otherwise"
+    nobody = await who_could_open(Door().who_could, shown)
+    assert nobody.lifts == {
+        "objection-b": f"tpm, kim, {unless}", "pause": f"anybody, {unless}", "freeze-1": f"anybody, {unless}"
+    }  # fmt: skip
+    assert nobody.acks == {"research": f"anybody, {unless}"}
+
+    door.statuses = [shown]
+    with answering(door):
+        await asyncio.to_thread(run, ["status", "h100-a", "-o", "wide"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "lift it: backstop resolve h100-a --hold objection-b --reason '...' (could: user:sre)" in said
+    assert said.count("lift it:") == 1, "the line that it needs stands there once"
 
 
 _ORDERED = "plug it in, then: backstop bringup check-in h100-a --step cabling"

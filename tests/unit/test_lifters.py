@@ -71,6 +71,16 @@ async def test_a_status_names_those_who_may_resolve_what_it_needs(made: Any) -> 
     assert await could_act_now(stands(FILE), world.status) == ("user:kim",), "by the file, and not by the policy"
 
 
+@pytest.mark.parametrize("made", [objected, drifted])
+def test_a_status_names_for_each_hold_those_who_may_resolve_it(made: Any) -> None:
+    world = made()
+    world.say(Command.PAUSE, reason="a SEV")
+    assert {hold: set(names) for hold, names in world.status.may_lift.items()} == {
+        hold.id: may_resolve(world, hold.id) for hold in world.status.holds if hold.id != "paused"
+    }
+    assert len(world.status.may_lift) == 1
+
+
 def test_where_no_resolve_is_needed_nobody_is_named() -> None:
     world = waiting(**POLICY)
     assert "approve" in world.status.needs

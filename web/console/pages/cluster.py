@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from client.who_could_act import Openers, unacknowledged, who_could_open
 from models.audit_chain import AuditEntry
 from models.base import some_of
 from models.cluster.windows import Entry
@@ -15,7 +16,7 @@ from models.questions import Archived, ArchivePage, Calendar, FactsOf, FlexOf, S
 from models.rollout.command_previews import Ahead
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest
-from models.rollout.holds import PROPOSAL, HoldKind
+from models.rollout.holds import PROPOSAL, Hold, HoldKind, holds_text
 from models.rollout.messages import CommandAnswer
 from models.rollout.stages import Command, Stage
 from models.rollout.status_models import Condition, RolloutStatus
@@ -24,7 +25,7 @@ from views.consequence import approved_line, consequence_parts
 from views.flex import at_most_note, block_text
 from views.plan import plan_parts
 from views.status import awaited_alone, status_parts
-from views.words import clean, moment, row, space_name, table
+from views.words import clean, count, moment, row, space_name, table
 from web.console.command_page import Button, button_of, command_page
 from web.console.forms import fill_model, given_fields, try_work
 from web.console.pages.cluster_curve import bands_of, cluster_curve
@@ -57,6 +58,7 @@ async def _standing(visit: Visit, name: str) -> Page:
     facts = None if status is not None else (await visit.try_ask(FactsOf(cluster=name)))[0]
     ahead, _ = (None, "") if status is None or status.stage.has_ended else await visit.try_call("ahead", cluster=name)
     could, _ = ([], "") if status is None or not status.needs else await visit.try_call("could_act", cluster=name)
+    openers = Openers() if status is None or status.stage.has_ended else await _openers(visit, status)
     # Beside one another: each is a question to the desk, or to the table of rights.
     (archived, no_audit), buttons, hardware, (declared, no_windows), tallies, (plannable, _) = await asyncio.gather(
         visit.try_ask(Archived(cluster=name, limit=_LOOKED, newest=True)),
@@ -75,7 +77,8 @@ async def _standing(visit: Visit, name: str) -> Page:
         "why_not": why_not,
         "launchable": facts is not None,
         "parts": [] if status is None else status_parts(status, visit.now, could=could or (), tracked=tracked)[1:],
-        "track": [] if status is None else _track(status, could or ()),
+        "track": [] if status is None else _track(status, could or (), openers),
+        "could_lift": openers.lifts,
         "plan": [] if ahead is None or ahead.plan is None else plan_parts(ahead.plan, visit.now),
         "buttons": buttons,
         "holds": [] if status is None else [*status.holds, *status.recorded_objections],
@@ -92,7 +95,15 @@ async def _standing(visit: Visit, name: str) -> Page:
     return Page("cluster.html", name, values)
 
 
-def _track(status: RolloutStatus, could: Sequence[str]) -> list[dict[str, Any]]:
+async def _openers(visit: Visit, status: RolloutStatus) -> Openers:
+    async def who_could(needs: str, cluster: str) -> Sequence[str]:
+        names, _ = await visit.try_call("who_could", needs=needs, cluster=cluster)
+        return names or ()
+
+    return await who_could_open(who_could, status)
+
+
+def _track(status: RolloutStatus, could: Sequence[str], openers: Openers) -> list[dict[str, Any]]:
     """Return the four stages, each with its place, what its gate waits for, and who may give the next command."""
     here = status.stage if status.stage in _TRACK else None
     at = _TRACK.index(here) if here is not None else -1
@@ -100,7 +111,7 @@ def _track(status: RolloutStatus, could: Sequence[str]) -> list[dict[str, Any]]:
     for number, stage in enumerate(_TRACK):
         state = "ahead" if number > at else "here" if number == at else "behind"
         waits = (
-            [_waiting_for(status, c, could) for c in status.waiting_for]
+            [_waiting_for(status, c, could, openers) for c in status.waiting_for]
             if number == at + 1 and here is not None
             else []
         )
@@ -108,13 +119,25 @@ def _track(status: RolloutStatus, could: Sequence[str]) -> list[dict[str, Any]]:
     return found
 
 
-def _waiting_for(status: RolloutStatus, condition: Condition, could: Sequence[str]) -> str:
+def _waiting_for(status: RolloutStatus, condition: Condition, could: Sequence[str], openers: Openers) -> str:
     until = "" if condition.until is None else f", until {moment(condition.until)}"
+    if condition.name == "holds":
+        return "; ".join(_held_by(hold, openers) for hold in status.holds)
+    if condition.name == "acks" and openers.acks:
+        more = len(unacknowledged(status)) - len(openers.acks)
+        teams = [f"{clean(team)} (by {who})" for team, who in openers.acks.items()]
+        teams += [f"{count(more, 'more team')}"] if more > 0 else []
+        return f"{awaited_alone(condition, status.needs)}{until}; not yet: {'; '.join(teams)}"
     if condition.name != "approval":
         return f"{awaited_alone(condition, status.needs)}{until}"
     approvers = could if "backstop approve" in status.needs else ()
     by = some_of(approvers, _COULD) if approvers else "anybody, unless an access file says otherwise"
     return f"{awaited_alone(condition, status.needs)}, by {by}{until}"
+
+
+def _held_by(hold: Hold, openers: Openers) -> str:
+    who = openers.lifts.get(hold.id)
+    return f"{holds_text([hold])} (lifted by {who})" if who else holds_text([hold])
 
 
 async def _buttons(visit: Visit, status: RolloutStatus | None, ahead: Ahead | None) -> list[Button]:
