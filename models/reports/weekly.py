@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -311,12 +312,12 @@ def waves_done(wave_of: Mapping[str, str], monitored: Iterable[str]) -> int:
     return sum(waves.values())
 
 
-class Passage(Model):
+class Passage(NamedTuple):
     """One rollout's moves through its stages, shadows left out. `wrote_at`: its first write to the quota system."""
 
-    cluster: Name
+    cluster: str
     rollout: str
-    wrote_at: Time | None
+    wrote_at: datetime | None
     moves: tuple[Move, ...]
 
 

@@ -13,7 +13,15 @@ from sqlmodel import Session, col
 
 from activities.adapters.ledger.bulk import keep
 from activities.adapters.ledger.database import Database, LedgerPart
-from activities.adapters.ledger.tally_days import LONGEST_SLOT, late_tallies, next_day, sum_up, unsum
+from activities.adapters.ledger.tally_days import (
+    BETWEEN,
+    LONGEST_SLOT,
+    clusters_digest,
+    late_tallies,
+    next_day,
+    sum_up,
+    unsum,
+)
 from models.base import DAY, hash_of
 from models.columns import UtcTime
 from models.errors import BadInput
@@ -23,8 +31,6 @@ from models.reports.tallies import Point, Tally, slot_of
 _SETTLED = timedelta(minutes=10)
 """After this time the tallies that were read by then have been written."""
 _MOST_KEPT = 20_000
-_BETWEEN = "\n"
-"""Separates clusters' names: no name contains it."""
 _TIMES_AT_ONCE = 100
 """The number of times summed up in one statement."""
 
@@ -77,7 +83,7 @@ class LedgerTallies(LedgerPart):
         with self._database.reading() as session:
             self._refuse_unknown(session, cluster)
             # A removed cluster has taken its tallies along.
-            there = "" if cluster else _digest(session)
+            there = "" if cluster else clusters_digest(session)
             keys: dict[datetime, Hashable] = {at: (cluster, at, within, there) for at in times}
             sums = {at: self._past[key] for at, key in keys.items() if key in self._past}
             new = [at for at in keys if at not in sums]
@@ -118,11 +124,6 @@ class LedgerTallies(LedgerPart):
             raise BadInput(f"the ledger has no cluster {cluster!r}")
 
 
-def _digest(session: Session) -> str:
-    names = session.connection().execute(sa.select(col(ClusterRow.name)).order_by(col(ClusterRow.name))).scalars()
-    return hash_of(_BETWEEN.join(names))
-
-
 @cache
 def _due() -> sa.Select[str]:
     tallied = sa.select(sa.literal(1)).where(
@@ -143,9 +144,9 @@ def _sum_at(
     for row in session.connection().execute(_sums(len(times), of_one=bool(cluster)), parameters):
         n, *_ = row
         fields = dict(row._mapping)
-        names = sorted((fields.pop("names") or "").split(_BETWEEN))
+        names = sorted((fields.pop("names") or "").split(BETWEEN))
         fields.pop("n")
-        sums[times[n]] = Point(**fields, of=hash_of(_BETWEEN.join(names)))
+        sums[times[n]] = Point(**fields, of=hash_of(BETWEEN.join(names)))
     return sums
 
 
@@ -195,7 +196,7 @@ def _sums(times: int, *, of_one: bool) -> sa.Select[Any]:
             sa.func.count(col(TallyRow.lacking_gpus)).label("asking"),
             sa.func.sum(col(TallyRow.pending_gpus)).label("pending_gpus"),
             sa.func.sum(col(TallyRow.lacking_gpus)).label("lacking_gpus"),
-            sa.func.aggregate_strings(sa.case((has_backing, picked.c.cluster)), _BETWEEN).label("names"),
+            sa.func.aggregate_strings(sa.case((has_backing, picked.c.cluster)), BETWEEN).label("names"),
         )
         .select_from(picked)
         .join(TallyRow, sa.and_(col(TallyRow.cluster) == picked.c.cluster, col(TallyRow.at) == picked.c.at))

@@ -16,13 +16,22 @@ from sqlmodel import Session, col
 
 from activities.adapters.ledger.bulk import is_among
 from activities.adapters.ledger.database import one_at_a_time
-from models.base import DAY
+from models.base import DAY, hash_of
 from models.columns import UtcTime
-from models.ledger_tables import TallyDayRow, TallyRow
+from models.ledger_tables import ClusterRow, TallyDayRow, TallyRow
 from models.reports.tallies import Tally, slot_of
 
 LONGEST_SLOT = DAY
 """A tally is read within its slot: at most so long after the slot's beginning."""
+
+BETWEEN = "\n"
+"""Separates clusters' names: no name contains it."""
+
+
+def clusters_digest(session: Session) -> str:
+    """Return a digest of the names of all clusters."""
+    names = session.connection().execute(sa.select(col(ClusterRow.name)).order_by(col(ClusterRow.name))).scalars()
+    return hash_of(BETWEEN.join(names))
 
 
 def day_from(at: datetime) -> datetime:

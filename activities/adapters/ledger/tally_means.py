@@ -1,6 +1,7 @@
 """Means of tallies over spans of time: from sums of days as far as these reach, from the tallies at the edges.
 
-Days that are summed up cannot change, so they are added up once; the tallies after them are read at each look.
+Days that are summed up cannot change, so they are added up once. The means themselves are kept until a tally is added
+or goes: tallies are inserted and deleted, never changed (ADR 116).
 """
 
 from __future__ import annotations
@@ -13,8 +14,14 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlmodel import Session, col
 
-from activities.adapters.ledger.bulk import Row, as_json, rows_of
-from activities.adapters.ledger.tally_days import LONGEST_SLOT, day_from, is_monitored, lacking_and_phantom
+from activities.adapters.ledger.bulk import Row, as_json, is_among, rows_of
+from activities.adapters.ledger.tally_days import (
+    LONGEST_SLOT,
+    clusters_digest,
+    day_from,
+    is_monitored,
+    lacking_and_phantom,
+)
 from models.base import DAY
 from models.columns import NameText, UtcTime
 from models.ledger_tables import TallyDayRow, TallyRow
@@ -63,18 +70,66 @@ class _Part(NamedTuple):
         return {**seen, "early": self.early, "over": self.over, "start": start, "end": end}
 
 
+class _Version(NamedTuple):
+    """It differs once a tally has been added that a kept mean could have in it, or one of these has gone."""
+
+    since: datetime
+    days: tuple[object, ...]
+    """The totals of the sums of days: a late tally takes its cluster's sums away."""
+    tail: datetime | None
+    """The end of the last summed day; None: there is none."""
+    tail_tallies: int
+    clusters: str
+    """A digest of the clusters' names: a renamed cluster takes its tallies along."""
+
+    def has(self, part: _Part) -> bool:
+        """Return whether a tally that comes into the part, or goes, makes another version."""
+        return part.of is not None or (self.tail is not None and part.early >= self.tail)
+
+
+class _Kept(NamedTuple):
+    """Means of one version. `seen_to`: when its last tally was read. A look that goes on beside others keeps its own."""
+
+    version: _Version
+    seen_to: datetime | None
+    means: dict[tuple[object, ...], Mean | None]
+
+    def key(self, span: Span) -> tuple[object, ...]:
+        """Return the key of the span's mean. Spans that end after the last tally was read have the same tallies."""
+        ends = span.until if self.seen_to is not None and span.until <= self.seen_to else None
+        return span.cluster, span.since, ends, span.monitored
+
+
 class TallyMeans:
-    """Computes means, and keeps sums in this process by the totals of their clusters: a late tally changes those."""
+    """Computes means, and keeps them in this process while the tallies are the same.
+
+    It keeps sums too, by the totals of their clusters: a late tally changes those.
+    """
 
     def __init__(self) -> None:
         self._past: dict[tuple[object, ...], _Sum | None] = {}
+        self._kept: _Kept | None = None
 
     def means_of(self, session: Session, spans: Sequence[Span], since: datetime) -> list[Mean | None]:
         """Return the mean of each span. Sums of days before `since` are not used."""
-        summed = _summed_days(session, since)
-        parts = [_parts(span, summed.get(span.cluster)) for span in spans]
-        sums = self._sums(session, [part for of_one in parts for part in of_one])
-        return [_mean([one for _ in of_one if (one := next(sums)) is not None]) for of_one in parts]
+        version, kept = _version_of(session, since), self._kept
+        if kept is None or kept.version != version or len(kept.means) > _MOST_KEPT:
+            kept = self._kept = _Kept(version, _last_seen_at(session), {})
+        keys = [kept.key(span) for span in spans]
+        new = {key: span for key, span in zip(keys, spans, strict=True) if key not in kept.means}
+        means = kept.means | self._compute(session, new, kept) if new else kept.means
+        return [means[key] for key in keys]
+
+    def _compute(
+        self, session: Session, spans: Mapping[tuple[object, ...], Span], kept: _Kept
+    ) -> dict[tuple[object, ...], Mean | None]:
+        version, clusters = kept.version, sorted({span.cluster for span in spans.values()})
+        summed = _summed_days(session, version.since, clusters)
+        parts = {key: _parts(span, summed.get(span.cluster)) for key, span in spans.items()}
+        sums = self._sums(session, [part for of_one in parts.values() for part in of_one])
+        means = {key: _mean([one for _ in of_one if (one := next(sums)) is not None]) for key, of_one in parts.items()}
+        kept.means.update({key: mean for key, mean in means.items() if all(map(version.has, parts[key]))})
+        return means
 
     def _sums(self, session: Session, parts: Sequence[_Part]) -> Iterator[_Sum | None]:
         past = self._past = self._past if len(self._past) < _MOST_KEPT else {}
@@ -92,11 +147,36 @@ class _Summed(NamedTuple):
     total: tuple[int, ...]
 
 
-def _summed_days(session: Session, since: datetime) -> Mapping[str, _Summed]:
+def _version_of(session: Session, since: datetime) -> _Version:
     at, counts = col(TallyDayRow.at), (TallyDayRow.tallies, TallyDayRow.lacking_gpus, TallyDayRow.phantom_gpus)
     totals = (sa.func.sum(col(count)) for count in counts)
-    rows = sa.select(col(TallyDayRow.cluster), sa.func.min(at), sa.func.max(at), *totals).where(at >= since)
-    reach = session.connection().execute(rows.group_by(col(TallyDayRow.cluster)))
+    days = sa.select(sa.func.count(), sa.func.min(at), sa.func.max(at), *totals).where(at >= since)
+    total = tuple(session.connection().execute(days).one())
+    tail = None if total[2] is None else total[2] + DAY
+    return _Version(since, total, tail, 0 if tail is None else _count_from(session, tail), clusters_digest(session))
+
+
+def _count_from(session: Session, at: datetime) -> int:
+    later = sa.select(sa.func.count()).select_from(TallyRow).where(col(TallyRow.at) >= at)
+    return int(session.connection().execute(later).scalar_one())
+
+
+def _last_seen_at(session: Session) -> datetime | None:
+    """Return when the last tally was read. It is among those whose slots begin within one slot of the last."""
+    last: datetime | None = session.connection().execute(sa.select(sa.func.max(TallyRow.at))).scalar()
+    if last is None:
+        return None
+    seen = sa.select(sa.func.max(TallyRow.seen_at)).where(col(TallyRow.at) >= last - LONGEST_SLOT)
+    at: datetime | None = session.connection().execute(seen).scalar()
+    return at
+
+
+def _summed_days(session: Session, since: datetime, clusters: Sequence[str]) -> Mapping[str, _Summed]:
+    at, counts = col(TallyDayRow.at), (TallyDayRow.tallies, TallyDayRow.lacking_gpus, TallyDayRow.phantom_gpus)
+    totals = (sa.func.sum(col(count)) for count in counts)
+    rows = sa.select(col(TallyDayRow.cluster), sa.func.min(at), sa.func.max(at), *totals)
+    rows = rows.where(at >= since, is_among(TallyDayRow.cluster, "clusters")).group_by(col(TallyDayRow.cluster))
+    reach = session.connection().execute(rows, {"clusters": clusters})
     return {cluster: _Summed(first, last + DAY, tuple(map(int, total))) for cluster, first, last, *total in reach}
 
 

@@ -6,23 +6,41 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cache, lru_cache
+from functools import cache
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlmodel import Session, col
 
+from activities.adapters.ledger.bulk import is_among
 from activities.adapters.ledger.database import Database, LedgerPart
 from activities.adapters.ledger.tally_means import TallyMeans
 from activities.bad_rows import those_that_do
 from activities.watch.tallies import KEPT_WHOLE
 from models.audit_chain import AuditEntry, AuditKind
 from models.base import DAY
-from models.ledger_tables import AuditRow, ClusterRow, ReceiptRow, RolloutRow
+from models.ledger_tables import AuditHeadRow, AuditRow, ClusterRow, ReceiptRow, RolloutRow
 from models.reports.tallies import slot_of
 from models.reports.weekly import ClusterCut, Mean, Move, Passage, Span
 from models.rollout.effects import EffectKind
 
 _KIND = json.dumps({"kind": AuditKind.TRANSITION.value}, separators=(",", ":"))[1:-1]
+
+
+class _Cut(NamedTuple):
+    """The GPUs that one write took away, or gave back, by the parts of a `ClusterCut`."""
+
+    at: datetime
+    cluster: str
+    gpus: Mapping[str, int]
+
+
+class _Chain(NamedTuple):
+    """The moves and cuts in one chain of the archive, as far as its head then."""
+
+    head: tuple[int, str]
+    moves: Sequence[Move]
+    cuts: Sequence[_Cut]
 
 
 class LedgerReport(LedgerPart):
@@ -31,6 +49,7 @@ class LedgerReport(LedgerPart):
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self._means = TallyMeans()
+        self._chains: dict[str, _Chain] = {}
 
     def passages(self, until: datetime) -> tuple[Passage, ...]:
         """Return the way of each rollout through its stages, from the archive, which is kept for every quota system.
@@ -38,7 +57,9 @@ class LedgerReport(LedgerPart):
         A receipt dates the first write; if none is kept here, the move into `buffered` does.
         """
         with self._database.reading() as session:
-            moves = _moves(session, until)
+            moves: dict[str, list[Move]] = {}
+            for move in (m for chain in self._read_chains(session) for m in chain.moves if m.at <= until):
+                moves.setdefault(move.rollout, []).append(move)
             wrote = {row.rollout: row.at for row in session.connection().execute(_first_writes())}
             real = sa.select(col(RolloutRow.id), col(RolloutRow.cluster)).where(~col(RolloutRow.shadow))
             rows = session.connection().execute(real.order_by(col(RolloutRow.cluster), col(RolloutRow.opened_at)))
@@ -62,9 +83,9 @@ class LedgerReport(LedgerPart):
         """Return the archived cuts. Entries of earlier builds do not have the GPUs, and count as nothing."""
         counts: dict[str, Counter[str]] = {}
         with self._database.reading() as session:
-            for at, cluster, cut in those_that_do(session.connection().execute(_writes()).scalars(), _cut):
-                if since < at <= until and cut is not None:
-                    counts.setdefault(cluster, Counter()).update(cut)
+            for one in (cut for chain in self._read_chains(session) for cut in chain.cuts):
+                if since < one.at <= until:
+                    counts.setdefault(one.cluster, Counter()).update(one.gpus)
         return tuple(
             ClusterCut(
                 cluster=cluster,
@@ -78,67 +99,71 @@ class LedgerReport(LedgerPart):
             if of["cut"] or of["back"] or of["withdrawn"]
         )
 
+    def _read_chains(self, session: Session) -> Sequence[_Chain]:
+        """Return all chains. Only those are read whose head has moved: what a chain has does not change."""
+        head = sa.select(col(AuditHeadRow.cluster), col(AuditHeadRow.length), col(AuditHeadRow.hash))
+        heads = {cluster: (length, hashed) for cluster, length, hashed in session.connection().execute(head)}
+        kept = self._chains
+        moved = [name for name, head in heads.items() if name not in kept or kept[name].head != head]
+        facts: dict[str, list[Move | _Cut]] = {name: [] for name in moved}
+        if moved:
+            rows = session.connection().execute(_entries(), {"clusters": moved})
+            # A row that was altered beyond reading shows in `audit --verify`.
+            for name, fact in those_that_do(rows, lambda row: (row.cluster, _fact(row.entry))):
+                if fact is not None:
+                    facts[name].append(fact)
+        new = {
+            name: _Chain(
+                heads[name],
+                [one for one in of if isinstance(one, Move)],
+                [one for one in of if isinstance(one, _Cut)],
+            )
+            for name, of in facts.items()
+        }
+        self._chains = {name: new[name] if name in new else kept[name] for name in sorted(heads)}
+        return tuple(self._chains.values())
+
     def clusters(self) -> tuple[str, ...]:
         with self._database.reading() as session:
             names = sa.select(col(ClusterRow.name)).order_by(col(ClusterRow.name))
             return tuple(session.connection().execute(names).scalars())
 
 
-def _moves(session: Session, until: datetime) -> dict[str, list[Move]]:
-    """Return the moves of each rollout, in their order."""
-    moves: dict[str, list[Move]] = {}
-    # A row that was altered beyond reading shows in `audit --verify`.
-    for rollout, move in those_that_do(session.connection().execute(_transitions()).scalars(), _move):
-        if move is not None and move.at <= until:
-            moves.setdefault(rollout, []).append(move)
-    return moves
-
-
-@lru_cache(maxsize=20_000)
-def _move(entry: str) -> tuple[str, Move | None]:
-    """Return the rollout, and the move if the entry is one. Cached: a report reads all entries, which never change."""
+def _fact(entry: str) -> Move | _Cut | None:
+    """Return what the entry tells of a rollout's stages or of its cuts. Errors: ValueError for an altered entry."""
     read = AuditEntry.model_validate_json(entry)
-    if read.kind is not AuditKind.TRANSITION:
-        return read.rollout, None
-    return read.rollout, Move(
-        cluster=read.cluster,
-        rollout=read.rollout,
-        at=read.at,
-        before=str(read.data.get("before")),
-        after=str(read.data.get("after")),
-        actor=read.actor,
-        text=read.text,
-    )
-
-
-@lru_cache(maxsize=20_000)
-def _cut(entry: str) -> tuple[datetime, str, Mapping[str, int] | None]:
-    """Return when and where a write took GPUs away, and how many, if the entry is a write. Cached, as `_move`."""
-    read = AuditEntry.model_validate_json(entry)
+    if read.kind is AuditKind.TRANSITION:
+        return Move(
+            cluster=read.cluster,
+            rollout=read.rollout,
+            at=read.at,
+            before=str(read.data.get("before")),
+            after=str(read.data.get("after")),
+            actor=read.actor,
+            text=read.text,
+        )
     cut = read.data.get("cut")
     if read.kind is not AuditKind.EFFECT or not isinstance(cut, dict):
-        return read.at, read.cluster, None
+        return None
     gpus = int(cut.get("gpus", 0))
     # Earlier builds did not say what answered a breach; a restore that took something did.
     if gpus > 0 and (cut.get("breach") or read.data.get("effect") == EffectKind.RESTORE):
-        return read.at, read.cluster, {"withdrawn": gpus}
+        return _Cut(read.at, read.cluster, {"withdrawn": gpus})
     parts = {"phantom": int(cut.get("phantom_gpus", 0)), "flex": int(cut.get("to_flex_gpus", 0))}
-    return read.at, read.cluster, {"cut": max(0, gpus), "back": max(0, -gpus), **parts}
+    return _Cut(read.at, read.cluster, {"cut": max(0, gpus), "back": max(0, -gpus), **parts})
 
 
 @cache
-def _transitions() -> sa.Select[str]:
-    """Entries are canonical JSON: the pattern finds every transition, and `_move` leaves out entries that quote one."""
-    pattern = f"%{_KIND}%"
-    rows = sa.select(col(AuditRow.entry)).where(col(AuditRow.entry).like(pattern))
-    return rows.order_by(col(AuditRow.cluster), col(AuditRow.seq))
+def _entries() -> sa.Select[str, str]:
+    """Entries are canonical JSON: the patterns find every transition and every write that says how many GPUs it took.
 
-
-@cache
-def _writes() -> sa.Select[str]:
-    """Select the entries that say how many GPUs a write took away."""
-    rows = sa.select(col(AuditRow.entry)).where(col(AuditRow.entry).like('%"cut":{%'))
-    return rows.order_by(col(AuditRow.cluster), col(AuditRow.seq))
+    `_fact` leaves out entries that quote one.
+    """
+    entry = col(AuditRow.entry)
+    rows = sa.select(col(AuditRow.cluster), entry).where(is_among(AuditRow.cluster, "clusters"))
+    return rows.where(sa.or_(entry.like(f"%{_KIND}%"), entry.like('%"cut":{%'))).order_by(
+        col(AuditRow.cluster), col(AuditRow.seq)
+    )
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -55,6 +56,41 @@ def test_a_way_is_told_by_the_archive_and_its_first_write_by_receipts(ledger: Le
         ("buffered", NOW + HOUR, "x -> buffered: because"),
         ("monitored", NOW + 2 * HOUR, "x -> monitored: because"),
     ]
+
+
+def test_a_move_and_a_cut_that_come_after_a_look_are_in_the_next(ledger: Ledger, tool: ForeignTool) -> None:
+    """Chains whose head stands still are not read again; each look is compared with the archive's rows."""
+
+    def look() -> None:
+        entries = [json.loads(entry) for (entry,) in tool.rows("SELECT entry FROM audit ORDER BY cluster, seq")]
+        moves = [(e["cluster"], e["data"]["after"]) for e in entries if e["kind"] == "transition"]
+        cuts = [(e["cluster"], e["data"]["cut"]["gpus"]) for e in entries if e["kind"] == "effect"]
+        ways = ledger.report.passages(NOW + 9 * HOUR)
+        assert [(m.cluster, m.after) for way in ways for m in way.moves] == moves
+        sums = {name: sum(gpus for where, gpus in cuts if where == name) for name, _ in cuts}
+        assert {one.cluster: one.cut_gpus for one in ledger.report.cuts(NOW - HOUR, NOW + 9 * HOUR)} == sums
+
+    def cut(cluster: str, gpus: int, hours: int) -> None:
+        data = {"effect": "set_soft", "cut": {"gpus": gpus, "phantom_gpus": 0, "to_flex_gpus": gpus}}
+        entry = AuditEntry(
+            key=f"{cluster}/{hours}", cluster=cluster, at=NOW + hours * HOUR, kind=AuditKind.EFFECT, actor="t", text="w"
+        )
+        ledger.registry.archive([entry.but(data=data)])
+
+    open_rollout(ledger)
+    open_rollout(ledger, "r-2", cluster="beta")
+    look()
+    reach(ledger, "buffered", NOW + HOUR)
+    look()
+    cut(CLUSTER, 7, 1)
+    look()
+    reach(ledger, "buffered", NOW + HOUR, rollout="r-2", cluster="beta")
+    cut("beta", 5, 2)
+    reach(ledger, "enforced", NOW + 2 * HOUR)
+    look()
+    look()
+    cut(CLUSTER, 9, 3)
+    look()
 
 
 def test_where_another_system_keeps_the_receipts_the_first_step_stands_for_the_first_write(ledger: Ledger) -> None:

@@ -164,6 +164,32 @@ def test_what_comes_after_the_sums_counts_at_once(ledger: Ledger, tool: ForeignT
     the_same(ledger, tool)
 
 
+def test_a_mean_up_to_now_is_kept_until_the_next_tally_and_no_longer(ledger: Ledger, tool: ForeignTool) -> None:
+    """Each look ends at its own time; between two of them there may be no tally, or one, of any cluster and slot."""
+    name, end = NAMES[1], LEDGER_NOW - 2 * HOUR
+    lived(ledger, until=end)
+    sum_up(ledger)
+
+    def look(at: datetime) -> None:
+        asked = [Span(cluster=name, since=BEGAN + 3 * DAY, until=at), Span(cluster=name, since=end - HOUR, until=at)]
+        assert figures(ledger.report.means(asked)) == by_hand(tool, asked)
+
+    def tally(slot: datetime, seen: datetime, backed: int) -> None:
+        ledger.tallies.keep(
+            [Tally(cluster=name, at=slot, seen_at=seen, healthy_gpus=70, assigned_gpus=70, backed_gpus=backed)]
+        )
+
+    for minutes in (1, 2, 3):
+        look(LEDGER_NOW + timedelta(minutes=minutes))
+    tally(end, LEDGER_NOW + timedelta(minutes=30), 1)  # read by a clock that goes ahead of ours
+    for minutes in (4, 29, 30, 31, 32):
+        look(LEDGER_NOW + timedelta(minutes=minutes))
+    tally(end - DAY / 2 - timedelta(minutes=1), end - DAY / 2, 33)  # of a slot that had none
+    look(LEDGER_NOW + timedelta(minutes=33))
+    tool.run("DELETE FROM tallies WHERE cluster = ? AND at >= ?", name, f"{end:%Y-%m-%dT%H:%M:%S.%f}Z")
+    look(LEDGER_NOW + timedelta(minutes=34))
+
+
 def test_a_tally_that_comes_late_counts(ledger: Ledger, tool: ForeignTool) -> None:
     lived(ledger)
     sum_up(ledger)
