@@ -146,7 +146,8 @@ class ManyLooks:
         def of_now(seen: Evidence, facts: ClusterFacts) -> FlexSum:
             flex = self._flex_of(seen, facts, mode)
             one = self._sums.value_for((flex.cluster, mode), flex, partial(sum_of, flex))
-            return one if seen.sample is None or one.health_at is None else one.but(health_at=seen.sample.at)
+            dated = seen.sample is None or one.health_at in (None, seen.sample.at)
+            return one if dated or seen.sample is None else one.but(health_at=seen.sample.at)
 
         return tuple(self._each(clusters, now, of_now).values())
 

@@ -26,6 +26,7 @@ from models.buffers.hourly_health import Stretch
 from models.cluster.island import Island
 from models.cluster.readings import CLOCK_SKEW, Excess, HealthSample, TeamUsage, UsageReading
 from models.cluster.sources import Sources
+from models.columns import LAST
 from models.errors import BadInput
 from models.ledger_tables import HealthRow, IslandRow, QuotaRow, UsageRow
 
@@ -33,7 +34,7 @@ ENOUGH_SAMPLES = 20
 """From this number on one sample in twenty may lie above the 95th percentile, so nearest-rank is not the maximum."""
 
 _KEPT = 50_000
-
+_CLUSTERS_KEPT = 4_000
 
 Refresh = Callable[[Sources], Mapping[str, str]]
 """Fetches from a source the samples of the clusters that have it, into the ledger.
@@ -211,7 +212,7 @@ def latest_health(session: Session, clusters: Sequence[str], now: datetime) -> B
         session.connection().execute(_latest_samples(), {"clusters": list(clusters), "latest": now + CLOCK_SKEW}).all()
     )
     by_cluster, latest = groupby(rows, lambda row: row.cluster), now + CLOCK_SKEW
-    return build_each("its health", by_cluster, lambda cluster, islands: _sample(cluster, list(islands), latest))
+    return build_each("its health", by_cluster, lambda cluster, islands: _sample(cluster, tuple(islands), latest))
 
 
 def last_sample_at(sample: type[HealthRow], *which: Any) -> Any:
@@ -307,8 +308,9 @@ def latest_usage(session: Session, clusters: Sequence[str], now: datetime) -> di
     """Return the latest sample of each leaf quota, by cluster and team, without those dated ahead."""
     usage: dict[str, dict[str, TeamUsage]] = {}
     rows = latest_usage_rows(session, clusters, now)
-    for cluster, one in those_that_do(rows, lambda row: (row.cluster, usage_of(row))):
-        usage.setdefault(cluster, {})[one.team] = one
+    for cluster, of_cluster in groupby(rows, lambda row: row.cluster):
+        if by_team := _usage_by_team(tuple(of_cluster)):
+            usage[cluster] = dict(by_team)
     return usage
 
 
@@ -320,6 +322,12 @@ def latest_usage_rows(session: Session, clusters: Sequence[str], now: datetime) 
 def usage_of(row: Any) -> TeamUsage:
     """Return the row as a sample. Errors: ValueError if it makes no sense."""
     return _usage(row.team, row.scheduled_gpus, row.idle_gpus, row.pending_gpus, row.at)
+
+
+@lru_cache(maxsize=_CLUSTERS_KEPT)
+def _usage_by_team(rows: tuple[Any, ...]) -> Mapping[str, TeamUsage]:
+    """Return one cluster's samples, without rows that make no sense. Cached, as `_usage`."""
+    return {one.team: one for one in those_that_do(rows, usage_of)}
 
 
 @lru_cache(maxsize=_KEPT)
@@ -381,7 +389,14 @@ def health_row(cluster: str, island: Island, at: datetime, source: str) -> dict[
     }
 
 
-def _sample(cluster: str, rows: Sequence[Any], latest: datetime) -> HealthSample:
+def _sample(cluster: str, rows: tuple[Any, ...], latest: datetime) -> HealthSample:
+    """Return the cluster's sample. While none is dated ahead, `latest` has no part in it."""
+    return _sample_of(cluster, rows, latest if any(row.newest > latest for row in rows) else LAST)
+
+
+@lru_cache(maxsize=_CLUSTERS_KEPT)
+def _sample_of(cluster: str, rows: tuple[Any, ...], latest: datetime) -> HealthSample:
+    """Cached, as `_usage`."""
     beyond = next((row for row in rows if row.at < row.newest <= latest), None)
     return HealthSample(
         cluster=cluster,

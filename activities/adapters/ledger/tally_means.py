@@ -88,7 +88,7 @@ class _Version(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """Means of one version. `seen_to`: when its last tally was read. A look that goes on beside others keeps its own."""
+    """Means of one version. `seen_to`: when its last tally was read. A look beside others keeps its own."""
 
     version: _Version
     seen_to: datetime | None
