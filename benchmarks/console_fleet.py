@@ -1,8 +1,8 @@
 """A made-up fleet in a real ledger, with the desk that answers of it: the console's pages are timed and drawn with it.
 
 Every cluster has two islands, five quotas, four days of health by the hour, use, and a rollout that is monitored; every
-tenth waits for an approval, every seventh is at risk, every fiftieth is silent, every 25th has none yet. One fleet
-rollout launches them all. Nothing is random.
+tenth waits for a person, every 25th has none yet, every fiftieth is silent. Every seventh of those whose quotas are not
+cut is at risk, and of the others every seventieth. One fleet rollout launches them all. Nothing is random.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
+from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.adapters.ledger.database import upgrade
@@ -26,15 +27,19 @@ from activities.adapters.prometheus.prometheus import Prometheuses
 from activities.adapters.slurm.slurm import Slurms
 from activities.desk.access import AccessDesk
 from activities.desk.desk import DeskActivities
-from activities.desk.second_persons import SecondPersonsDesk
+from activities.desk.second_persons import SecondPersonsDesk, changes_of
 from activities.rollout.cluster_calls import ClusterActivities
 from activities.watch.tallies import KEPT_WHOLE, Tallier
-from benchmarks.console_scene import CUT, Scene, has_rollout, owner, stage_of
+from benchmarks.console_access import sealed, with_access
+from benchmarks.console_scene import BEFORE_GPUS, CUT, Recorded, Scene, has_rollout, is_cut, owner, trouble_of
 from client.composed import Composed
+from client.who_could_act import could_act_now, who_could_now
+from models.access.command_targets import command_awaited
+from models.access.decision import Target
 from models.base import DAY
 from models.cluster.quota import Quota
-from models.errors import Refusal, Unavailable
-from models.fleet.messages import FleetStatus
+from models.errors import BY_NAME, Refusal, Unavailable
+from models.fleet.messages import FleetPlan, FleetStatus
 from models.fleet.status import status_of
 from models.questions import DeskRequest, Pulse, Question
 from models.reports.rollout_summary import RolloutSummary
@@ -42,7 +47,6 @@ from models.reports.tallies import slot_of
 from models.rollout.command_previews import Ahead
 from models.rollout.holds import holds_text
 from models.rollout.status_models import RolloutStatus
-from tests.unit import pure_world
 from web.callers import Callers
 from web.front import Front
 from web.server import listening
@@ -56,39 +60,52 @@ _LATE_IDLE = ((24, 24, 24, 24, 24), (0, 0, 0, 0, 0))
 _HOURS = 96
 _TALLY_HOURS, HOURS_KEPT = 2, 28 * 24
 _MODELS = ("H100", "H200", "A100")
+_REGIONS = ("us-east", "us-west", "eu-north", "eu-west", "ap-south", "ap-east", "sa-east")
+_FIELDS = ("vision", "audio", "code", "agents", "safety", "search", "recsys", "video", "robotics", "maps", "bio", "tts")
+_WORK = ("train", "eval", "data", "serve", "lab")
+"""Each cluster has the five teams of one field."""
 _AnswerT = TypeVar("_AnswerT")
 
 
 def cluster_name(number: int) -> str:
-    return f"{_MODELS[number % 3].lower()}-region{number % 7}-{number:04d}"
+    return f"{_MODELS[number % 3].lower()}-{_REGIONS[number % 7]}-{number:04d}"
 
 
 def team_name(number: int) -> str:
-    return f"team-{number % TEAMS:02d}"
+    return f"{_FIELDS[number % TEAMS // QUOTAS]}-{_WORK[number % QUOTAS]}"
 
 
 def healthy_gpus(number: int, hours_ago: int) -> int:
-    """Of each island, of 512. Every seventh lost three nodes in each two days ago."""
-    lost = 24 if number % 7 == 0 and hours_ago < 48 else 8 * ((number + hours_ago // 24) % 2)
-    return 512 - lost
+    """Of each island, of 512. Of those not cut every seventh lost three nodes in each two days ago; of the others every
+    70th loses eleven right now."""
+    if is_cut(number):
+        return 512 - 88 if number % 70 == 7 and hours_ago < 1 else 512 - 8 * ((number + hours_ago // 24) % 2)
+    return 512 - 24 if number % 7 == 0 and hours_ago < 48 else 512 - 8 * ((number + hours_ago // 24) % 2)
+
+
+def promised_gpus(number: int) -> tuple[int, ...]:
+    """Of each of its quotas: within the ceiling of 870 once they are cut, beyond it before."""
+    if is_cut(number):
+        return tuple(gpus - CUT // QUOTAS for gpus in BEFORE_GPUS)
+    return tuple(gpus - (8 if number % 7 == 0 else 24) for gpus in BEFORE_GPUS)
 
 
 def document(clusters: int, now: datetime) -> dict[str, Any]:
-    """As a fleet file. Every seventh promises more than is healthy."""
+    """As a fleet file."""
     return {"clusters": [_cluster(number, now) for number in range(clusters)]}
 
 
 def _cluster(number: int, now: datetime) -> dict[str, Any]:
-    promised = 196 if number % 7 == 0 else 180
     idle = (0, 8, 0, 4, 16) if has_rollout(number) else _LATE_IDLE[number // 25 % 2]
+    unused = (0, 40, 60, -10, 40) if has_rollout(number) else (0,) * QUOTAS
     quotas = [
         {
             "team": team_name(number * QUOTAS + n),
-            "gpus": promised,
-            "scheduled_gpus": (promised, promised - 40, 90, promised + 10, 120)[n] if has_rollout(number) else promised,
+            "gpus": gpus,
+            "scheduled_gpus": gpus - unused[n],
             "idle_gpus": idle[n],
         }
-        for n in range(QUOTAS)
+        for n, gpus in enumerate(promised_gpus(number))
     ]
     islands = [{"name": name, "total_gpus": 512, "healthy_gpus": healthy_gpus(number, 0)} for name in _ISLANDS]
     return {"name": cluster_name(number), "gpu_model": _MODELS[number % 3], "islands": islands, "quotas": quotas}
@@ -120,19 +137,21 @@ def _samples(number: int, now: datetime) -> Iterator[dict[str, Any]]:
 
 
 def summary(number: int, scene: Scene) -> RolloutSummary:
-    """Every tenth needs somebody, every seventh is at risk, every fiftieth is silent."""
+    """As its status says; every fiftieth is silent."""
+    unbacked = max(0, sum(promised_gpus(number)) - len(_ISLANDS) * healthy_gpus(number, 0))
+    silent = timedelta(days=4) if trouble_of(number) == "silent" else timedelta(hours=9 if number % 50 == 49 else 0)
     return RolloutSummary(
         cluster=cluster_name(number),
-        stage=stage_of(number),
+        stage=scene.stage(number),
         wave=scene.tier(number),
         owner=owner(number),
-        unbacked_gpus=4 if number % 7 == 0 else 0,
+        unbacked_gpus=unbacked,
         started=scene.began(number),
         closed=None,
         open=True,
         needs=scene.needs(number),
         held=holds_text(scene.status(number).holds),
-        health_at=scene.now - timedelta(hours=9 if number % 50 == 49 else 0),
+        health_at=scene.now - silent,
     )
 
 
@@ -155,7 +174,7 @@ def desk_on(ledger: Ledger) -> DeskActivities:
         ledger.calendar,
         access=AccessDesk(ledger.access),
         sealed=ledger.seals.sealed_to,
-        second_persons=SecondPersonsDesk(ledger.second_persons, ledger.access),
+        second_persons=SecondPersonsDesk(ledger.second_persons, ledger.access, leads_to=changes_of(ledger.fleet)),
     )
 
 
@@ -193,8 +212,7 @@ def _before(row: dict[str, Any], hours: int, number: int, hours_cut: float) -> d
 
 def stood(number: int, hours_ago: int) -> tuple[int, int]:
     """What a cluster promises now, and what of it was healthy then."""
-    promised = sum(quota["gpus"] for quota in _cluster(number, datetime.now(UTC))["quotas"])
-    return promised, len(_ISLANDS) * healthy_gpus(number, 0) - 8 * ((number + hours_ago // 24) % 3)
+    return sum(promised_gpus(number)), len(_ISLANDS) * healthy_gpus(number, 0) - 8 * ((number + hours_ago // 24) % 3)
 
 
 def _earlier(text: str, hours: int) -> str:
@@ -202,12 +220,12 @@ def _earlier(text: str, hours: int) -> str:
     return moved.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if "T" in text else "%Y-%m-%d %H:%M:%S.%f")
 
 
-def _world(number: int, now: datetime) -> pure_world.World:
+def _world(number: int, now: datetime) -> Recorded:
     quotas = tuple(
         Quota.model_validate(one | {"scheduled_gpus": min(one["gpus"], one["scheduled_gpus"])})
         for one in _cluster(number, now)["quotas"]
     )
-    return pure_world.World(quotas, {name: (512, healthy_gpus(number, 0)) for name in _ISLANDS})
+    return Recorded(quotas, {name: (512, healthy_gpus(number, 0)) for name in _ISLANDS})
 
 
 def scene_of(now: datetime) -> Scene:
@@ -245,7 +263,10 @@ class DeskDoor(Composed):
             await asyncio.sleep(question.seconds if question.since else 0)
             return cast("_AnswerT", "as ever")
         request = DeskRequest(kind=question.kind, actor="user:tpm", arguments=question.model_dump(mode="json"))
-        answer = await asyncio.to_thread(ActivityEnvironment().run, self._desk.answer, request)
+        try:
+            answer = await asyncio.to_thread(ActivityEnvironment().run, self._desk.answer, request)
+        except ApplicationError as error:
+            raise BY_NAME[error.type or ""](error.message) from error
         travelled = json.loads(json.dumps(answer.result))
         return question.answers().validate_python(travelled)
 
@@ -261,6 +282,9 @@ class DeskDoor(Composed):
     async def fleet_status(self) -> FleetStatus:
         with making_up:
             return status_of(self._fleet, self._now())
+
+    async def fleet_plan(self) -> FleetPlan:
+        raise Refusal("no plan of the fleet rollout awaits approval: it is running")
 
     async def lost_fleet(self) -> None:
         """The fleet rollout of this scene runs."""
@@ -279,10 +303,17 @@ class DeskDoor(Composed):
         return self._numbers[cluster]
 
     async def could_act(self, cluster: str) -> list[str]:
-        return []  # no access file is in force
+        return list(await could_act_now(self.ask, await self.status(cluster)))
 
     async def who_could(self, needs: str, cluster: str = "", subject: str = "") -> list[str]:
-        return []
+        key, cases = command_awaited(needs)
+        return list(await who_could_now(self.ask, key, Target(cluster=cluster, cases=cases), subject) or ())
+
+    async def noted(self) -> None:
+        """Who could act is noted beside what is needed, as in the ledger's own overview."""
+        for n, one in enumerate(self._summaries):
+            if one.needs:
+                self._summaries[n] = one.but(could=tuple(await self.could_act(one.cluster)))
 
     async def ask_rollouts(self, clusters: Sequence[str], seconds: float) -> dict[str, RolloutStatus | None]:
         return {name: await self.status(name) for name in clusters}
@@ -309,8 +340,13 @@ async def console_on(folder: Path, clusters: int, settings: FrontSettings) -> As
     upgrade(url)
     with Ledger(url) as ledger:
         filled(ledger, clusters, now)
+        sealed(ledger, now - timedelta(hours=HOURS_KEPT))
         scene_of(now).kept(ledger, clusters)
+        sealed(ledger, now - timedelta(hours=1))
+        with_access(ledger, document(1, now), now)
         tallied(ledger, clusters, now)
-        front = Front(DeskDoors(DeskDoor(ledger, clusters, now)), Callers(()))
+        door = DeskDoor(ledger, clusters, now)
+        await door.noted()
+        front = Front(DeskDoors(door), Callers(()))
         async with listening(front, settings, {}) as where:
             yield front, where

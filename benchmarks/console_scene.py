@@ -27,19 +27,32 @@ from models.planning.plan import Plan
 from models.requests.state import Assessment, QuotaAsk, RequestState
 from models.rollout.command_previews import Ahead, TeamBack, ahead_of
 from models.rollout.commands import backing_for
+from models.rollout.effects import EffectKind
 from models.rollout.messages import RecordRequest
-from models.rollout.stages import Stage
+from models.rollout.stages import Command, Stage
 from models.rollout.status_models import RolloutStatus
 from tests.unit import pure_world
 
-CUT = 120
+CUT = 160
 """GPUs that the plan of each cluster that is monitored has cut."""
+BEFORE_GPUS = (324, 164, 184, 224, 124)
+"""The five quotas of a cluster that is monitored, before they were cut."""
 _WAITS, _NONE, _PILOTS = 10, 25, 100
+_TROUBLES = {
+    120: "stuck",
+    140: "objected",
+    230: "drifted",
+    350: "paused",
+    560: "silent",
+    640: "rolled back",
+}
+"""Those that wait, and not for an approval: it came five days ago."""
 _WORSE = 10
 """GPUs that the plan of one that waits cuts beyond what was approved of it."""
 _UNDOES = ("unfollow", "soften", "restore", "release")
 _STEPS = (Stage.PLANNED, Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED)
 _WINDOWS, _REQUESTS = 12, 8
+_REASONS = ("evals before the release", "a longer context", "the new data mix", "two more seeds")
 
 
 def has_rollout(number: int) -> bool:
@@ -48,21 +61,68 @@ def has_rollout(number: int) -> bool:
 
 
 def waits(number: int) -> bool:
-    """Every tenth waits for an approval, as its plan cuts more than was approved; the others are monitored."""
+    """Every tenth waits for a person, most for an approval, as its plan cuts more than was approved; the others are
+    monitored."""
     return number % _WAITS == 0
+
+
+def trouble_of(number: int) -> str:
+    """Empty: it waits for an approval, or for nobody."""
+    return _TROUBLES.get(number, "")
+
+
+def is_cut(number: int) -> bool:
+    """Its quotas are what its plan left of them."""
+    return has_rollout(number) and not waits(number)
 
 
 def is_pilot(number: int) -> bool:
     return number % _PILOTS == 4
 
 
-def stage_of(number: int) -> Stage:
-    return Stage.PLANNED if waits(number) else Stage.MONITORED
-
-
 def owner(number: int) -> str:
     """Who launched the fleet rollout owns each that it launched."""
-    return "user:tpm-0"
+    return "user:tpm"
+
+
+class Recorded(pure_world.World):
+    """Keeps what it would archive."""
+
+    def __init__(self, *of: Any, **more: Any) -> None:
+        self.entries = list[AuditEntry]()
+        super().__init__(*of, **more)
+
+    @property
+    def teams(self) -> list[str]:
+        return sorted(self.quotas)
+
+    def post(self) -> bool:
+        self.entries += self.r.post.outbox
+        return super().post()
+
+
+def _troubled(world: Recorded, trouble: str, now: datetime) -> None:
+    """It was approved when it began, and then this came up."""
+    world.approve()
+    if trouble in ("stuck", "drifted", "rolled back"):
+        world.until(Stage.BUFFERED)
+    else:
+        world.wait("1d")
+    match trouble:
+        case "stuck":
+            world.fail(EffectKind.RESTORE, "Unavailable")
+            world.say(Command.ROLLBACK, actor="user:sre", reason="jobs were preempted that should not have been")
+        case "objected":
+            world.say(Command.OBJECT, actor="user:recsys-lead", team=min(world.quotas), reason="a launch on Friday")
+        case "drifted":
+            world.foreign(min(world.quotas), 96, by="user:sre")
+        case "paused":
+            world.say(Command.PAUSE, actor="user:sre", reason="the scheduler is upgraded")
+        case "silent":
+            world.silent()
+        case "rolled back":
+            world.say(Command.ROLLBACK, actor="user:sre", reason="an eval run needs its quota until Friday")
+    world.wait(now - world.now)
 
 
 @dataclass
@@ -71,13 +131,15 @@ class Scene:
 
     now: datetime
     name: Callable[[int], str]
-    world_of: Callable[[int], pure_world.World]
+    world_of: Callable[[int], Recorded]
     stood: Callable[[int, int], tuple[int, int]]
     """GPUs that it promises now, and those that were healthy so many hours ago."""
-    _worlds: dict[int, pure_world.World] = field(default_factory=dict)
+    _worlds: dict[int, Recorded] = field(default_factory=dict)
 
     def began(self, number: int) -> datetime:
         """Pilots first; three days of soak after them, and a day after each wave."""
+        if trouble_of(number):
+            return self.now - timedelta(days=5)
         if waits(number):
             return self.now - timedelta(hours=46 - number // _WAITS % 40)
         if is_pilot(number):
@@ -125,6 +187,7 @@ class Scene:
             monitored=self.monitored(number),
             cut_gpus=prospect.cut_gpus + _WORSE * (opened and waits(number)),
             needs=self.needs(number) if opened else "",
+            stage=self.stage(number) if opened else Stage.PLANNED,
         )
 
     def _prospect(self, number: int) -> Prospect:
@@ -138,14 +201,18 @@ class Scene:
     def rollout(self, number: int) -> str:
         return f"{self.name(number)}/1"
 
-    def _world(self, number: int) -> pure_world.World:
+    def _world(self, number: int) -> Recorded:
         if number not in self._worlds:
             # Its rollout is of this cluster, and of today; what others play in this process is of their own.
             others = pure_world.T0, pure_world.CLUSTER
-            pure_world.T0, pure_world.CLUSTER = self.now, self.name(number)
+            trouble = trouble_of(number)
+            began = self.began(number) if trouble else self.now
+            pure_world.T0, pure_world.CLUSTER = began, self.name(number)
             try:
                 self._worlds[number] = self.world_of(number)
                 self._worlds[number].run()
+                if trouble:
+                    _troubled(self._worlds[number], trouble, self.now)
             finally:
                 pure_world.T0, pure_world.CLUSTER = others
         return self._worlds[number]
@@ -153,6 +220,8 @@ class Scene:
     def status(self, number: int) -> RolloutStatus:
         status = self._world(number).status
         own: dict[str, Any] = {"cluster": self.name(number), "rollout": self.rollout(number), "owner": owner(number)}
+        if trouble_of(number):
+            return status.model_copy(update=own)
         if waits(number):
             return status.model_copy(update={**own, "entered_at": self.began(number)})
         teams = tuple(
@@ -188,6 +257,9 @@ class Scene:
         lacking = sum(before.values()) - sum(backing.of.values())
         return ahead.but(**own, unbacked_gpus=lacking, told=tuple(sorted(before)), close_told=tuple(sorted(before)))
 
+    def stage(self, number: int) -> Stage:
+        return self.status(number).stage if waits(number) else Stage.MONITORED
+
     def needs(self, number: int) -> str:
         return self.status(number).needs if waits(number) else ""
 
@@ -219,11 +291,16 @@ class Scene:
             ),
             adopt=False,
         )
-        stage, needs, entries = stage_of(number), self.needs(number), self._entries(number)
+        stage, needs, entries = self.stage(number), self.needs(number), self._entries(number)
         record = RecordRequest(rollout=rollout, entries=entries, stage=stage, ended=False, completed=False, needs=needs)
         ledger.registry.record(record)
 
     def _entries(self, number: int) -> tuple[AuditEntry, ...]:
+        if trouble_of(number):
+            own = {"cluster": self.name(number), "rollout": self.rollout(number)}
+            entries = enumerate(self._world(number).entries)
+            return tuple(entry.but(**own, key=f"{self.rollout(number)}/{n}") for n, entry in entries)
+
         def entry(at: datetime, kind: AuditKind, actor: str, text: str, reason: str = "", **data: Any) -> AuditEntry:
             key = f"{self.rollout(number)}/{text}"
             return AuditEntry(
@@ -275,12 +352,12 @@ class Scene:
         at = self.now - timedelta(hours=5 * number + 2)
         ask = QuotaAsk(
             request=f"q-{number + 1}",
-            team=f"team-{number % clusters * 5 + number % 5:02d}",
+            team=self._world(number % clusters).teams[number % 5],
             cluster=self.name(number % clusters),
             gpus=16 + 8 * number,
             until=self.now + timedelta(days=14 + number),
-            actor=f"user:lead-{number}",
-            reason="evals before the release",
+            actor=f"user:{self._world(number % clusters).teams[number % 5]}-lead",
+            reason=_REASONS[number % len(_REASONS)],
         )
         return RequestState(
             ask=ask, asked_at=at, changed_at=at, assessment=Assessment(fits=True), said="waits for the owner"

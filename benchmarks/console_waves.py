@@ -19,8 +19,8 @@ from models.fleet.state import FleetRollout, Pace
 from models.rollout.stages import Stage
 
 FLEET_ROLLOUT = "fleet-1"
-APPROVED_BY = "user:root"
-PACE = Pace(parallel=300, budget_per_hour=1024, budget_per_day=16384)
+APPROVED_BY = "user:hw-lead"
+PACE = Pace(parallel=300, budget_per_hour=1024, budget_per_day=20480)
 _BEFORE = timedelta(hours=2)
 """How long before the first cluster it was launched; half of that later its plan was approved."""
 
@@ -35,6 +35,7 @@ class Lived(NamedTuple):
     monitored: datetime | None
     cut_gpus: int
     needs: str
+    stage: Stage
 
 
 class _Event(NamedTuple):
@@ -80,7 +81,7 @@ def _begun(f: FleetRollout, those: Sequence[Lived], at: datetime) -> FleetRollou
     )
     f = apply_picks(f, PickAnswer(picked=picks), {one.prospect.cluster: one.rollout for one in those}, at)
     f = apply_starts(f, names, StartAnswer(), at)
-    waiting = {o.rollout: Noted(rollout=o.rollout, stage=Stage.PLANNED, needs=o.needs) for o in those if o.needs}
+    waiting = {o.rollout: Noted(rollout=o.rollout, stage=o.stage, needs=o.needs) for o in those if o.needs}
     return apply_news(f, waiting, at)
 
 

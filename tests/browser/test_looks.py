@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -20,12 +21,19 @@ from playwright.async_api import Browser
 from temporalio.client import Client
 
 from benchmarks.console_fleet import cluster_name, console_on, team_name
-from models.errors import BackstopError
+from client.http_door import http_door
+from client.http_exchange import AtUrl
+from models.access_questions import ImportAccess
+from models.cluster.fleet_file import Fleet
+from models.errors import AwaitsSecond, BackstopError
 from models.requests.state import QuotaAsk
 from models.rollout.stages import Stage
 from tests.browser.browsing import AXE, NARROW, WIDE, Console, Window, console_of
+from tests.e2e.console_world import ByName
 from tests.e2e.world import World, eventually, fresh, worked_case, world_of
+from tests.unit.access_world import access, grant
 from web.console.pages import PAGES
+from web.rights import LedgerRights
 from web.settings import Address, FrontSettings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -55,9 +63,9 @@ async def too_wide(window: Window) -> int:
     return int(found)
 
 
-async def printed(window: Window) -> int:
-    """How many sheets of A4 the page takes."""
-    return len(re.findall(rb"/Type\s*/Page\b", await window.page.pdf(format="A4")))
+async def sheets(window: Window, paper: str) -> int:
+    """How many sheets of this paper the page takes."""
+    return len(re.findall(rb"/Type\s*/Page\b", await window.page.pdf(format=paper)))
 
 
 @pytest.fixture
@@ -92,21 +100,33 @@ async def a_console_of(clusters: int, folder: Path, browser: Browser) -> AsyncIt
     """A console of so many made-up clusters, and its pages by name."""
     settings = FrontSettings(socket=None, listen=Address("127.0.0.1", 0))
     async with console_on(folder, clusters, settings) as (front, where):
-        yield Console(cast("World", None), front, where[0], browser), vast_pages()
+        with contextlib.closing(sqlite3.connect(folder / "ledger.db")) as sql:
+            ((waiting,),) = sql.execute("SELECT hash FROM waiting_commands")
+        yield Console(cast("World", None), front, where[0], browser), vast_pages(clusters, waiting)
 
 
-def vast_pages() -> dict[str, str]:
-    cluster = cluster_name(0)
-    return {
+def vast_pages(clusters: int, waiting: str) -> dict[str, str]:
+    """By name. `waiting`: the hash of what waits for a second person. At one cluster those that would differ."""
+    cluster, team = cluster_name(0), team_name(2)
+    pages = {
         "fleet": "/",
         "cluster": f"/clusters/{cluster}",
+        "cluster-unknown": "/clusters/there-is-no-such",
         "command": f"/clusters/{cluster}/approve",
+        "pause": f"/clusters/{cluster}/pause",
         "rollout": "/rollout",
+        "rollout-all": "/rollout?show=all",
+        "rollout-approve": "/rollout/approve",
+        "rollout-pace": "/rollout/pace",
+        "rollout-move": "/rollout/move",
+        "rollout-skip": "/rollout/skip",
         "rollout-abort": "/rollout/abort",
         "launch": "/launch",
+        "launch-one": f"/launch/{cluster_name(13 if clusters > 13 else 0)}",
         "teams": "/teams",
-        "team": f"/teams/{team_name(0)}",
-        "ask": f"/teams/{team_name(0)}/ask",
+        "team": f"/teams/{team}",
+        "ask": f"/teams/{team}/ask",
+        "object": f"/teams/{team}/object/{cluster}",
         "flex": "/flex",
         "flex-cluster": f"/flex/{cluster}",
         "leader": "/leader",
@@ -114,8 +134,19 @@ def vast_pages() -> dict[str, str]:
         "calendar": "/calendar",
         "audit": f"/audit?cluster={cluster}",
         "access": "/access",
+        "waiting": f"/access/waiting/{waiting}",
         "requests": "/requests",
+        "request": "/requests/q-1",
+        "failure": "/no-such-page",
     }
+    if clusters > 1:
+        pages |= {
+            "fleet-needs": "/?show=needs#clusters",
+            "cluster-monitored": f"/clusters/{cluster_name(1)}",
+            "cluster-stuck": f"/clusters/{cluster_name(120)}",
+            "rollback": f"/clusters/{cluster_name(1)}/rollback",
+        }
+    return pages
 
 
 async def a_fleet(console: Console) -> tuple[str, str, str]:
@@ -164,6 +195,30 @@ def routes(done: str, waits: str, free: str, request: str = "", team: str = "res
         "leader": "/leader?buffer=15",
         "failure": "/no-such-page",
     }
+
+
+@pytest.mark.nightly
+async def test_everybody_can_read_what_waits_for_a_second_person(ticketed: World, browser: Browser) -> None:
+    """For another admin who may countersign it, for who gave it, and for one who may do neither."""
+    file = access(grant("user:sre", "operator"), grant("user:hw-lead", "viewer"))
+    await ticketed.person("user:tpm").ask(ImportAccess(file=file))
+    found = dict[str, Any]()
+    async with console_of(ticketed, browser, tokens=(ByName(),)) as console:
+        console.front.rights = console.front.giving.rights = LedgerRights(console.front.doors)
+        door = http_door(AtUrl(console.url), lambda: "sub-tpm")
+        with pytest.raises(AwaitsSecond):
+            await door.import_fleet(Fleet.model_validate({"clusters": [worked_case(fresh("new"), notice="1h")]}))
+        digest = ticketed.sql.one("SELECT hash FROM waiting_commands")
+        for scheme in SCHEMES:
+            for width, size in (("wide", WIDE), ("narrow", NARROW)):
+                for who in ("sre-lead", "tpm", "hw-lead"):
+                    async with console.window(who, color_scheme=scheme, viewport=size) as window:
+                        for path in ("/access", f"/access/waiting/{digest}"):
+                            if wrong := await found_wrong(window, path, path):
+                                found[f"{path} {who} {scheme} {width}"] = wrong
+                        forms = await window.page.get_by_role("button", name="Countersign").count()
+                        assert forms == (who == "sre-lead"), who
+    assert found == {}
 
 
 def test_every_page_takes_part() -> None:
@@ -222,7 +277,7 @@ async def test_a_page_with_something_on_it_fits_a_phone(browser: Browser, tmp_pa
     """A window in a list of windows, requests, a fleet rollout: what is empty is narrow by itself."""
     wide = dict[str, int]()
     async with a_console_of(1, tmp_path, browser) as (console, pages), console.window(viewport=NARROW) as window:
-        for name, path in {**pages, "rollout-move": "/rollout/move", "rollout-pace": "/rollout/pace"}.items():
+        for name, path in pages.items():
             await window.to(path)
             await window.page.locator("h1").wait_for()
             if beyond := await too_wide(window):
@@ -246,6 +301,7 @@ async def test_pages_of_a_thousand_clusters_can_be_read_and_are_light(browser: B
                     sent = await window.page.evaluate(SENT)
                     if sent > 100_000:
                         found[f"{name} weighs"] = sent
-                    if name in ("leader", "buffer") and (sheets := await printed(window)) != 1:
-                        found[f"{name} is printed on"] = sheets
+                    for paper in ("A4", "Letter") if name in ("leader", "buffer") else ():
+                        if (count := await sheets(window, paper)) != 1:
+                            found[f"{name} is printed on {paper}"] = count
     assert found == {}

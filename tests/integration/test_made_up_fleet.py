@@ -7,6 +7,7 @@ by the rules that the scene's module names.
 from __future__ import annotations
 
 import html
+import json
 import re
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
@@ -18,7 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.console_fleet import console_on, scene_of
+from benchmarks.console_fleet import console_on, scene_of, summary
 from benchmarks.console_scene import CUT
 from models.fleet.status import status_of
 from web.settings import Address, FrontSettings
@@ -80,7 +81,7 @@ async def test_pages_of_the_made_up_fleet_and_its_ledger_count_the_same(pages: P
     assert "3 idle 1 1 - - - - - 30" in rollout
     assert "4 busy 1 1 - - - - - 30" in rollout
     assert f"0 of {opened} rolled back; it stops above 10%" in rollout
-    assert "1,024 GPUs an hour and 16,384 a day" in rollout
+    assert "1,024 GPUs an hour and 20,480 a day" in rollout
     assert f"all {CLUSTERS} clusters" in rollout
 
     leader = await pages.words("/leader")
@@ -136,6 +137,55 @@ async def test_one_cluster_is_spoken_of_as_one(pages: Pages) -> None:
     abort = await pages.words("/rollout/abort")
     assert "With undo nothing more would happen: no quota has been changed." in abort
     assert "1 cluster and the fleet rollout are blocked." in await pages.words("/leader")
+
+
+async def test_its_archive_is_sealed_and_what_came_since_is_not(pages: Pages) -> None:
+    """Each chain to the row that it had an hour ago: by the hashes that the seals name, the rows are the same."""
+    with pages.sql() as sql:
+        seals = [json.loads(leaf) for (leaf,) in sql.execute("SELECT leaf FROM seals ORDER BY number")]
+        rows = {(cluster, seq): digest for cluster, seq, digest in sql.execute("SELECT cluster, seq, hash FROM audit")}
+    sealed = {head["cluster"]: head for seal in seals for head in seal["heads"]}
+    assert len(seals) == 2
+    assert len(sealed) == CLUSTERS + 1, "each cluster, and the fleet rollouts"
+    assert all(rows[name, head["length"]] == head["hash"] for name, head in sealed.items())
+    since = {name for name, seq in rows if seq > sealed.get(name, {"length": 0})["length"]}
+    assert since == {"(access)", "h100-us-east-0000"}
+    audit = await pages.words("/audit?cluster=h100-us-east-0000")
+    assert re.search(r"4 2\S+ \S+Z command user:capacity.* [0-9a-f]{12} - 3 2", audit)
+    assert re.search(r"1 2\S+ \S+Z command user:tpm.* [0-9a-f]{12} 1 The chain ends at row 4", audit)
+
+
+async def test_something_waits_for_a_second_person_and_somebody_acted_alone(pages: Pages) -> None:
+    with pages.sql() as sql:
+        ((digest, by),) = sql.execute("SELECT hash, given_by FROM waiting_commands").fetchall()
+    waiting = await pages.words(f"/access/waiting/{digest}")
+    assert by == "user:tpm"
+    assert "added h100-us-east-0000 policy buffer: 0.1" in waiting
+    assert "no longer the ones that were given" not in waiting
+    access = await pages.words("/access")
+    assert "change the policy user:tpm" in access
+    assert "user:capacity acted alone in an emergency" in access
+    assert "user:capacity acted alone in an emergency" in await pages.words("/leader")
+
+
+def test_what_waits_for_a_person_in_the_made_up_fleet_is_of_many_kinds() -> None:
+    """The one that cannot wait comes first: nothing goes on, then values that stand, then plans that lack hardware."""
+    scene = scene_of(datetime(2026, 11, 24, 12, tzinfo=UTC))
+    waiting = sorted((summary(number, scene) for number in range(0, 1000, 10)), key=lambda one: one.urgency)
+    first = [(one.cluster[-4:], one.stage, one.needs or "") for one in waiting[:7]]
+    expected = (
+        ("0120", "stuck", "mend the cause, then give: backstop retry"),
+        ("0230", "buffered", "a hold stands (changed by others: code-data"),
+        ("0640", "rolled_back", "rolled back: backstop retry"),
+        ("0140", "planned", "a hold stands (a launch on Friday)"),
+        ("0350", "planned", "paused by user:sre"),
+        ("0560", "planned", "no believable health since 2026-11-20"),
+        ("0770", "planned", "approve the plan: backstop approve a100-us-east-0770"),
+    )
+    for (number, stage, needs), (want, at, begins) in zip(first, expected, strict=True):
+        assert (number, stage) == (want, at)
+        assert needs.startswith(begins)
+    assert all((one.needs or "").startswith("approve the plan") for one in waiting[6:])
 
 
 def test_the_made_up_fleet_rollout_keeps_its_pace() -> None:
