@@ -103,7 +103,7 @@ class Recorded(pure_world.World):
 
 def _troubled(world: Recorded, trouble: str, now: datetime) -> None:
     """It was approved when it began, and then this came up."""
-    world.approve()
+    world.say(Command.APPROVE, actor=APPROVED_BY, plan_hash=world.plans[-1].hash)
     if trouble in ("stuck", "drifted", "rolled back"):
         world.until(Stage.BUFFERED)
     else:
@@ -298,8 +298,8 @@ class Scene:
     def _entries(self, number: int) -> tuple[AuditEntry, ...]:
         if trouble_of(number):
             own = {"cluster": self.name(number), "rollout": self.rollout(number)}
-            entries = enumerate(self._world(number).entries)
-            return tuple(entry.but(**own, key=f"{self.rollout(number)}/{n}") for n, entry in entries)
+            its_own = enumerate(self._world(number).entries)
+            return tuple(entry.but(**own, key=f"{self.rollout(number)}/{n}") for n, entry in its_own)
 
         def entry(at: datetime, kind: AuditKind, actor: str, text: str, reason: str = "", **data: Any) -> AuditEntry:
             key = f"{self.rollout(number)}/{text}"

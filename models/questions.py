@@ -160,6 +160,10 @@ class ArchivePage(Model):
     seals: tuple[SealedTo, ...] = ()
     """The last seals that name this chain, the newest first, beside the newest rows."""
 
+    def seal_of(self, seq: int) -> int | None:
+        """Return the first of these seals that covers the row; None: no seal yet."""
+        return next((seal.number for seal in reversed(self.seals) if seal.length >= seq), None)
+
 
 class Overview(Model):
     """An open rollout as one line of the registry."""

@@ -56,9 +56,8 @@ def _file_parts(file: AccessFile) -> Iterator[RenderableType]:
     yield from (line((f"! {warning}", "yellow")) for warning in warnings_of(file))
     rows = table("WHO", "~ROLES", "~WHERE", least=["WHERE"])
     for grant in file.grants:
-        for number, name in enumerate(grant.to):
-            again = number > 0
-            row(rows, name, '"' if again else ", ".join(grant.roles), '"' if again else grant.bounds or "everywhere")
+        for name in grant.to:
+            row(rows, name, ", ".join(grant.roles), grant.bounds or "everywhere")
     yield rows
     for service in file.services:
         accounts = [f"{one.subject} at {one.issuer}" for one in service.oidc]

@@ -63,9 +63,9 @@ FLEET_ROWS = rows_of(
     ),
     _Row(
         "pace",
-        "Change how fast the fleet rollout goes (docs/reading.md).\n\n"
-        "The change counts at once, also for a soak or bake under way. Rollouts under way keep the limit on "
-        "moved GPUs that they were opened with.",
+        "Change how fast the fleet rollout goes.\n\n"
+        "docs/reading.md names the settings. The change counts at once, also for a soak or bake under way. Rollouts "
+        "under way keep the limit on moved GPUs that they were opened with.",
         "backstop fleet pace parallel=20 --reason 'the first two waves went well'",
         (
             CommandField(

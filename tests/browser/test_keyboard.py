@@ -98,7 +98,7 @@ async def test_enter_and_space_work_controls_that_a_mouse_would(console: Console
         assert await page.locator("select[name=show]").input_value() == "needs"
         await page.keyboard.press("Tab")
         await page.keyboard.press("Space")
-        await page.wait_for_url("**/?name=&stage=&wave=&show=needs")
+        await page.wait_for_url("**/?name=&stage=&wave=&show=needs#clusters")
         await window.to(pages["flex"])
         await page.locator("input[name=block]").focus()
         await page.keyboard.type("8")

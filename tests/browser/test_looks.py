@@ -1,7 +1,7 @@
 """How pages look: axe-core finds nothing, light and dark, wide and narrow; and nothing is wider than the screen.
 
-Every page that there is takes part: one that is new fails `test_every_page_takes_part` until it does. With
-BACKSTOP_SCREENSHOTS=docs/screens the pages of one cluster and of 1,000 are drawn into that folder, to be looked at.
+Every page that there is takes part: one that is new fails `test_every_page_takes_part` until it does. Those of one
+cluster and of 1,000 are drawn by tests/browser/screens.py, to be looked at.
 """
 
 from __future__ import annotations

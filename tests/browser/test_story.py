@@ -134,7 +134,7 @@ async def test_hardware_fails_and_comes_back_as_in_the_demo(console: Console, by
         page = window.page
         await window.to(f"/clusters/{name}")
         await world.healthy(name, main=(361, 300))
-        await window.sees("It is rolled back.")
+        await window.sees("The rollout is rolled back.")
         await world.until(name, Stage.ROLLED_BACK)
         assert world.sql.one("SELECT gpus FROM quotas WHERE cluster = ?", name) <= 300
         await expect(page.locator("#audit")).to_contain_text("breach")

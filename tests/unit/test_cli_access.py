@@ -132,6 +132,8 @@ def test_who_put_the_file_there_is_shown_with_what_it_gives(capsys: pytest.Captu
     assert "Version 3" in shown
     assert "imported by user:tpm, countersigned by user:sre-lead; 2 admins by name." in " ".join(shown.split())
     assert any(line.split() == ["user:sre", "approver", "clusters", "h100-*"] for line in shown.splitlines())
+    admins = [line.split() for line in shown.splitlines() if " admin " in line and line.startswith("user:")]
+    assert admins == [[name, "admin", "everywhere"] for name in ("user:tpm", "user:sre-lead")], "each in full"
 
 
 def test_who_can_and_can_answer_from_the_file_in_force(capsys: pytest.CaptureFixture[str]) -> None:

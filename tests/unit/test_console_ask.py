@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,10 +15,15 @@ from models.flex.flex_sum import FlexSum
 from models.questions import FlexSums, Plannable, SnapshotNow, WhyNot
 from tests.unit.cli_fakes import NOON
 from web.console.pages.team_forms import ask
-from web.console.visit import Visit
+from web.console.rendering import page
+from web.console.visit import Page, Visit
 
 FULL = [f"c-{n:02}" for n in range(40)]
 QUOTAS = {**dict.fromkeys(FULL, 90), "y-some": 80, "z-roomy": 40}
+
+
+def answer_of(visit: Any) -> Page:
+    return cast("Page", asyncio.run(ask(cast("Visit", visit), "a")))
 
 
 def rows(*, sums_known: bool = True, **query: str) -> tuple[list[tuple[str, int | None]], list[str]]:
@@ -44,7 +50,12 @@ def rows(*, sums_known: bool = True, **query: str) -> tuple[list[tuple[str, int 
         raise AssertionError(question)
 
     visit = SimpleNamespace(form={}, query=query, try_ask=try_ask)
-    values = cast("Any", asyncio.run(ask(cast("Visit", visit), "a"))).values
+    values = answer_of(visit).values
+    around = {"title": "", "here": "/", "navigation": (), "who": "", "how": "", "said": (), "form_token": ""}
+    text = bytes(page("team_ask.html", {**around, **values}).body).decode()
+    body = text.partition("<tbody>")[2].partition("</tbody>")[0]
+    assert re.findall(r'<th scope="row">(.*?)</th>', body) == [name for name, _, fits, _ in values["rows"] if fits]
+    assert f"{len(QUOTAS) - len(looked)} more clusters of this team were not looked at." in text
     return [(name, None if fits is None else fits.fits_gpus) for name, _, fits, _ in values["rows"]], looked
 
 

@@ -12,10 +12,11 @@ import pytest
 
 from models.errors import BadInput
 from models.fleet.command_rows import FLEET_ROWS
+from models.fleet.state import Pace
 from models.lifecycle.command_rows import CommandRow
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest
-from web.console.command_page import command_page
+from web.console.command_page import PACE_WORDS, command_page
 from web.console.forms import day_ahead, day_behind, fill_model, number
 from web.console.rendering import page
 
@@ -69,6 +70,32 @@ def test_what_is_no_number_is_refused_by_name(text: str) -> None:
 def test_a_fault_of_a_field_is_one_sentence() -> None:
     with pytest.raises(BadInput, match="reason"):
         fill_model(CommandRequest, actor="user:ana", reason="x" * 2001)
+
+
+def test_a_command_that_cannot_be_given_says_why_and_nothing_of_what_it_would_lead_to() -> None:
+    around = {
+        "form_token": "t",
+        "once": "o",
+        "said": (),
+        "here": "/",
+        "navigation": (),
+        "who": "",
+        "how": "",
+        "mark": "",
+    }
+    silent = "no plan of the fleet rollout awaits approval: it is running"
+    for why_not, words in (("it is approved already", False), ("", True)):
+        values: dict[str, Any] = {"plan_hash": "3f0c", "silent": silent, "why_not": why_not, "typed": {"reason": ""}}
+        shown = command_page(FLEET_ROWS["approve"], "the fleet rollout", ("/back", "back"), "/give", **values)
+        text = bytes(page(shown.template, {**around, "title": shown.title, **shown.values}).body).decode()
+        assert why_not in text
+        assert (silent in text) is words
+
+
+def test_every_setting_of_the_pace_has_a_name_of_its_own_for_people() -> None:
+    assert PACE_WORDS.keys() == Pace.model_fields.keys()
+    assert len(set(PACE_WORDS.values())) == len(PACE_WORDS)
+    assert not {word for text in PACE_WORDS.values() for word in text.split() if "_" in word}
 
 
 @pytest.mark.parametrize("row", [*ROLLOUT_ROWS.values(), *FLEET_ROWS.values()], ids=lambda row: row.key)

@@ -7,13 +7,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from models.cluster.windows import Entry, Window, WindowKind
+from models.questions import ArchivePage
 from models.reports.tallies import Point
 from models.rollout.status_models import Condition
+from models.seals import SealedTo
 from views.calendar import calendar_parts
 from views.status import awaited_alone
 from views.words import DECORATION, gpus, line, row, table
 from web.console.pages.fleet import deed_of
 from web.console.pages.gpu_curves import burn_down_of, curve_of
+from web.console.rendering import page
 from web.console.views_html import markup, sentence
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
@@ -114,3 +117,27 @@ def test_a_command_that_is_needed_stands_once() -> None:
     waits = Condition(name="approval", met=False, text="waits for approval: backstop approve c --plan 0123")
     assert awaited_alone(waits, "approve the plan: backstop approve c --plan 0123") == "approval"
     assert awaited_alone(waits, "") == "approval: backstop approve c --plan 0123"
+
+
+def test_a_column_without_a_word_in_it_has_no_heading_either() -> None:
+    rows = table("CLUSTER", ">CUT", "NOTE")
+    row(rows, "h100", "8", "")
+    row(rows, "a100", "0", "")
+    assert "Note" not in markup([rows])
+    assert ">Cut</th>" in markup([rows])
+    row(rows, "h200", "0", "short by 3")
+    assert ">Note</th>" in markup([rows])
+    assert ">Note</th>" in markup([table("CLUSTER", "NOTE")]), "an empty table keeps its headings"
+
+
+def test_a_sentence_that_begins_large_leaves_names_as_they_are() -> None:
+    values = {"title": "x", "detail": "the ledger has no cluster 'H100-East'", "who": "", "here": "/", "navigation": ()}
+    shown = bytes(page("failure.html", {**values, "how": "", "form_token": "", "said": ()}).body).decode()
+    assert "The ledger has no cluster &#39;H100-East&#39;." in shown
+
+
+@pytest.mark.parametrize(("row_number", "seal"), [(1, 1), (2, 1), (3, 2), (5, 2), (6, None)])
+def test_a_row_is_sealed_by_the_first_seal_that_covers_it(row_number: int, seal: int | None) -> None:
+    seals = (SealedTo(number=3, at=NOW, length=5), SealedTo(number=2, at=NOW, length=5))
+    sealed = ArchivePage(rows=(), head=None, seals=(*seals, SealedTo(number=1, at=NOW, length=2)))
+    assert sealed.seal_of(row_number) == seal

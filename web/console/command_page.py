@@ -7,6 +7,18 @@ from typing import Any, NamedTuple
 from models.lifecycle.command_rows import CommandRow, NeedsReason
 from web.console.visit import Page
 
+PACE_WORDS = {
+    "parallel": "Clusters on their way at once",
+    "pilot_soak": "Time that all pilots are monitored before the first wave",
+    "bake": "Time between two waves",
+    "budget_per_hour": "Most GPUs that quotas change by in an hour",
+    "budget_per_day": "Most GPUs that quotas change by in a day",
+    "max_failed": "Share of clusters rolled back above which it stops",
+    "breaker_clusters": "Least number of clusters that this is a share of",
+    "recheck": "Time until clusters that cannot start are tried again",
+}
+"""What the settings of a fleet rollout's pace are called where people change them."""
+
 
 class Button(NamedTuple):
     """A command's button. `why_not`: why it is disabled, in a sentence; empty: it can be given."""
@@ -36,6 +48,7 @@ def command_page(
         "failed": failed,
         "label": row.label,
         "does": row.summary,
+        "pace_words": PACE_WORDS,
         "fields": [field.name for field in row.fields if field.name != values.get("fixed")],
         "needs_reason": row.reason is not NeedsReason.NEVER,
     }

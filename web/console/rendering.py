@@ -39,6 +39,7 @@ def _environment() -> jinja2.Environment:
         "moment": moment,
         "number": _number,
         "count_of": count,
+        "capital": lambda text: text[:1].upper() + text[1:],
         "gpus": gpus,
         "clean": clean,
         "parts": markup,

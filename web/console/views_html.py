@@ -73,14 +73,15 @@ def facts(sheet: FactSheet) -> Markup:
 
 
 def table(grid: Grid, caption: str = "", label: str = "") -> Markup:
+    columns = [column for column in grid.columns if not grid.row_count or any(cell.plain for cell in column.cells)]
     head = Markup("").join(
         Markup('<th scope="col" class="{}">{}</th>').format(column.kind, _heading(column.name))
         if column.name
         else Markup("<td></td>")  # a heading that says nothing is none
-        for column in grid.columns
+        for column in columns
     )
     body = Markup("\n").join(
-        Markup("<tr>{}</tr>").format(Markup("").join(_cell(column, column.cells[n], n == 0) for column in grid.columns))
+        Markup("<tr>{}</tr>").format(Markup("").join(_cell(column, column.cells[n]) for column in columns))
         for n in range(grid.row_count)
     )
     title = Markup("<caption>{}</caption>").format(caption) if caption else Markup("")
@@ -95,7 +96,7 @@ def _heading(name: str) -> str:
     return " ".join("GPUs" if word.lower() == "gpus" else word for word in name.capitalize().split(" "))
 
 
-def _cell(column: Column, text: Text, _: bool) -> Markup:
+def _cell(column: Column, text: Text) -> Markup:
     if column.kind == "number" and column.name not in _NAMES:
         text = Text(
             group_digits(text.plain), text.style, spans=text.spans if text.plain == group_digits(text.plain) else []

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from models.access.access_versions import ACCESS_CHAIN
-from models.audit_chain import AuditKind, ChainedEntry, ChainHead, proof_of
+from models.audit_chain import AuditKind, ChainedEntry, proof_of
 from models.errors import BackstopError, BadInput
 from models.fleet.state import FLEET
-from models.questions import Archived
+from models.questions import Archived, ArchivePage
 from views.csv_out import csv_text
 from web.console.forms import day_behind, is_like
 from web.console.visit import Download, Page, Visit
@@ -63,18 +63,17 @@ async def audit(visit: Visit) -> Page | Download:
     if visit.query.get("format") == "csv" and not failed:
         rows, _ = await door_of(visit).archived(wanted.cluster)
         return Download(f"audit-{wanted.cluster}.csv", "text/csv", csv_text(_table(filter(wanted.holds, rows))))
-    found: Sequence[ChainedEntry] = ()
-    head: ChainHead | None = None
+    page = ArchivePage(rows=(), head=None)
     if not failed:
         page = await visit.ask(Archived(cluster=wanted.cluster, limit=_SHOWN, newest=True))
-        found, head = page.rows, page.head
+    found, head = page.rows, page.head
     values = {
         "asked": wanted,
         "chain": _CHAINS.get(wanted.cluster, wanted.cluster),
         "fleet_chain": FLEET,
         "access_chain": ACCESS_CHAIN,
         "kinds": [kind.value for kind in AuditKind],
-        "entries": [_line(row) for row in reversed(found) if wanted.holds(row)],
+        "entries": [_line(row, page.seal_of(row.seq)) for row in reversed(found) if wanted.holds(row)],
         "looked": len(found),
         "all": 0 if head is None else head.length,
         "head": "" if head is None else head.hash,
@@ -90,8 +89,8 @@ def _read_filters(wanted: Wanted, now: datetime) -> Wanted:
     return wanted._replace(begin=day_behind("Since", wanted.since, now)) if wanted.since else wanted
 
 
-def _line(row: ChainedEntry) -> dict[str, object]:
-    return {"seq": row.seq, "entry": row.entry, "proof": proof_of(row.entry.data), "hash": row.hash}
+def _line(row: ChainedEntry, seal: int | None) -> dict[str, object]:
+    return {"seal": seal, "seq": row.seq, "entry": row.entry, "proof": proof_of(row.entry.data), "hash": row.hash}
 
 
 def _table(rows: Iterator[ChainedEntry]) -> Iterator[Sequence[object]]:

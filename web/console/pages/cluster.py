@@ -184,9 +184,7 @@ def _windows(entries: Sequence[Entry], name: str, status: RolloutStatus | None, 
 
 def _entries(archived: ArchivePage) -> list[tuple[AuditEntry, int | None]]:
     """Return the newest archive entries, each with the first of the last seals that covers it; None: no seal yet."""
-    oldest_first = list(reversed(archived.seals))
-    newest = archived.rows[-_ENTRIES:]
-    return [(r.entry, next((s.number for s in oldest_first if s.length >= r.seq), None)) for r in reversed(newest)]
+    return [(row.entry, archived.seal_of(row.seq)) for row in reversed(archived.rows[-_ENTRIES:])]
 
 
 # --- a command ------------------------------------------------------------------------------------

@@ -122,6 +122,7 @@ async def _asking(
     values: dict[str, Any] = {
         "team": team,
         "rows": _rows(clusters, rooms),
+        "unseen": len(clusters) - len(rooms),
         "no_why": no_why,
         "refused": [] if state is None else request_parts(state),
         "failed": failed,
@@ -133,7 +134,7 @@ async def _asking(
 def _rows(
     clusters: Sequence[tuple[str, int]], rooms: Sequence[tuple[Room | None, str]]
 ) -> list[tuple[str, int, Room | None, str]]:
-    unknown: list[tuple[Room | None, str]] = [(None, "it was not looked at")] * (len(clusters) - len(rooms))
+    unknown: list[tuple[Room | None, str]] = [(None, "")] * (len(clusters) - len(rooms))
     found = [(name, quota, *known) for (name, quota), known in zip(clusters, [*rooms, *unknown], strict=True)]
     return sorted(found, key=lambda row: -1 if row[2] is None else row[2].fits_gpus, reverse=True)
 
