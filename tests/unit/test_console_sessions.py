@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,6 +17,7 @@ from web.authorized_calls import Giving
 from web.console.console import Console
 from web.console.sessions import LINK_SECONDS, SESSION_SECONDS, Sessions
 from web.settings import load_front_settings
+from web.temporal_connection import Doors
 
 ANA = Principal(name="user:ana", human="user:ana", proof=Proof.PEER, how="this machine")
 
@@ -54,7 +54,7 @@ def test_a_request_s_cookie_is_unsealed_once_and_a_session_that_ends_meanwhile_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The look at the ledger is where another front's log-out is heard of."""
-    console, unsealed, hashes = Console(cast("Giving", SimpleNamespace(doors=_Doors()))), list[str](), list[str]()
+    console, unsealed, hashes = Console(Giving(cast("Doors", _Doors()))), list[str](), list[str]()
     cookie = console.sessions.begin(ANA)
     session = console.sessions.session_of(cookie)
     assert session is not None
@@ -86,6 +86,9 @@ class _Doors:
 
     def shared_secret(self, _: bytes) -> bytes:
         return b"s" * 32
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
 
 
 def test_whose_groups_a_provider_told_is_asked_for_anew_once_they_count_no_more() -> None:
