@@ -234,7 +234,7 @@ async def test_beside_each_thing_that_shuts_a_gate_stands_who_could_open_it(caps
     assert openers.lifts == {"objection-b": "user:sre", "pause": "user:hw-lead", "freeze-1": "user:hw-lead"}
     assert openers.acks == {"research": "user:lead"}
     assert [member["waits"] for member in _track(shown.but(stage=Stage.BUFFERED), (), openers)][2] == [
-        "1 of 2 acknowledgements, or their deadline; not yet: research (by user:lead)"
+        "1 of 2 acknowledgements, or their deadline; missing: research (by user:lead)"
     ]
 
     unless = "unless an access file says otherwise"
@@ -243,6 +243,13 @@ async def test_beside_each_thing_that_shuts_a_gate_stands_who_could_open_it(caps
         "objection-b": f"tpm, kim, {unless}", "pause": f"anybody, {unless}", "freeze-1": f"anybody, {unless}"
     }  # fmt: skip
     assert nobody.acks == {"research": f"anybody, {unless}"}
+    held = shown.but(stage=Stage.BUFFERED, waiting_for=(Condition(name="holds", met=False, text="all in one line"),))
+    assert [member["waits"] for member in _track(held, (), openers)][2] == [
+        "objection by kim: a run (lifted by user:sre)",
+        "paused by ana: a run (lifted by user:hw-lead)",
+        f"freeze: a run, until {NOON:%Y-%m-%d %H:%MZ} (lifted by user:hw-lead)",
+        f"blast radius: a run, until {NOON:%Y-%m-%d %H:%MZ}",
+    ]
 
     door.statuses = [shown]
     with answering(door):

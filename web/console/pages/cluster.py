@@ -111,7 +111,7 @@ def _track(status: RolloutStatus, could: Sequence[str], openers: Openers) -> lis
     for number, stage in enumerate(_TRACK):
         state = "ahead" if number > at else "here" if number == at else "behind"
         waits = (
-            [_waiting_for(status, c, could, openers) for c in status.waiting_for]
+            [text for c in status.waiting_for for text in _waiting_for(status, c, could, openers)]
             if number == at + 1 and here is not None
             else []
         )
@@ -119,20 +119,23 @@ def _track(status: RolloutStatus, could: Sequence[str], openers: Openers) -> lis
     return found
 
 
-def _waiting_for(status: RolloutStatus, condition: Condition, could: Sequence[str], openers: Openers) -> str:
+def _waiting_for(status: RolloutStatus, condition: Condition, could: Sequence[str], openers: Openers) -> list[str]:
     until = "" if condition.until is None else f", until {moment(condition.until)}"
     if condition.name == "holds":
-        return "; ".join(_held_by(hold, openers) for hold in status.holds)
+        return [_held_by(hold, openers) for hold in status.holds]
     if condition.name == "acks" and openers.acks:
         more = len(unacknowledged(status)) - len(openers.acks)
-        teams = [f"{clean(team)} (by {who})" for team, who in openers.acks.items()]
-        teams += [f"{count(more, 'more team')}"] if more > 0 else []
-        return f"{awaited_alone(condition, status.needs)}{until}; not yet: {'; '.join(teams)}"
+        by_people = {
+            who: [team for team, whose in openers.acks.items() if whose == who] for who in openers.acks.values()
+        }
+        teams = [f"{clean(', '.join(theirs))} (by {who})" for who, theirs in by_people.items()]
+        teams += [count(more, "more team")] if more > 0 else []
+        return [f"{awaited_alone(condition, status.needs)}{until}; missing: {'; '.join(teams)}"]
     if condition.name != "approval":
-        return f"{awaited_alone(condition, status.needs)}{until}"
+        return [f"{awaited_alone(condition, status.needs)}{until}"]
     approvers = could if "backstop approve" in status.needs else ()
     by = some_of(approvers, _COULD) if approvers else "anybody, unless an access file says otherwise"
-    return f"{awaited_alone(condition, status.needs)}, by {by}{until}"
+    return [f"{awaited_alone(condition, status.needs)}, by {by}{until}"]
 
 
 def _held_by(hold: Hold, openers: Openers) -> str:
