@@ -303,7 +303,7 @@ async def test_a_team_objects_and_an_owner_lifts_it(ana: Browser, story: Story, 
     seen = await ana.look(path("clusters", story.worked))
     (row,) = seen.tables["Holds"][1:]
     assert (row[0], row[4], row[5]) == ("objection", EVIL, "tpm, unless an access file says otherwise")
-    assert "(lifted by tpm, unless an access file says otherwise)" in seen.words
+    assert "(to be lifted by tpm, unless an access file says otherwise)" in seen.words
     (lift,) = (link for link in seen.links if "resolve?hold=" in link)
     page = await ana.http.get(lift)
     assert "selected" in page.text.partition('name="hold"')[2].partition("</select>")[0]

@@ -245,9 +245,9 @@ async def test_beside_each_thing_that_shuts_a_gate_stands_who_could_open_it(caps
     assert nobody.acks == {"research": f"anybody, {unless}"}
     held = shown.but(stage=Stage.BUFFERED, waiting_for=(Condition(name="holds", met=False, text="all in one line"),))
     assert [member["waits"] for member in _track(held, (), openers)][2] == [
-        "objection by kim: a run (lifted by user:sre)",
-        "paused by ana: a run (lifted by user:hw-lead)",
-        f"freeze: a run, until {NOON:%Y-%m-%d %H:%MZ} (lifted by user:hw-lead)",
+        "objection by kim: a run (to be lifted by user:sre)",
+        "paused by ana: a run (to be lifted by user:hw-lead)",
+        f"freeze: a run, until {NOON:%Y-%m-%d %H:%MZ} (to be lifted by user:hw-lead)",
         f"blast radius: a run, until {NOON:%Y-%m-%d %H:%MZ}",
     ]
 

@@ -140,7 +140,7 @@ def _waiting_for(status: RolloutStatus, condition: Condition, could: Sequence[st
 
 def _held_by(hold: Hold, openers: Openers) -> str:
     who = openers.lifts.get(hold.id)
-    return f"{holds_text([hold])} (lifted by {who})" if who else holds_text([hold])
+    return f"{holds_text([hold])} (to be lifted by {who})" if who else holds_text([hold])
 
 
 async def _buttons(visit: Visit, status: RolloutStatus | None, ahead: Ahead | None) -> list[Button]:
