@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
@@ -66,6 +66,7 @@ from models.errors import BackstopError, Refusal, Unavailable
 from models.notice_digests import MailPace
 from models.temporal_names import DEPLOYMENT, GUARD_QUEUE, NOTICE_QUEUE, TASK_QUEUE, WATCH_WORKFLOW, WatchInput
 from workers.bringups import BringupParts, bringup_parts
+from workers.first_looks import looking_first
 from workers.front_public_keys import KeysKept, TicketsWanted, renewed
 from workers.garbage_collection import tend_garbage
 from workers.heartbeats import Heartbeats
@@ -133,6 +134,7 @@ class _Calls(NamedTuple):
     notices: list[Callable[..., Any]]
     others: list[Callable[..., Any]]
     book: Callable[[RolloutDoor], FleetBringups]  # makes the book of bring-ups, which reaches rollouts
+    first_looks: Callable[[], Iterator[str]]
 
 
 class Telling(NamedTuple):
@@ -205,7 +207,7 @@ def make_worker(
     shared.pop("max_concurrent_activities")
     followers = [] if bringups is None else [ThreadPoolExecutor(_THREADS, "runs")]
     hands = [] if bringups is None else _run_workers(client, bringups, followers[0], shared, now)
-    return Workers((general, guard, notices, *hands), (guards, postmen, *followers))
+    return Workers((general, guard, notices, *hands), (guards, postmen, *followers), calls.first_looks)
 
 
 def _bringup_calls(
@@ -320,13 +322,18 @@ def _calls(
             warrants=warrants,
             now=now,
         ),
+        first_looks=desk.first_looks,
     )
 
 
 class Workers:
     """The workers of one process, one for each task queue: they begin and end together, with their own threads."""
 
-    def __init__(self, workers: Sequence[Worker], threads: Sequence[ThreadPoolExecutor]) -> None:
+    def __init__(
+        self, workers: Sequence[Worker], threads: Sequence[ThreadPoolExecutor], first_looks: Callable[[], Iterator[str]]
+    ) -> None:
+        """`first_looks`: works out what pages tell of all clusters."""
+        self.first_looks = first_looks
         self._workers = workers
         self._threads = threads
         self._stack = AsyncExitStack()
@@ -447,7 +454,8 @@ async def serving(settings: Settings, identity: str = "") -> AsyncIterator[Clien
         )
         seals = sealing(ledger, keepers_of(settings.seals), settings.home / "keys" / "seal.pem", settings.seal_every)
         watched = watch_kept(client, settings.watch_interval_seconds, settings.watch_shards)
-        async with seals, tend_garbage(), renewed(keys, wanted), worker, watched:
+        looking = looking_first(worker.first_looks, executor)
+        async with seals, tend_garbage(), renewed(keys, wanted), worker, watched, looking:
             yield client
     flush()
 

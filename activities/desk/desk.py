@@ -59,6 +59,7 @@ from models.fleet_cut_questions import FleetEnvelopes, HaircutSums
 from models.flex.flex_now import FlexNow
 from models.health_pushes import PushHealth
 from models.notice_digests import Untold
+from models.page_questions import first_questions
 from models.questions import QUESTIONS, DeskAnswer, DeskRequest, Question
 from models.reports.milestones import CHAIN, ROLLED_OUT_WAVES, MilestoneNote, PlanNow
 from models.reports.why import WhyAnswers
@@ -188,6 +189,15 @@ class DeskActivities:
             except NoSuchCluster as error:
                 raise BadInput(error.message) from None
             return DeskAnswer(result=kind.answers().dump_python(answer, mode="json"))
+
+    def first_looks(self) -> Iterator[str]:
+        """Work out what pages tell of all clusters, one question after the other; yield the kind of each.
+
+        Errors: those of the ports.
+        """
+        for question in first_questions(self._now()):
+            self._answers[type(question)](question, DeskRequest(kind=question.kind))
+            yield question.kind
 
     def _aim(self, question: ask.AimOf, _: DeskRequest) -> Target:
         if self._warrants is None:

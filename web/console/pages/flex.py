@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from models.errors import BackstopError
 from models.flex.flex_sum import FlexSum
+from models.page_questions import FLEX_CURVE
 from models.questions import FlexOf, FlexSums
 from views.flex import block_text, by_free_flex, cluster_parts, fleet_parts, fleet_summary
 from views.row_models import FlexOffered
@@ -18,7 +18,6 @@ from web.console.pages.gpu_curves import tallied_points
 from web.console.visit import Page, Visit
 
 _A_PAGE = 100
-_RECORD, _POINTS = timedelta(days=7), 85
 
 
 async def flex(visit: Visit) -> Page:
@@ -123,5 +122,5 @@ async def _one(visit: Visit, cluster: str) -> Page:
 
 
 async def _record(visit: Visit, cluster: str = "") -> list[FlexOffered]:
-    known, _ = await tallied_points(visit, _RECORD, _POINTS, cluster)
+    known, _ = await tallied_points(visit, *FLEX_CURVE, cluster)
     return [FlexOffered(at=p.at, flex_gpus=p.flex_gpus, healthy_gpus=p.healthy_gpus) for p in known]

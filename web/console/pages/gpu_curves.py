@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-from models.questions import Tallies
-from models.reports.tallies import Point, of_same, slot_of
+from models.page_questions import curve_question
+from models.reports.tallies import Point, of_same
 from views.words import count
 from web.console.visit import Visit
 
@@ -21,21 +21,9 @@ _ROWS = 14
 """Of the table: the newest."""
 
 
-def times_back(now: datetime, length: timedelta, points: int) -> tuple[list[datetime], timedelta]:
-    """Return so many times up to now, over about this length, oldest first; and the step between them.
-
-    All but the last stay the same for a whole step, so that their tallies are summed once.
-    """
-    step = length / (points - 1)
-    newest = slot_of(now, step)
-    return [*(newest - step * n for n in reversed(range(points - 1))), now], step
-
-
 async def tallied_points(visit: Visit, length: timedelta, points: int, cluster: str = "") -> tuple[list[Point], str]:
     """Return the points with a tally, oldest first; and why there are none. Without `cluster`: the fleet's."""
-    times, step = times_back(visit.now, length, points)
-    question = Tallies(cluster=cluster, times=tuple(times), within_seconds=int(step.total_seconds()))
-    curve, why = await visit.try_ask(question)
+    curve, why = await visit.try_ask(curve_question(visit.now, length, points, cluster))
     if curve is None:
         return [], why
     known = [point for point in curve.points if point.known]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from client.weekly_report import weekly
 from models.fleet_cut_questions import HaircutSums
+from models.page_questions import LEADER_CURVE, times_back
 from models.planning.fleet_haircut import USUAL, Haircut
 from models.reports.weekly import WEEK, Week
 from views.haircut import fleet_parts
@@ -16,12 +16,11 @@ from views.haircut import percent as percent_text
 from views.layout import Grid
 from views.report import Section, emergencies, lead, numbers, sections, title
 from views.words import row, table
-from web.console.pages.gpu_curves import curve_of, times_back
+from web.console.pages.gpu_curves import curve_of
 from web.console.visit import Page, Visit
 from web.console.visit_door import door_of
 from web.failures import not_found
 
-_CURVE, _POINTS = timedelta(days=56), 57
 _AT_ONCE = 50
 """Clusters of which it is told at every look what a buffer costs: of more it is asked for."""
 _REPORT_SECONDS, _PLAN_SECONDS = 14.0, 42.0
@@ -54,7 +53,7 @@ async def leader(visit: Visit) -> Page:
 
 
 async def _week(visit: Visit) -> Week:
-    times, step = times_back(visit.now, _CURVE, _POINTS)
+    times, step = times_back(visit.now, *LEADER_CURVE)
     return await weekly(door_of(visit), visit.now - WEEK, visit.now, times, step, live=True)
 
 
