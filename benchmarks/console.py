@@ -2,10 +2,10 @@
 
 The ledger, its desk, the arithmetic, the front, who asks and whether they may, the templates and HTTP at this machine's
 socket are real, all in this process; Temporal, which carries each question to a worker, is left out, and what only it
-knows (where rollouts stand) is made up (benchmarks/console_fleet.py). `first` is the first look, which works out what
-later ones are told again; `cpu` is this process's own, which a busy machine lengthens least. `made_up_cpu` is what
-of it went into making up what rollouts say, which in a real fleet their workers do.
-Run: python benchmarks/console.py [--clusters 1 1000] [--looks 10].
+knows (where rollouts stand) is made up (benchmarks/console_fleet.py). `first` is the first look, after those that a
+worker takes by itself (`--cold`: without them); `cpu` is this process's own, which a busy machine lengthens least.
+`made_up_cpu` is what of it went into making up what rollouts say, which in a real fleet their workers do.
+Run: python benchmarks/console.py [--clusters 1 1000] [--looks 10] [--only PAGE] [--cold].
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from benchmarks.console_fleet import cluster_name, console_on, making_up, team_name
+from benchmarks.console_fleet import DeskDoors, cluster_name, console_on, making_up, team_name
+from web.front import Front
 from web.settings import Address, FrontSettings
 from workers.garbage_collection import tend_garbage
 
@@ -71,6 +72,7 @@ async def page(http: httpx.AsyncClient, name: str, path: str, looks: int) -> dic
         "page": name,
         "first_ms": round(1000 * first.seconds),
         "first_cpu_ms": round(1000 * first.cpu),
+        "first_made_up_cpu_ms": round(1000 * first.made_up),
         "median_ms": round(1000 * statistics.median(one.seconds for one in later)),
         "slowest_ms": round(1000 * max(one.seconds for one in later)),
         "cpu_ms": round(1000 * statistics.median(one.cpu for one in later)),
@@ -80,9 +82,23 @@ async def page(http: httpx.AsyncClient, name: str, path: str, looks: int) -> dic
     }
 
 
-async def measured(folder: Path, clusters: int, looks: int, only: str) -> None:
+async def look_first(front: Front) -> None:
+    """As a worker, 45 seconds after its start."""
+    assert isinstance(front.doors, DeskDoors)
+    taken = front.doors.desk.first_looks()
+    while True:
+        began, worked = time.perf_counter(), time.process_time()
+        if not (kind := await asyncio.to_thread(next, taken, "")):
+            return
+        seconds, cpu = time.perf_counter() - began, time.process_time() - worked
+        print(json.dumps({"worker looks": kind, "ms": round(1000 * seconds), "cpu_ms": round(1000 * cpu)}), flush=True)
+
+
+async def measured(folder: Path, clusters: int, looks: int, only: str, *, cold: bool) -> None:
     settings = FrontSettings(socket=folder / "front.sock", listen=Address("127.0.0.1", 0))
-    async with console_on(folder, clusters, settings), tend_garbage():  # as a worker
+    async with console_on(folder, clusters, settings) as (front, _), tend_garbage():  # as a worker
+        if not cold:
+            await look_first(front)
         transport = httpx.AsyncHTTPTransport(uds=str(settings.socket))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=120) as http:
             for name, path in PAGES.items():
@@ -95,10 +111,11 @@ def main() -> None:
     parser.add_argument("--clusters", type=int, nargs="+", default=[1, 1000])
     parser.add_argument("--looks", type=int, default=10)
     parser.add_argument("--only", default="", help="pages with this in their name")
+    parser.add_argument("--cold", action="store_true", help="the worker has taken no look by itself")
     given = parser.parse_args()
     for clusters in given.clusters:
         with tempfile.TemporaryDirectory() as folder:
-            asyncio.run(measured(Path(folder), clusters, given.looks, given.only))
+            asyncio.run(measured(Path(folder), clusters, given.looks, given.only, cold=given.cold))
 
 
 if __name__ == "__main__":

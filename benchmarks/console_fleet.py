@@ -251,7 +251,7 @@ class DeskDoor(Composed):
     """Asks the desk in this process; what only Temporal knows is made up."""
 
     def __init__(self, ledger: Ledger, clusters: int, now: datetime) -> None:
-        self._desk = desk_on(ledger)
+        self.desk = desk_on(ledger)
         self._now = lambda: now
         self._scene = scene_of(now)
         self._numbers = {cluster_name(n): n for n in range(clusters) if has_rollout(n)}
@@ -264,7 +264,7 @@ class DeskDoor(Composed):
             return cast("_AnswerT", "as ever")
         request = DeskRequest(kind=question.kind, actor="user:tpm", arguments=question.model_dump(mode="json"))
         try:
-            answer = await asyncio.to_thread(ActivityEnvironment().run, self._desk.answer, request)
+            answer = await asyncio.to_thread(ActivityEnvironment().run, self.desk.answer, request)
         except ApplicationError as error:
             raise BY_NAME[error.type or ""](error.message) from error
         travelled = json.loads(json.dumps(answer.result))
@@ -325,6 +325,7 @@ class DeskDoors(Doors):
     def __init__(self, door: DeskDoor) -> None:
         super().__init__(self._nowhere)
         self._door = door
+        self.desk = door.desk
 
     async def _nowhere(self) -> Any:
         raise Unavailable("there is no Temporal here")

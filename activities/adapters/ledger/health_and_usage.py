@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
-from itertools import groupby
+from itertools import groupby, starmap
+from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
 import sqlalchemy as sa
@@ -35,6 +36,7 @@ ENOUGH_SAMPLES = 20
 
 _KEPT = 50_000
 _CLUSTERS_KEPT = 4_000
+_CLUSTER = itemgetter(0)
 
 Refresh = Callable[[Sources], Mapping[str, str]]
 """Fetches from a source the samples of the clusters that have it, into the ledger.
@@ -208,11 +210,33 @@ def latest_health(session: Session, clusters: Sequence[str], now: datetime) -> B
     Samples dated ahead of now, and those with more healthy GPUs than are installed, are left out, so that they shadow
     none; `ahead_to` and `beyond` report them.
     """
-    rows = (
-        session.connection().execute(_latest_samples(), {"clusters": list(clusters), "latest": now + CLOCK_SKEW}).all()
-    )
-    by_cluster, latest = groupby(rows, lambda row: row.cluster), now + CLOCK_SKEW
+    latest = now + CLOCK_SKEW
+    rows = session.connection().execute(_latest_samples(), {"clusters": list(clusters), "latest": latest})
+    by_cluster = groupby(starmap(_SampleRow, rows.all()), _CLUSTER)
     return build_each("its health", by_cluster, lambda cluster, islands: _sample(cluster, tuple(islands), latest))
+
+
+class _SampleRow(NamedTuple):
+    """A row of `_latest_samples`, as a tuple, which is hashed and compared much faster than SQLAlchemy's."""
+
+    cluster: str
+    island: str
+    at: datetime
+    healthy_gpus: int
+    block_gpus: int | None
+    total_gpus: int
+    newest: datetime
+
+
+class _UsageRow(NamedTuple):
+    """A row of `_latest_usage`, as `_SampleRow`."""
+
+    cluster: str
+    team: str
+    at: datetime
+    scheduled_gpus: int
+    idle_gpus: int
+    pending_gpus: int | None
 
 
 def last_sample_at(sample: type[HealthRow], *which: Any) -> Any:
@@ -308,7 +332,7 @@ def latest_usage(session: Session, clusters: Sequence[str], now: datetime) -> di
     """Return the latest sample of each leaf quota, by cluster and team, without those dated ahead."""
     usage: dict[str, dict[str, TeamUsage]] = {}
     rows = latest_usage_rows(session, clusters, now)
-    for cluster, of_cluster in groupby(rows, lambda row: row.cluster):
+    for cluster, of_cluster in groupby(starmap(_UsageRow, rows), _CLUSTER):
         if by_team := _usage_by_team(tuple(of_cluster)):
             usage[cluster] = dict(by_team)
     return usage
@@ -325,7 +349,7 @@ def usage_of(row: Any) -> TeamUsage:
 
 
 @lru_cache(maxsize=_CLUSTERS_KEPT)
-def _usage_by_team(rows: tuple[Any, ...]) -> Mapping[str, TeamUsage]:
+def _usage_by_team(rows: tuple[_UsageRow, ...]) -> Mapping[str, TeamUsage]:
     """Return one cluster's samples, without rows that make no sense. Cached, as `_usage`."""
     return {one.team: one for one in those_that_do(rows, usage_of)}
 
@@ -389,13 +413,13 @@ def health_row(cluster: str, island: Island, at: datetime, source: str) -> dict[
     }
 
 
-def _sample(cluster: str, rows: tuple[Any, ...], latest: datetime) -> HealthSample:
+def _sample(cluster: str, rows: tuple[_SampleRow, ...], latest: datetime) -> HealthSample:
     """Return the cluster's sample. While none is dated ahead, `latest` has no part in it."""
     return _sample_of(cluster, rows, latest if any(row.newest > latest for row in rows) else LAST)
 
 
 @lru_cache(maxsize=_CLUSTERS_KEPT)
-def _sample_of(cluster: str, rows: tuple[Any, ...], latest: datetime) -> HealthSample:
+def _sample_of(cluster: str, rows: tuple[_SampleRow, ...], latest: datetime) -> HealthSample:
     """Cached, as `_usage`."""
     beyond = next((row for row in rows if row.at < row.newest <= latest), None)
     return HealthSample(
