@@ -23,7 +23,7 @@ from models.rollout.stages import Command, Stage
 from models.temporal_names import request_workflow_id
 from tests.e2e.world import World, cluster, eventually, fresh, on_postgresql, seen, team, worked_case
 from tests.ports import free_port
-from workflows import quota_request
+from workflows import options
 
 _numbers = itertools.count(1)
 OWNERS = {"owners": ["capacity"]}
@@ -390,7 +390,7 @@ async def test_a_dead_webhook_keeps_no_request_from_its_end_and_the_archive_says
 ) -> None:
     """What is tried in vain is given up after its time; what comes new meanwhile does not wait for it."""
     monkeypatch.setattr(reducers, "MAIL_TIME", timedelta(seconds=2))
-    monkeypatch.setattr(quota_request.options, "MAIL_PAUSE", timedelta(seconds=1))
+    monkeypatch.setattr(options, "MAIL_PAUSE", timedelta(seconds=1))
     name, port = fresh("dead"), free_port()
     dead = {"name": "research", "contacts": [f"webhook+http://127.0.0.1:{port}/x"]}
     barred = {"name": "evals", "contacts": ["webhook+http://10.1.2.3/x"]}
