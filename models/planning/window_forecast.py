@@ -25,13 +25,14 @@ def forecast_windows(
     Islands absent now by a window that will be over count as back. Where a window takes a number of GPUs from several
     islands, the first ones by name give them. Quotas that lack as much before it begins are left out.
     """
+    coming = [window for window in windows if window.starts > now and window.kind is not WindowKind.FREEZE]
+    if not coming:
+        return ()
     islands = with_named_islands(quotas, islands)
     whole = without_absences(islands, windows, now)
     before = _shortage(cluster, quotas, islands)
     forecast = []
-    for window in sorted(windows, key=lambda w: (w.starts, w.kind, w.reason)):
-        if window.starts <= now or window.kind is WindowKind.FREEZE:
-            continue
+    for window in sorted(coming, key=lambda w: (w.starts, w.kind, w.reason)):
         lacks = _shortage(cluster, quotas, islands_during(whole, active(windows, window.starts)))
         loses = {team: gpus - before.get(team, 0) for team, gpus in lacks.items() if gpus > before.get(team, 0)}
         if loses:

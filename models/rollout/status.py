@@ -151,7 +151,7 @@ def _risks(rollout: Rollout) -> tuple[Risk, ...]:
 
 def _forecasts(rollout: Rollout, now: datetime) -> tuple[Foretold, ...]:
     """Return the forecast for declared windows at the quota system's last seen values."""
-    if rollout.stage.has_ended or rollout.seen is None or rollout.seen.health is None:
+    if rollout.stage.has_ended or rollout.seen is None or rollout.seen.health is None or not rollout.seen.windows:
         return ()
     values = present_values(rollout)
     quotas = tuple(
