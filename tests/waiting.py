@@ -19,10 +19,14 @@ PAUSES = (0.01, 0.02, 0.03, 0.03, 0.06, 0.06, 0.12)
 """Seconds between two looks, the last again and again: a machine that answers all the time does nothing else."""
 
 
-def _pauses(what: str, seconds: float, now: Callable[[], float]) -> Iterator[float]:
+TURNED_PAUSES = (0.01, 0.05, 0.15)
+"""On a turned clock a pause takes no time, and a look as long as ever. Still shorter than any stage of a story."""
+
+
+def _pauses(what: str, seconds: float, now: Callable[[], float], pauses: tuple[float, ...] = PAUSES) -> Iterator[float]:
     """Seconds to wait before the next look. Errors: AssertionError, with `what`, once the patience is over."""
     ends = now() + seconds
-    for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
+    for pause in itertools.chain(pauses, itertools.repeat(pauses[-1])):
         yield pause
         assert now() < ends, f"not within {seconds:g} s: {what}"
 
@@ -37,7 +41,9 @@ def attempts(what: str, seconds: float = PATIENCE) -> Iterator[None]:
 async def async_attempts(what: str, seconds: float = PATIENCE) -> AsyncIterator[None]:
     """The same for a loop that awaits: `async for _ in async_attempts("it is there"): ...`."""
     loop = asyncio.get_running_loop()
-    for pause in _pauses(what, seconds, loop.time if isinstance(loop, TurnedLoop) else time.monotonic):
+    turned = isinstance(loop, TurnedLoop)
+    clock, pauses = (loop.time, TURNED_PAUSES) if turned else (time.monotonic, PAUSES)
+    for pause in _pauses(what, seconds, clock, pauses):
         yield
         await asyncio.sleep(pause)
 
