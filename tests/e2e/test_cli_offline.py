@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -13,17 +15,21 @@ from typing import Any
 
 import pytest
 
+from cli.main import run
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "fleet.yaml"
 MORE_THAN_A_PIPE_HOLDS = 200_000
+BY_DAY = "-1"
+"""The bad value that a process is given by day."""
 BACKSTOP = Path(sys.executable).with_name("backstop")
 pytestmark = pytest.mark.e2e
 
 
 def nightly(item: pytest.Item) -> bool:
-    """By day each kind of bad input is given to one of the commands, by turns."""
+    """By day one bad input of each command is given to a process; the others to the command in this one."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
-    return "content" in params and len(params["field"]) % 2 == (params["command"][0] == "plan")
+    return params.get("by") == "process" and params["value"] != BY_DAY
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
@@ -43,6 +49,19 @@ def backstop(home: Path, *arguments: str, given: bytes = b"", **more: str) -> su
         check=False,
     )
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def called(monkeypatch: pytest.MonkeyPatch, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same in this process."""
+    for name in [name for name in os.environ if name not in environment(home)]:
+        monkeypatch.delenv(name)
+    for name, value in environment(home).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(home)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(arguments)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def plan(home: Path, *arguments: str) -> dict[str, Any]:
@@ -164,9 +183,21 @@ def quotas(*texts: str) -> str:
     ],
 )
 @pytest.mark.parametrize("command", [["plan", "--file"], ["fleet", "import"]], ids=["plan", "import"])
-def test_bad_input_is_refused_whole(tmp_path: Path, command: list[str], content: str, field: str, value: str) -> None:
+@pytest.mark.parametrize("by", ["function", "process"])
+def test_bad_input_is_refused_whole(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    by: str,
+    command: list[str],
+    content: str,
+    field: str,
+    value: str,
+) -> None:
     (tmp_path / "fleet.yaml").write_text(f"# line 1\n{content}\n")
-    done = backstop(tmp_path, *command, "fleet.yaml")
+    if by == "process":
+        done = backstop(tmp_path, *command, "fleet.yaml")
+    else:
+        done = called(monkeypatch, tmp_path, *command, "fleet.yaml")
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith(f"backstop: fleet.yaml, line 2: {field}")
