@@ -9,7 +9,7 @@ import pydantic
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from models.base import in_one_sentence
-from models.errors import BY_NAME, BackstopError, BadInput, BlastRadius, Refusal
+from models.errors import BY_NAME, AwaitsMerge, BackstopError, BadInput, BlastRadius, Refusal
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def translate_errors() -> Iterator[None]:
         until = error.until if isinstance(error, BlastRadius) else None
         details = () if until is None else (until.isoformat(),)
         # A decision is an answer to the caller: no warning and no traceback in the worker's log.
-        decided = isinstance(error, Refusal | BadInput)
+        decided = isinstance(error, Refusal | BadInput | AwaitsMerge)
         raise ApplicationError(
             error.message,
             *details,

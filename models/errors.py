@@ -69,6 +69,10 @@ class AwaitsSecond(Refusal):
         self.until = until
 
 
+class AwaitsMerge(BackstopError):
+    """The write waits on a branch of its own until people merge it, and is not in force: hold until then."""
+
+
 class Stuck(BackstopError):
     """A person must act before anything can go on."""
 
@@ -90,6 +94,18 @@ class BadFile(BadInput):
 
 BY_NAME: dict[str, type[BackstopError]] = {
     cls.__name__: cls
-    for cls in (Unavailable, Conflict, HistoryLapse, Drift, Refusal, Barred, BlastRadius, AwaitsSecond, Stuck, BadInput)
+    for cls in (
+        Unavailable,
+        Conflict,
+        HistoryLapse,
+        Drift,
+        Refusal,
+        Barred,
+        BlastRadius,
+        AwaitsSecond,
+        AwaitsMerge,
+        Stuck,
+        BadInput,
+    )
 }
 """Temporal carries an error's type as its class name."""

@@ -233,6 +233,16 @@ class SchedulerLockRow(SQLModel, table=True):
     until: datetime = Field(sa_type=UtcTime)
 
 
+class AwaitedMergeRow(SQLModel, table=True):
+    """An effect on a branch that people have not merged yet. `document`: an AwaitedMerge of the ledger's adapter."""
+
+    __tablename__ = "awaited_merges"
+    __table_args__ = (ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),)
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    document: str = Field(sa_type=Text)
+
+
 class WindowRow(SQLModel, table=True):
     """A declared window of a cluster. `islands` NULL: all of them. `gpus` NULL: all of theirs.
 

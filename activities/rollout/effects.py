@@ -13,7 +13,7 @@ from activities.failures import translate_errors
 from activities.ports.ports import QuotaPort, RegistryPort
 from activities.rollout.evidence import EvidenceRoom, MayMove, Standing
 from models.audit_chain import BACKSTOP, AuditEntry, AuditKind
-from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal, Unavailable
+from models.errors import AwaitsMerge, BackstopError, BlastRadius, Conflict, Drift, Refusal, Unavailable
 from models.rollout.effects import Change, EffectKind, Receipt
 from models.rollout.messages import EffectRequest
 
@@ -95,7 +95,7 @@ class QuotaActivities:
             return self._write(change, standing.limits, self._now())
         except Unavailable:
             raise
-        except (Drift, BlastRadius, Conflict):
+        except (Drift, BlastRadius, Conflict, AwaitsMerge):
             evidence.note(change, standing.proof, "refused")
             raise
         except BackstopError:

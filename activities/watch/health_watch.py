@@ -432,9 +432,10 @@ _MORE, _LESS = "flex may grow", "flex of "
 def fingerprint(reading: QuotaReading, facts: Facts, before: str = "", backing: Backing | None = None) -> str:
     """Return a text that changes when a rollout has something to learn. `before`: the last; `backing`: if computed."""
     sample = facts.sample
+    unmerged = [f"before {reading.unmerged}"] if reading.unmerged else []
     if sample is None:
-        return "no health"
-    parts = [f"generation {reading.generation}", "stale" if facts.stale else "fresh"]
+        return "; ".join(["no health", *unmerged])
+    parts = [f"generation {reading.generation}", *unmerged, "stale" if facts.stale else "fresh"]
     parts += ["dated ahead"] * facts.ahead + ["more than installed"] * facts.beyond
     parts += [f"source {facts.doubted} in doubt"] if facts.doubted else []
     parts += ["its source is at fault"] * facts.at_fault

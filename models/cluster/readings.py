@@ -98,6 +98,8 @@ class QuotaReading(Model):
     unread: str = Field(default="", exclude_if=lambda why: not why)
     """The reason why this is an older reading, which may no longer hold; empty: it is current."""
 
+    unmerged: str = Field(default="", exclude_if=lambda branch: not branch)
+    """The branch with an effect that people have not merged yet; empty: none."""
     bound_gpus: GpuCount | None = Field(default=None, exclude_if=lambda bound: bound is None)
     """The most that the quota system lets all of these quotas hold together; None: no such limit."""
 

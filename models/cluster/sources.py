@@ -92,6 +92,11 @@ class GitDialect(StrEnum):
     YUNIKORN = "yunikorn"
 
 
+class GitMode(StrEnum):
+    PUSH = "push"
+    PROPOSE = "propose"
+
+
 TEAM = "{team}"
 """The placeholder for a team's name in a pointer."""
 _REPOSITORY = re.compile(r"/\S+|https://[^\s@]+|ssh://\S+|[\w.-]+@[\w.-]+:\S+", re.ASCII)
@@ -110,6 +115,8 @@ class GitSource(Documented):
     """An absolute path of the worker's machine, or an SSH or HTTPS URL. Git's own configuration has the credentials."""
     branch: Name = "main"
     """The branch that is applied: Backstop reads it and commits to it."""
+    mode: GitMode = GitMode.PUSH
+    """push: Backstop commits to the branch. propose: to a branch of its own, which people merge (docs/git.md)."""
     path: Name
     """The file in the repository that has the quotas, or the folder with its files."""
     dialect: GitDialect = GitDialect.YAML

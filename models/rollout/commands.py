@@ -22,7 +22,7 @@ from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import EffectKind
 from models.rollout.gates import changed_by_others, doubt_of
-from models.rollout.holds import BREACH, PROPOSAL, RADIUS, REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
+from models.rollout.holds import BREACH, PROPOSAL, RADIUS, REALIGN, REPLAN, ROLLBACK, UNMERGED, Hold, HoldKind
 from models.rollout.promotion_text import promotion_text
 from models.rollout.stages import Command, Stage, answer
 from models.rollout.state import Approval, Rollout, Undo, UndoCause
@@ -131,6 +131,8 @@ def _refuse_resolve(rollout: Rollout, request: CommandRequest, *, by_roles: bool
         return _refuse_resolve_of_none(rollout, request.hold)
     if hold.kind is HoldKind.PAUSED:
         return "a pause is lifted by `resume`"
+    if hold.kind is HoldKind.MERGE:
+        return "a merge ends this hold: merge the branch, or delete it to decline the effect"
     if request.team and request.team != hold.team:
         whose = f"the objection of {hold.team}" if hold.team else "no objection"
         return f"hold {hold.id} is {whose}, not an objection of {request.team}"
@@ -394,7 +396,7 @@ def _baseline_left_to(rollout: Rollout) -> dict[str, int]:
 
 def without_own_holds(rollout: Rollout) -> Rollout:
     """Drop the holds that stopped an attempt: they have no meaning once it is undone."""
-    own = (BREACH, REALIGN, ROLLBACK, RADIUS, REPLAN)
+    own = (BREACH, REALIGN, ROLLBACK, RADIUS, REPLAN, UNMERGED)
     return rollout.but(holds=tuple(h for h in rollout.holds if h.id not in own))
 
 

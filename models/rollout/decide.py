@@ -19,7 +19,7 @@ from models.rollout.effect_table import INVERSE, STEP_FROM
 from models.rollout.effects import EffectKind
 from models.rollout.flex_following import flex_wanted
 from models.rollout.gates import conditions, drift_of, health_fresh, holds_now, is_open, values_of_others
-from models.rollout.holds import RADIUS, REALIGN, ROLLBACK
+from models.rollout.holds import RADIUS, REALIGN, ROLLBACK, UNMERGED
 from models.rollout.next_actions import Action, Aim, Draft, Look, Perform
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
@@ -45,13 +45,15 @@ def decide(rollout: Rollout, now: datetime) -> Action:
             return Look("before it is aimed again", None)
         if not rollout.is_overtaken and not rollout.look_failed:
             return Aim()  # else the written values stay, and a person decides on the drift
+    if rollout.stage is Stage.ROLLING_BACK and rollout.owed and rollout.hold(UNMERGED) is not None:
+        return _await_merge(rollout, now)
     if rollout.stage is Stage.ROLLING_BACK:
         return Perform(INVERSE[rollout.owed[0]]) if rollout.owed else Wait(now)  # with nothing owed, `advance` ends it
     if rollout.stay.aiming:
         return Aim()
     if rollout.stay.replan:
         return Draft(rollout.stay.replan)
-    if rollout.stay.restoring:
+    if rollout.stay.restoring and rollout.hold(UNMERGED) is None:
         return Perform(EffectKind.SET_SOFT)
     if _wants_look(rollout, now):
         return Look(_why_look(rollout, now), _values_to_test(rollout))
@@ -74,6 +76,12 @@ def confirms_breach(rollout: Rollout, now: datetime) -> bool:
     """Return whether a breach waits for a look, and for nothing else."""
     due = breach_due(rollout)
     return due is not None and due <= now
+
+
+def _await_merge(rollout: Rollout, now: datetime) -> Action:
+    """Look whether people have merged the inverse: when the watch says so, and from time to time."""
+    due = now if rollout.looked_at is None else rollout.looked_at + rollout.policy.safety_poll
+    return Look("whether the undo is merged", None) if rollout.look_asked or now >= due else Wait(due)
 
 
 def _step(rollout: Rollout, now: datetime) -> Action | None:
@@ -141,7 +149,7 @@ def _realignment(rollout: Rollout, now: datetime) -> Action | None:
         or rollout.look_failed
     ):
         return None
-    if rollout.hold(REALIGN) is not None:
+    if rollout.hold(REALIGN) is not None or rollout.hold(UNMERGED) is not None:
         return None
     values = beside_others(rollout, rollout.plan.values)
     if not has_looked_recently(rollout, now) or not has_tested(rollout.seen, values):

@@ -12,7 +12,7 @@ from typing import Any
 from models.audit_chain import BACKSTOP, AuditKind
 from models.cluster.policy import RollbackTo
 from models.cluster.readings import LimitMode
-from models.errors import BlastRadius, Conflict, Drift
+from models.errors import AwaitsMerge, BlastRadius, Conflict, Drift
 from models.notices import NoticeKind
 from models.planning.plan import Plan
 from models.rollout import drift, granting
@@ -22,7 +22,7 @@ from models.rollout.effect_table import FOLLOWS_AFTER, INVERSE, KEPT_IN_A_BREACH
 from models.rollout.effects import Change, EffectKind, Receipt, ValueConflict
 from models.rollout.flex_following import flex_moves
 from models.rollout.guard import Clocks
-from models.rollout.holds import RADIUS, REALIGN, Hold, HoldKind
+from models.rollout.holds import RADIUS, REALIGN, UNMERGED, Hold, HoldKind
 from models.rollout.stages import Stage
 from models.rollout.state import Proposal, PublishedFlex, Rollout, UndoCause, Undone
 from models.rollout.stuck import call_owner
@@ -275,6 +275,8 @@ def fail_effect(
     `until`: for a blast radius, when there is room again; a step waits for it, and nobody is called.
     """
     kind = change.kind
+    if error == AwaitsMerge.__name__:
+        return _await_merge(rollout, change, reason, now)
     rollout = rollout.record(
         AuditKind.EFFECT, f"{kind} failed: {reason}", now, effect=kind.value, error=error, failed=True
     )
@@ -309,6 +311,21 @@ def fail_effect(
     if error == BlastRadius.__name__:
         return _hold_for_radius(rollout, reason, now, until)
     return start_undo(rollout, now, actor=BACKSTOP, reason=f"{kind} failed: {reason}")
+
+
+def _await_merge(rollout: Rollout, change: Change, reason: str, now: datetime) -> Rollout:
+    """Hold until people merge the effect, which waits on a branch. It is not in force, and is delivered again then."""
+    kind = change.kind
+    if kind is EffectKind.GRANT:
+        return granting.fail_order(rollout, reason)
+    if kind not in UNDOES:
+        if rollout.stage is Stage.ROLLING_BACK or rollout.stage.has_ended:
+            return rollout  # an undo was ordered meanwhile: it withdraws the branch
+        if kind not in rollout.stood:
+            rollout = _drop_effect(rollout, kind)
+    why = f"the rollback is not done: {reason}" if kind in UNDOES else reason
+    hold = Hold(id=UNMERGED, kind=HoldKind.MERGE, reason=why, actor=BACKSTOP, at=now)
+    return add_hold(rollout.but(look_asked=True), hold, now).notify(NoticeKind.HELD, [], detail=why)
 
 
 def _give_way(rollout: Rollout, reason: str, now: datetime) -> Rollout:

@@ -12,6 +12,9 @@ BREACH, REALIGN, ROLLBACK, RADIUS, REPLAN = "breach", "realign", "rollback", "bl
 """Ids of the holds that a rollout sets on itself: for on_breach hold; for a realignment, a breach rollback or another
 write that needs a person; for a plan that could not be made."""
 
+UNMERGED = "merge"
+"""The id of the hold of an effect that waits on a branch until people merge it."""
+
 PROPOSAL = "proposal"
 """The id that `resolve` names to decline a proposal, which is no hold."""
 
@@ -25,6 +28,8 @@ class HoldKind(StrEnum):
     FREEZE = "freeze"
     UNKNOWN_HEALTH = "unknown_health"
     BLAST_RADIUS = "blast_radius"
+    MERGE = "merge"
+    """An effect waits on a branch of a repository until people merge it."""
     BREACH = "breach"
     """A breach with on_breach: hold, or a realignment outside the envelope."""
     BREAKER = "breaker"

@@ -20,7 +20,7 @@ from models.rollout.drift import accept_changes, can_write, reclaim_values, rest
 from models.rollout.flex_following import flex_band, flex_published
 from models.rollout.gates import CHANGED_BY_OTHERS, drift_of, holds_now
 from models.rollout.guard import Sight
-from models.rollout.holds import REALIGN, Hold, HoldKind
+from models.rollout.holds import REALIGN, UNMERGED, Hold, HoldKind
 from models.rollout.proposals import consider_proposal, give_up_proposal
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
@@ -40,6 +40,10 @@ def apply_look(
     `fence`: the counter when the look began. A look that an effect overtook says nothing about drift. `rises`: whether
     an implausible rise waits for more samples (`rise_waits`). `asks`: others' changes wait for a person.
     """
+    if rollout.stage is Stage.ROLLING_BACK and rollout.hold(UNMERGED) is not None:
+        # It says nothing else: the rollback's aim stands, and the guard begins anew after it.
+        sight = _sight(rollout, seen, rises=rises)
+        return _end_wait(rollout.but(sight=sight, looked_at=now, look_asked=False, look_failed=""), seen, now)
     before_risk, before = rollout.clocks.at_risk, rollout.sight
     newer = rollout.seen is None or rollout.seen.reading.generation != seen.reading.generation
     before_ahead = rollout.seen is not None and rollout.seen.ahead_to is not None
@@ -78,9 +82,16 @@ def apply_look(
         )
     if seen.reading.unread:
         return rollout  # changes of others are unknown, and no plan can be made
-    rollout = _take_drift(rollout, now, newer=newer)
+    rollout = _take_drift(_end_wait(rollout, seen, now), now, newer=newer)
     rollout = _advance_flex(rollout, now) if news else rollout
     return consider_proposal(_replan_if_overtaken(rollout, now), now) if news else rollout
+
+
+def _end_wait(rollout: Rollout, seen: Observation, now: datetime) -> Rollout:
+    """Lift the hold of an effect that waited for a merge: delivered again, it is in force, declined or made anew."""
+    if seen.reading.unread or seen.reading.unmerged:
+        return rollout
+    return lift_hold(rollout, UNMERGED, now, BACKSTOP, "its branch no longer waits for a merge")
 
 
 def _limits_unread(why: str) -> str:

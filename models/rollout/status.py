@@ -305,6 +305,8 @@ def _hold_needs(rollout: Rollout, now: datetime) -> str:
             return f"{beyond.text}: mend the source, or import the cluster's new total"
         if hold.kind is HoldKind.UNKNOWN_HEALTH and rollout.sight.suspect is None:
             return f"{hold.reason}: mend the health source"
+        if hold.kind is HoldKind.MERGE:
+            return f"{hold.reason}. Merge it, or delete the branch to decline it"
         if hold.until is None and lifts(rollout, hold):
             return f"a hold stands ({hold.reason}): {lifting_line(rollout, hold)}"
     return ""

@@ -28,7 +28,7 @@ from models.rollout.decide import (
 from models.rollout.effect_table import KEPT_IN_A_BREACH
 from models.rollout.gates import health_fresh
 from models.rollout.guard import Clocks
-from models.rollout.holds import BREACH, REALIGN, ROLLBACK
+from models.rollout.holds import BREACH, REALIGN, ROLLBACK, UNMERGED
 from models.rollout.mailing import notify_teams
 from models.rollout.owner_news import forget_news
 from models.rollout.proposals import give_up_proposal
@@ -97,6 +97,7 @@ def _take_breach(rollout: Rollout, now: datetime) -> Rollout:
             return rollout.with_stay(aiming=rollout.breach_of)
         case OnBreach.REALIGN if not waits:
             realigning = Realigning(before=rollout.standing_plan)
+            rollout = lift_hold(rollout, UNMERGED, now, "guard", "the quotas are realigned instead")
             return rollout.with_stay(realigning=realigning, restoring=False, done=(), replan=f"realign: {text}")
         case _:
             return rollout

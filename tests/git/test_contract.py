@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from activities.adapters.ledger.facade import Ledger
-from tests.git.world import CLUSTER, Forge, GitSystem, KueueSystem, spec, take
+from tests.git.world import CLUSTER, Forge, GitSystem, KueueSystem, ProposeSystem, ask_for_more, spec, take
 from tests.integration.ledger.world import foreign_write
 from tests.quota_contract import *  # noqa: F403 - its tests are asked here
 from tests.quota_contract import System
@@ -28,9 +28,13 @@ class LedgerSystem(System):
         foreign_write(self.ledger, CLUSTER, letter, gpus, "ops")
 
 
-@pytest.fixture(params=["ledger", "git", "git, kueue"])
-def system(request: pytest.FixtureRequest, forge: Forge, ledger: Ledger, tmp_path: Path) -> System:
+@pytest.fixture(params=["ledger", "git", "git, kueue", "git, merged"])
+def system(
+    request: pytest.FixtureRequest, forge: Forge, ledger: Ledger, sqlite_ledger_url: str, tmp_path: Path
+) -> System:
     if request.param == "ledger":
         return LedgerSystem(forge, ledger)
-    kind = KueueSystem if request.param == "git, kueue" else GitSystem
-    return kind(forge, ledger, tmp_path / "worker")
+    kinds: dict[str, type[GitSystem]] = {"git": GitSystem, "git, kueue": KueueSystem, "git, merged": ProposeSystem}
+    own = kinds[request.param](forge, ledger, tmp_path / "worker")
+    ask_for_more(sqlite_ledger_url)
+    return own

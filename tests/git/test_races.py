@@ -17,7 +17,7 @@ from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
 from models.errors import Conflict, Drift, Unavailable
 from models.rollout.effects import Change, EffectKind, Receipt
-from tests.git.world import CLUSTER, PATH, QUOTAS, GitSystem, git, spec, take, worker
+from tests.git.world import CLUSTER, PATH, QUOTAS, GitSystem, ask_for_more, git, spec, take, worker
 from tests.integration.ledger.world import ForeignTool
 
 SOFT, RESTORE = EffectKind.SET_SOFT, EffectKind.RESTORE
@@ -174,9 +174,7 @@ def test_a_rewritten_branch_is_a_change_by_others(site: GitSystem) -> None:
 def test_what_a_dead_worker_granted_is_nobodys_change_while_the_request_is_open(
     site: GitSystem, tmp_path: Path, sqlite_ledger_url: str
 ) -> None:
-    tool = ForeignTool(sqlite_ledger_url)
-    row = ("q-1", CLUSTER, "a", "granting", False, "2026-03-01 12:00:00", "{}")
-    tool.run("INSERT INTO requests (id, cluster, team, stage, ended, asked_at, state) VALUES (?,?,?,?,?,?,?)", *row)
+    ask_for_more(sqlite_ledger_url)
     grant = site.change(EffectKind.GRANT, 1, ("a", 24, 30), rollout="request/q-1")
     read = site.generation()
     with pytest.raises(Unavailable):

@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from activities.adapters.git.command_line import GitTerms
@@ -20,6 +21,9 @@ from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
 from models.cluster.fleet_file import Fleet
 from models.cluster.import_outcome import ImportTerms
+from models.errors import AwaitsMerge
+from models.rollout.effects import EffectKind, Receipt
+from tests.integration.ledger.world import ForeignTool
 from tests.quota_contract import System
 
 CLUSTER = "h100"
@@ -102,6 +106,29 @@ class Forge:
         assert text.count(old) == 1
         return self.write({path: text.replace(old, new)})
 
+    def branches(self) -> list[str]:
+        """The branches other than main."""
+        return [name for name in git(self.bare, "branch", "--format=%(refname:short)").splitlines() if name != "main"]
+
+    def merge(self, how: str = "merge", *, delete: bool = False) -> str:
+        """Somebody merges the one branch that waits, as forges do; answers its name."""
+        (branch,) = self.branches()
+        git(self.clone, "fetch", "--quiet", "--prune", "origin")
+        git(self.clone, "reset", "--quiet", "--hard", "origin/main")
+        match how:
+            case "merge":
+                git(self.clone, "merge", "--quiet", "--no-ff", "-m", f"Merge {branch}", f"origin/{branch}")
+            case "squash":
+                git(self.clone, "merge", "--quiet", "--squash", f"origin/{branch}")
+                git(self.clone, "commit", "--quiet", "-m", "Change quotas as agreed")
+            case "rebase":
+                git(self.clone, "cherry-pick", "--no-commit", f"origin/{branch}")
+                git(self.clone, "commit", "--quiet", "--reuse-message", f"origin/{branch}")
+        git(self.clone, "push", "--quiet", "origin", "HEAD:main")
+        if delete:
+            git(self.bare, "branch", "--quiet", "-D", branch)
+        return branch
+
     def gpus(self, path: str = PATH) -> dict[str, int]:
         return {team: quota["gpus"] for team, quota in yaml.safe_load(self.text(path))["teams"].items()}
 
@@ -161,6 +188,36 @@ class GitSystem(System):
             f"gpus: {self.forge.gpus()[letter]}{'   #' if letter == 'a' else ','}",
             f"gpus: {gpus}{'   #' if letter == 'a' else ','}",
         )
+
+
+class ProposeSystem(GitSystem):
+    """People merge each branch at once."""
+
+    how = "merge"
+
+    def __init__(self, forge: Forge, ledger: Ledger, folder: Path) -> None:
+        super().__init__(forge, ledger, folder, mode="propose")
+
+    def propose(self, kind: EffectKind, counter: int, *writes: tuple[str, int, int], **more: Any) -> str:
+        """Deliver the effect; answers what it waits for."""
+        with pytest.raises(AwaitsMerge) as waits:
+            super().apply(kind, counter, *writes, **more)
+        return waits.value.message
+
+    def apply(self, kind: EffectKind, counter: int, *writes: tuple[str, int, int], **more: Any) -> Receipt:
+        try:
+            return super().apply(kind, counter, *writes, **more)
+        except AwaitsMerge:
+            self.forge.merge(self.how)
+        return super().apply(kind, counter, *writes, **more)
+
+
+def ask_for_more(url: str, request: str = "q-1") -> None:
+    """The ledger has an open request for quota."""
+    row = (request, CLUSTER, "a", "granting", False, "2026-03-01 12:00:00", "{}")
+    ForeignTool(url).run(
+        "INSERT INTO requests (id, cluster, team, stage, ended, asked_at, state) VALUES (?,?,?,?,?,?,?)", *row
+    )
 
 
 class KueueSystem(GitSystem):

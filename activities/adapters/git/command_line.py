@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -44,6 +45,13 @@ class Git:
         """Run git and return its output as text. Errors: as `read`."""
         return self.read(*arguments, stdin=stdin).decode("utf-8", "surrogateescape")
 
+    def succeeds(self, *arguments: str) -> bool:
+        """Return False if git answers no, by exit code 1. Errors: Unavailable."""
+        code, _, err = self._result(arguments, b"")
+        if code > 1:
+            raise failure(arguments[0], err)
+        return not code
+
     def read(self, *arguments: str, stdin: bytes = b"") -> bytes:
         """Run git and return its output as bytes.
 
@@ -54,9 +62,8 @@ class Git:
             raise failure(arguments[0], err or out.decode("utf-8", "replace"))
         return out
 
-    def push(self, url: str, *refs: str, dry_run: bool = False) -> bool:
+    def push(self, url: str, *refs: str, options: Sequence[str] = ()) -> bool:
         """Push; False: the branch has moved on and nothing was pushed. Errors: as `read`, Refusal by a hook."""
-        options = ["--dry-run"] if dry_run else []
         code, out, err = self._result(("push", "--porcelain", *options, "--", url, *refs), b"")
         if not code:
             return True

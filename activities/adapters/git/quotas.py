@@ -5,6 +5,9 @@ written to Git first: it is tried in the ledger, the commit is made on the very 
 push is refused if the branch has moved, and only then the ledger keeps the effect. A refused push is judged anew from
 the branch's present values. If a worker dies between the two, the ledger has not kept our commit yet: it is nobody's
 change, and the next delivery of the effect finds it by its trailers.
+
+Where the source says `propose`, the commit goes to a branch of its own, and the ledger keeps the effect once the
+tracked branch has its values (merges.py).
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from activities.adapters.git.command_line import GitTerms
+from activities.adapters.git.merges import Merge, MergeReader, branch_of, declined_text, prefix_of, waiting_text
 from activities.adapters.git.repository import File, OurCommit, Repository
+from activities.adapters.ledger.awaited_merges import AwaitedMerge
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, differences
 from activities.adapters.source_threads import Faults, SourceThreads, sentence
@@ -29,8 +34,8 @@ from activities.quota_files.yaml_text import WrittenNumber
 from models.base import count_text, some_of
 from models.cluster.fleet_file import ClusterInSlurm
 from models.cluster.readings import ForeignChange, Present, QuotaReading
-from models.cluster.sources import GitSource, SlurmSource
-from models.errors import Conflict, Refusal, Unavailable
+from models.cluster.sources import GitMode, GitSource, SlurmSource
+from models.errors import AwaitsMerge, Conflict, Refusal, Unavailable
 from models.questions import SchedulerCheck
 from models.rollout.effects import Change, EffectKind, Fence, Receipt
 
@@ -51,7 +56,9 @@ class _Sight(NamedTuple):
     places: Mapping[str, WrittenNumber]
     newest: OurCommit | None
     pending: Mapping[str, int]
-    """The quotas that this commit wrote and the ledger has not kept yet, by team."""
+    """The quotas that our commit wrote and the ledger has not kept yet, by team."""
+    merge: Merge | None = None
+    """The effect that waits for people to merge it."""
 
     @property
     def gpus(self) -> dict[str, int]:
@@ -77,8 +84,13 @@ class GitQuotas:
         self._others, self._schedulers = others, schedulers
         self._terms, self._every = terms or GitTerms(), every
         self._kept_in = folder or TemporaryDirectory(prefix="backstop-git-")
-        self._repositories: dict[tuple[str, str], Repository] = {}
+        self._repositories: dict[tuple[str, str, bool], Repository] = {}
         self._sights: dict[str, tuple[GitSource, _Sight]] = {}
+        self._merges = MergeReader(ledger.merges)
+        self._proposing = set[str]()
+        """The clusters whose effects people merge."""
+        self._closed: dict[str, str] = {}
+        """By cluster, the branch that was no more to be merged when it was last read."""
         self._done: dict[str, float] = {}
         self._faults = Faults(ledger.now)
         self._threads = SourceThreads(partial(self._faults.note_fault, "quotas in Git"))
@@ -89,25 +101,35 @@ class GitQuotas:
         source = self._source(cluster)
         if source is not None:
             self._sync(cluster, source)
-        return self._others.read(cluster)
+        return self._with_merge(self._others.read(cluster))
 
     def look(self, cluster: str) -> QuotaReading:
         source = self._source(cluster)
         if source is None:
             return self._others.look(cluster)
         unread = self._threads.read({cluster: partial(self._sync, cluster, source)}).get(cluster, "")
-        return self._others.last_known(cluster).but(unread=unread)
+        return self.last_known(cluster).but(unread=unread)
 
     def last_known(self, cluster: str) -> QuotaReading:
-        return self._others.last_known(cluster)
+        return self._with_merge(self._others.last_known(cluster))
+
+    def _with_merge(self, reading: QuotaReading) -> QuotaReading:
+        unmerged = self._unmerged(reading.cluster)
+        return reading.but(unmerged=unmerged) if unmerged else reading
+
+    def _unmerged(self, cluster: str) -> str:
+        """Return the branch that waits for its merge, as last read; empty: none."""
+        effect = self._ledger.merges.of_cluster(cluster) if cluster in self._proposing else None
+        return "" if effect is None or self._closed.get(cluster) == effect.branch else effect.branch
 
     def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
-        sources = self._book.git_sources(clusters)
+        sources = self._note_modes(self._book.git_sources(clusters))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             answers = dict(zip(sources, pool.map(self._why_unread, sources, sources.values()), strict=True))
         wrong = {cluster: why for cluster, why in answers.items() if why}
         readings = self._others.readings([name for name in clusters if name not in wrong])
         readings.senseless |= wrong
+        readings |= {cluster: self._with_merge(reading) for cluster, reading in readings.items()}
         return readings
 
     def _why_unread(self, cluster: str, source: GitSource) -> str:
@@ -122,14 +144,20 @@ class GitQuotas:
         if source is None:
             return self._others.barred_reason(cluster)
         sight = self._sync(cluster, source)
-        return sight.repository.barred_reason(sight.tip)
+        return self._barred_reason(cluster, source, sight)
+
+    def _barred_reason(self, cluster: str, source: GitSource, sight: _Sight) -> str:
+        branch = f"{prefix_of(cluster)}check" if source.mode is GitMode.PROPOSE else ""
+        return sight.repository.barred_reason(sight.tip, branch)
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
-        now, sources = time.monotonic(), self._book.git_sources(clusters)
+        now, sources = time.monotonic(), self._note_modes(self._book.git_sources(clusters))
         due = [c for c in sources if now - self._done.get(c, -1e9) >= self._every.total_seconds()]
         self._done |= dict.fromkeys(due, now)
         self._threads.read({cluster: partial(self._sync, cluster, sources[cluster]) for cluster in due})
-        return self._others.versions(clusters)
+        versions = self._others.versions(clusters)
+        waiting = {c: branch for c in sources if c in versions and (branch := self._unmerged(c))}
+        return {**versions, **{cluster: f"{versions[cluster]} before {branch}" for cluster, branch in waiting.items()}}
 
     def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
         return self._others.changes(cluster, after)
@@ -138,6 +166,8 @@ class GitQuotas:
         source = self._source(change.cluster)
         if source is None:
             return self._others.apply(change)
+        if source.mode is GitMode.PROPOSE:
+            return self._propose(change, source)
         with self._book.lock_cluster(change.cluster):
             for _ in range(_TRIES):
                 sight = self._sync(change.cluster, source)
@@ -152,6 +182,69 @@ class GitQuotas:
                 if self._push(change.cluster, sight, gpus, message):
                     return self._keep_effect(sight, after, change.but(expected_generation=None))
         raise Unavailable(f"the branch of {change.cluster} moves faster than Backstop can push to it")
+
+    def _propose(self, change: Change, source: GitSource) -> Receipt:
+        """Keep the effect once the tracked branch has its values. Errors: AwaitsMerge; Refusal if people declined it.
+
+        A branch that is not wanted any more is deleted first, and then the tracked branch is read again: it may have
+        been merged before.
+        """
+        cluster, gone = change.cluster, ""
+        with self._book.lock_cluster(cluster):
+            for _ in range(_TRIES):
+                sight = self._sync(cluster, source)
+                merge, before = sight.merge, _wanted_gpus(self._book.mirrored_cluster(cluster))
+                after = self._book.rehearse(change)
+                moves = _moves(sight, after)
+                if change.kind not in _INVERSES:  # a forward effect moves what it changes, and nothing else
+                    wanted = _wanted_gpus(after)
+                    moves = {team: gpus for team, gpus in moves.items() if before.get(team) != wanted[team]}
+                if merge is not None and merge.is_of(change, moves):
+                    if merge.is_open:
+                        asked = merge.effect.but(asked_at=self._ledger.now(), pushed=True)
+                        self._ledger.merges.keep(cluster, asked)
+                        raise AwaitsMerge(waiting_text(source, asked))
+                    if merge.is_gone and gone:
+                        self._ledger.merges.drop(cluster)
+                        raise Refusal(declined_text(source, merge.effect))
+                    gone = merge.effect.branch if merge.is_gone else ""
+                    if gone:
+                        continue  # a forge merges first and deletes then
+                if merge is not None and merge.commit and (moves or merge.ends_with(change)):
+                    self._ledger.merges.keep(cluster, merge.effect.but(pushed=False))
+                    sight.repository.withdraw(merge.effect.branch, merge.commit)
+                    continue
+                if moves:
+                    raise AwaitsMerge(waiting_text(source, self._push_branch(change, sight, moves)))
+                receipt = self._keep_effect(sight, after, change)
+                if merge is not None and merge.ends_with(change):
+                    self._ledger.merges.drop(cluster)
+                return receipt
+        raise Unavailable(f"the branch of {cluster} moves faster than Backstop can push to it")
+
+    def _push_branch(self, change: Change, sight: _Sight, gpus: Mapping[str, int]) -> AwaitedMerge:
+        """Push the effect to a branch of its own. The ledger has it first, so that no branch is without an owner."""
+        now, cluster = self._ledger.now(), change.cluster
+        before = {team: sight.places[team].gpus for team in gpus}
+        texts = _changed_texts(sight, gpus)
+        commit = sight.repository.commit(sight.tip, sight.files, texts, self._message(change, sight, gpus), now)
+        effect = AwaitedMerge(
+            fence=change.fence,
+            kind=change.kind,
+            branch=branch_of(change),
+            at=now,
+            asked_at=now,
+            gpus=dict(gpus),
+            before=before,
+        )
+        self._book.renew(cluster)
+        self._ledger.merges.keep(cluster, effect)
+        self._book.renew(cluster)
+        if not sight.repository.propose(commit, effect.branch):
+            raise Unavailable(f"the repository already has another branch {effect.branch}: Backstop tries again")
+        self._book.renew(cluster)  # else it came too late: whoever reads the branches next deletes it
+        self._ledger.merges.keep(cluster, effect.but(pushed=True))
+        return effect
 
     def _has_landed(self, sight: _Sight, after: MirroredCluster, change: Change) -> bool:
         """Return whether the branch has this very effect already. Errors: Conflict if it has a newer one."""
@@ -176,10 +269,7 @@ class GitQuotas:
 
     def _push(self, cluster: str, sight: _Sight, gpus: Mapping[str, int], message: str) -> bool:
         """Return False if the branch has moved on."""
-        try:
-            texts = changed_files(sight.texts, sight.places, gpus)
-        except ValueError as error:
-            raise Refusal(f"{error} (commit {sight.tip[:8]})") from None
+        texts = _changed_texts(sight, gpus)
         commit = sight.repository.commit(sight.tip, sight.files, texts, message, self._ledger.now())
         self._book.renew(cluster)
         return sight.repository.push(commit)
@@ -207,7 +297,7 @@ class GitQuotas:
     def _check_one(self, cluster: str, source: GitSource) -> SchedulerCheck:
         try:
             sight = self._sync(cluster, source)
-            barred, standing = sight.repository.barred_reason(sight.tip), self._book.mirrored_cluster(cluster)
+            barred, standing = self._barred_reason(cluster, source, sight), self._book.mirrored_cluster(cluster)
         except Exception as error:  # one that cannot be checked must not stop the checks of others
             return SchedulerCheck(system="git", wrong=sentence(error))
         wanted = _wanted_gpus(standing)
@@ -229,16 +319,26 @@ class GitQuotas:
                 back = {n: (limit.gpus, limit.first) for n, limit in limits if limit.ours and limit.gpus != limit.first}
                 gpus = {team: first for team, (_, first) in back.items() if first is not None and team in sight.places}
                 message = f"Restore {count_text(len(gpus), 'quota')} of {cluster} from before Backstop\n"
+                if gpus and not look and source.mode is GitMode.PROPOSE:
+                    raise Refusal(
+                        f"{cluster} writes by merges alone, so --restore cannot push {count_text(len(gpus), 'quota')}: "
+                        "roll back before you close the rollout, or detach without --restore"
+                    )
                 if look or not gpus or self._push(cluster, sight, gpus, message):
                     if not look:
                         self._book.detach(cluster)
+                        self._ledger.merges.drop(cluster)
                     return back
         raise Unavailable(f"the branch of {cluster} moves faster than Backstop can push to it")
 
     # --- reading --------------------------------------------------------------------------------
 
     def _source(self, cluster: str) -> GitSource | None:
-        return self._book.git_sources([cluster]).get(cluster)
+        return self._note_modes(self._book.git_sources([cluster])).get(cluster)
+
+    def _note_modes(self, sources: dict[str, GitSource]) -> dict[str, GitSource]:
+        self._proposing |= {cluster for cluster, source in sources.items() if source.mode is GitMode.PROPOSE}
+        return sources
 
     def _sync(self, cluster: str, source: GitSource) -> _Sight:
         """Bring the ledger to the branch's values; what others changed there is a change by others."""
@@ -258,8 +358,9 @@ class GitQuotas:
         return self._kept_in if isinstance(self._kept_in, Path) else Path(self._kept_in.name)
 
     def _look_at_branch(self, cluster: str, source: GitSource) -> _Sight:
-        key = (source.repository, source.branch)
-        repository = self._repositories.setdefault(key, Repository(*key, self._folder, self._terms))
+        url, branch, proposes = key = source.repository, source.branch, source.mode is GitMode.PROPOSE
+        new = Repository(url, branch, self._folder, self._terms, proposes=proposes)
+        repository = self._repositories.setdefault(key, new)
         tip = repository.fetch()
         before = self._sights.get(cluster)
         if before is not None and before[0] == source and before[1].tip == tip:
@@ -267,6 +368,10 @@ class GitQuotas:
         else:
             sight = self._parse_commit(cluster, source, repository, tip)
             self._sights[cluster] = source, sight
+        if proposes:
+            merge = self._merges.read(cluster, repository, tip, sight.gpus)
+            self._closed[cluster] = "" if merge is None or merge.is_open else merge.effect.branch
+            return sight._replace(merge=merge, pending={} if merge is None else merge.pending)
         ours = sight.newest
         if ours is None or not self._book.awaits(cluster, Fence(rollout=ours.rollout, counter=ours.counter)):
             return sight
@@ -315,6 +420,14 @@ class GitQuotas:
         body = lines or ["This commit changes no file. It makes Git refuse a late push of an earlier effect."]
         ends = [f"Backstop-{name}: {' '.join(value.split())}" for name, value in trailers.items() if value.strip()]
         return "\n".join((f"{what} of {change.cluster} ({words})", "", *body, "", *ends, ""))
+
+
+def _changed_texts(sight: _Sight, gpus: Mapping[str, int]) -> dict[str, str]:
+    """Return the files with these quotas. Errors: Refusal."""
+    try:
+        return changed_files(sight.texts, sight.places, gpus)
+    except ValueError as error:
+        raise Refusal(f"{error} (commit {sight.tip[:8]})") from None
 
 
 def _quotas_as_seen(sight: _Sight, seen: MirroredCluster) -> dict[str, Present]:

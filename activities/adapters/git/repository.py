@@ -21,6 +21,9 @@ from models.errors import Refusal, Unavailable
 
 _DEPTH = "200"
 """Commits that are fetched of a branch first: those that Backstop looks for are its newest ones."""
+OWN_BRANCHES = "backstop/"
+"""The beginning of the names of our branches."""
+_MERGES = "refs/backstop/merges/"
 _FIELDS = ("Backstop-Rollout", "Backstop-Fence", "Backstop-Effect", "Backstop-Cluster")
 _SPECIAL = re.compile(r"([\\.*\[\]^$])")
 
@@ -42,12 +45,13 @@ class File(NamedTuple):
 class Repository:
     """A branch of one repository. Errors of all calls: Unavailable, Refusal if we lack the right."""
 
-    def __init__(self, url: str, branch: str, folder: Path, terms: GitTerms) -> None:
-        """`folder`: keeps the fetched commits of all repositories."""
+    def __init__(self, url: str, branch: str, folder: Path, terms: GitTerms, *, proposes: bool = False) -> None:
+        """`folder`: keeps the fetched commits of all repositories. `proposes`: fetch Backstop's own branches, too."""
         self._url = url
         self._branch = branch
+        self._proposes = proposes
         self._committer = terms.committer
-        self._git = Git(folder / hash_of(f"{url}\n{branch}"), terms.timeout)
+        self._git = Git(folder / hash_of(f"{url}\n{branch}" + "\npropose" * proposes), terms.timeout)
         self._fetching = threading.Lock()
         self._fetches = 0
         """The number of fetches that have begun, one after the other."""
@@ -77,12 +81,23 @@ class Repository:
         is_new = not git.run("for-each-ref", ref)
         depth = ["--depth", _DEPTH] if is_new else []
         try:
-            git.run("fetch", "--quiet", "--no-tags", *depth, "--", self._url, f"+refs/heads/{self._branch}:{ref}")
+            ours = ["--prune"] if self._proposes else []
+            wanted = [
+                f"+refs/heads/{self._branch}:{ref}",
+                *([f"+refs/heads/{OWN_BRANCHES}*:{_MERGES}*"] if ours else []),
+            ]
+            git.run("fetch", "--quiet", "--no-tags", *ours, *depth, "--", self._url, *wanted)
         except Unavailable as error:
             if "couldn't find remote ref" in error.message:
                 raise Unavailable(f"{self._url} has no branch {self._branch}") from None
             raise
         return git.run("rev-parse", ref).strip()
+
+    def own_branches(self, under: str) -> dict[str, str]:
+        """Return the newest commit of each of our branches with this beginning, as last fetched."""
+        rows = self._git.run("for-each-ref", "--format=%(refname) %(objectname)", _MERGES).splitlines()
+        branches = {OWN_BRANCHES + name.removeprefix(_MERGES): oid for name, oid in (row.split(" ") for row in rows)}
+        return {name: oid for name, oid in branches.items() if name.startswith(under)}
 
     @contextmanager
     def _lock_folder(self) -> Iterator[None]:
@@ -158,13 +173,32 @@ class Repository:
         """Push the commit; return False if the branch has moved on meanwhile. Errors: Refusal if a hook refuses it."""
         return self._git.push(self._url, f"{commit}:refs/heads/{self._branch}")
 
-    def barred_reason(self, commit: str) -> str:
-        """Return why we may not push; empty if we may, as far as the server says before somebody does."""
+    def propose(self, commit: str, branch: str) -> bool:
+        """Push the commit to a new branch; return False if there is one of this name. Errors: as `push`."""
+        return self._git.push(self._url, f"{commit}:refs/heads/{branch}", options=[_lease(branch, "")])
+
+    def withdraw(self, branch: str, commit: str) -> bool:
+        """Delete the branch; return False if it does not end with this commit any more. Errors: as `push`."""
+        return self._git.push(self._url, f":refs/heads/{branch}", options=[_lease(branch, commit)])
+
+    def can_merge(self, tip: str, commit: str) -> bool:
+        """Return whether git merges the two without a conflict; True if it cannot say."""
         try:
-            self._git.push(self._url, f"{commit}:refs/heads/{self._branch}", dry_run=True)
+            return self._git.succeeds("merge-tree", "--write-tree", "--no-messages", tip, commit)
+        except Unavailable:
+            return True
+
+    def barred_reason(self, commit: str, branch: str = "") -> str:
+        """Return why we may not push to the branch; empty if we may, as far as the server says before somebody does."""
+        try:
+            self._git.push(self._url, f"{commit}:refs/heads/{branch or self._branch}", options=["--dry-run"])
         except Refusal as error:
             return error.message
         return ""
+
+
+def _lease(branch: str, commit: str) -> str:
+    return f"--force-with-lease=refs/heads/{branch}:{commit}"
 
 
 def _data(text: str) -> bytes:

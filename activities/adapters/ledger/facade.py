@@ -12,6 +12,7 @@ from typing import Self
 
 from activities.adapters.ledger.access import LedgerAccess
 from activities.adapters.ledger.attribution import LedgerAttribution
+from activities.adapters.ledger.awaited_merges import LedgerMerges
 from activities.adapters.ledger.bringups import LedgerBringups
 from activities.adapters.ledger.calendar import LedgerCalendar
 from activities.adapters.ledger.change_mark import LedgerPulse
@@ -54,6 +55,7 @@ class Ledger:
         self.usage = LedgerUsage(self._database)
         self.jobs = LedgerJobs(self._database)
         self.schedulers = SchedulerBook(self._database)
+        self.merges = LedgerMerges(self._database)
         self.calendar = LedgerCalendar(self._database)
         self.registry = LedgerRegistry(self._database)
         self.fleet = LedgerFleet(self._database)

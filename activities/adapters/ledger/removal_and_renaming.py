@@ -15,6 +15,7 @@ from activities.adapters.ledger.quotas import locked_cluster
 from models.cluster.windows import FILE
 from models.errors import BadInput, Refusal
 from models.ledger_tables import (
+    AwaitedMergeRow,
     BreachRow,
     ClusterRow,
     FleetPlanRow,
@@ -55,6 +56,7 @@ _MOVES: tuple[type[Any], ...] = (
         ReserveLimitRow,
         SchedulerLimitRow,
         SchedulerLockRow,
+        AwaitedMergeRow,
         MoveRow,
         BreachRow,
         RequestRow,

@@ -37,6 +37,7 @@ BY_HAND = {
     "jobs": f"('alpha', 'j-1', {T}, 'a', 8, 0, 'flex', 'X', NULL, 1, 'engines')",
     "scheduler_limits": "('alpha', 'pool:x', NULL, 7, 1)",
     "scheduler_locks": f"('alpha', 'w-1', {T})",
+    "awaited_merges": "('alpha', '{}')",
     "tallies": f"('alpha', {T}, {T}, 400, 370, NULL, 360, 360, NULL, 4, 2, 5, 5, 'enforced', 0)",
     "tally_days": f"('alpha', {T}, 1, 24, {T}, {T}, 20, 31, 24, 5000000000)",
     "milestones": f"('static', 0, 'backed', 3, '2026-04-01', {T}, NULL)",

@@ -126,6 +126,7 @@ RULES: Rules = {
         **dict.fromkeys(("made_at", "expires_at", "revoked_at"), _time),
     },
     "ended_sessions": {"ended_at": _time},
+    "awaited_merges": {"document": _settings},
     "waiting_commands": {"document": _settings, **dict.fromkeys(("given_at", "taken_at", "ended_at"), _time)},
     "emergencies": dict.fromkeys(("given_at", "seen_at"), _time),
 }

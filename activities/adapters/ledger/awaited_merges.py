@@ -1,0 +1,67 @@
+"""Effects on branches of a repository that people have not merged yet: one for each cluster."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import sqlalchemy as sa
+from sqlmodel import col
+
+from activities.adapters.ledger.bulk import store
+from activities.adapters.ledger.database import LedgerPart
+from models.base import Model, Time
+from models.ledger_tables import AwaitedMergeRow, ClusterRow, RequestRow, RolloutRow
+from models.rollout.effects import EffectKind, Fence
+
+_ABANDONED = timedelta(hours=2)
+"""The time after which a grant that its request does not deliver again is given up."""
+
+
+class AwaitedMerge(Model):
+    """An effect on a branch. Units: whole GPUs."""
+
+    fence: Fence
+    kind: EffectKind
+    branch: str
+    at: Time
+    asked_at: Time
+    """When the effect was last delivered."""
+    pushed: bool = False
+    """Whether the branch was at the server. One that is gone since was deleted by people."""
+    gpus: dict[str, int]
+    """The quotas that it writes, by team."""
+    before: dict[str, int]
+    """The same quotas in the tracked branch when it was made."""
+
+
+class LedgerMerges(LedgerPart):
+    def of_cluster(self, cluster: str) -> AwaitedMerge | None:
+        with self._database.reading() as session:
+            row = session.get(AwaitedMergeRow, cluster)
+            return None if row is None else AwaitedMerge.model_validate_json(row.document)
+
+    def keep(self, cluster: str, merge: AwaitedMerge) -> None:
+        """Keep it in place of the cluster's earlier one."""
+        with self._database.begin() as session:
+            store(session, AwaitedMergeRow, [{"cluster": cluster, "document": merge.model_dump_json()}])
+
+    def drop(self, cluster: str) -> None:
+        with self._database.begin() as session:
+            session.execute(sa.delete(AwaitedMergeRow).where(col(AwaitedMergeRow.cluster) == cluster))
+
+    def is_wanted(self, cluster: str, merge: AwaitedMerge) -> bool:
+        """Return whether its rollout or request is open, and may still deliver the effect."""
+        with self._database.reading() as session:
+            row = session.get(ClusterRow, cluster)
+            if row is not None and row.open_rollout == merge.fence.rollout:
+                # A request that was withdrawn delivers its grant no more, and nothing says so here.
+                return merge.kind is not EffectKind.GRANT or self._database.now() - merge.asked_at < _ABANDONED
+            request = session.get(RequestRow, merge.fence.rollout.removeprefix("request/"))
+            return request is not None and not request.ended
+
+    def is_ours(self, rollout: str) -> bool:
+        """Return whether this ledger has, or had, the rollout or request."""
+        with self._database.reading() as session:
+            if session.get(RolloutRow, rollout) is not None:
+                return True
+            return session.get(RequestRow, rollout.removeprefix("request/")) is not None
