@@ -432,7 +432,7 @@ _MORE, _LESS = "flex may grow", "flex of "
 def fingerprint(reading: QuotaReading, facts: Facts, before: str = "", backing: Backing | None = None) -> str:
     """Return a text that changes when a rollout has something to learn. `before`: the last; `backing`: if computed."""
     sample = facts.sample
-    unmerged = [f"before {reading.unmerged}"] if reading.unmerged else []
+    unmerged = [f"before {reading.unmerged}"] if reading.unmerged else ["merged"] * reading.merged
     if sample is None:
         return "; ".join(["no health", *unmerged])
     parts = [f"generation {reading.generation}", *unmerged, "stale" if facts.stale else "fresh"]

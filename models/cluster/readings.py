@@ -100,6 +100,8 @@ class QuotaReading(Model):
 
     unmerged: str = Field(default="", exclude_if=lambda branch: not branch)
     """The branch with an effect that people have not merged yet; empty: none."""
+    merged: bool = Field(default=False, exclude_if=lambda merged: not merged)
+    """People have merged such an effect, and it was not delivered again yet."""
     bound_gpus: GpuCount | None = Field(default=None, exclude_if=lambda bound: bound is None)
     """The most that the quota system lets all of these quotas hold together; None: no such limit."""
 

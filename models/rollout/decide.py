@@ -57,6 +57,8 @@ def decide(rollout: Rollout, now: datetime) -> Action:
         return Perform(EffectKind.SET_SOFT)
     if _wants_look(rollout, now):
         return Look(_why_look(rollout, now), _values_to_test(rollout))
+    if (merged := merged_effect(rollout)) is not None:
+        return Perform(merged)
     if (refit := _refit(rollout, now)) is not None:
         return refit
     flexed = _flex(rollout, now)
@@ -76,6 +78,16 @@ def confirms_breach(rollout: Rollout, now: datetime) -> bool:
     """Return whether a breach waits for a look, and for nothing else."""
     due = breach_due(rollout)
     return due is not None and due <= now
+
+
+def merged_effect(rollout: Rollout) -> EffectKind | None:
+    """Return the forward effect that people have merged: it is in force, so no gate and no hold keeps it any more."""
+    merged = rollout.seen is not None and rollout.seen.reading.merged and not rollout.stage.has_ended
+    if not merged or rollout.look_failed or rollout.hold(UNMERGED) is None or rollout.stage is Stage.ROLLING_BACK:
+        return None
+    if rollout.stay.restoring or (rollout.is_realigning and EffectKind.RESERVE in rollout.stay.done):
+        return EffectKind.SET_SOFT
+    return _next_effect(rollout) if rollout.stage in STEP_FROM and not rollout.is_realigning else None
 
 
 def _await_merge(rollout: Rollout, now: datetime) -> Action:

@@ -62,6 +62,7 @@ def apply_receipt(rollout: Rollout, change: Change, receipt: Receipt, now: datet
     `again`: aim again where `aims_again` says so (since patch `aimed-again`).
     """
     again = again and aims_again(rollout, receipt)
+    rollout = _end_merge(rollout, change, now)
     rollout = rollout.but(asks=rollout.asks or again)
     kind = change.kind
     text = _moved_text(rollout, change, receipt)
@@ -274,7 +275,7 @@ def fail_effect(
 
     `until`: for a blast radius, when there is room again; a step waits for it, and nobody is called.
     """
-    kind = change.kind
+    kind, rollout = change.kind, _end_merge(rollout, change, now)
     if error == AwaitsMerge.__name__:
         return _await_merge(rollout, change, reason, now)
     rollout = rollout.record(
@@ -311,6 +312,12 @@ def fail_effect(
     if error == BlastRadius.__name__:
         return _hold_for_radius(rollout, reason, now, until)
     return start_undo(rollout, now, actor=BACKSTOP, reason=f"{kind} failed: {reason}")
+
+
+def _end_merge(rollout: Rollout, change: Change, now: datetime) -> Rollout:
+    """Lift the hold of an effect that waited for a merge, now that it was delivered again."""
+    writes = change.kind in (EffectKind.SET_SOFT, EffectKind.HARDEN) and not change.refits
+    return lift_hold(rollout, UNMERGED, now, BACKSTOP, f"{change.kind} was delivered again") if writes else rollout
 
 
 def _await_merge(rollout: Rollout, change: Change, reason: str, now: datetime) -> Rollout:

@@ -15,7 +15,7 @@ from models.rollout.commands import (
     add_hold,
     lift_hold,
 )
-from models.rollout.decide import beside_others, has_tested, is_planned_on
+from models.rollout.decide import beside_others, has_tested, is_planned_on, merged_effect
 from models.rollout.drift import accept_changes, can_write, reclaim_values, restore_values
 from models.rollout.flex_following import flex_band, flex_published
 from models.rollout.gates import CHANGED_BY_OTHERS, drift_of, holds_now
@@ -88,8 +88,11 @@ def apply_look(
 
 
 def _end_wait(rollout: Rollout, seen: Observation, now: datetime) -> Rollout:
-    """Lift the hold of an effect that waited for a merge: delivered again, it is in force, declined or made anew."""
-    if seen.reading.unread or seen.reading.unmerged:
+    """Lift the hold of an effect whose branch waits no more: delivered again, it is declined, or made anew.
+
+    One that people have merged is delivered at once (models/rollout/decide.py).
+    """
+    if seen.reading.unread or seen.reading.unmerged or merged_effect(rollout) is not None:
         return rollout
     return lift_hold(rollout, UNMERGED, now, BACKSTOP, "its branch no longer waits for a merge")
 

@@ -275,7 +275,8 @@ def test_the_watch_learns_of_a_branch_and_of_its_merge(site: ProposeSystem) -> N
     site.forge.merge("squash", delete=True)
     versions.append(site.port.versions([CLUSTER])[CLUSTER])
     assert versions[1] == f"{versions[0]} before backstop/h100/r-1-1"
-    assert versions[2] == versions[0]
+    assert versions[2] == f"{versions[0]} with backstop/h100/r-1-1"
+    assert site.port.last_known(CLUSTER).merged
 
 
 def test_a_worker_that_may_push_no_branch_is_barred(site: ProposeSystem) -> None:

@@ -170,6 +170,15 @@ async def test_an_effect_is_in_force_once_people_have_merged_it(
     assert forge.branches() == []
 
 
+async def test_what_people_merge_during_a_pause_is_in_force_and_counts(world: World, forge: Forge) -> None:
+    name = await promoted(world, forge)
+    await world.say(name, Command.PAUSE, reason="a freeze")
+    forge.merge("squash", delete=True)
+    status = await world.until(name, Stage.ENFORCED)
+    assert [hold.id for hold in status.holds] == ["paused"]
+    assert forge.text() == as_file(200, 124)
+
+
 async def test_an_abort_withdraws_what_nobody_has_merged(world: World, forge: Forge) -> None:
     name = await promoted(world, forge)
     assert len(forge.branches()) == 1

@@ -89,8 +89,8 @@ class GitQuotas:
         self._merges = MergeReader(ledger.merges)
         self._proposing = set[str]()
         """The clusters whose effects people merge."""
-        self._closed: dict[str, str] = {}
-        """By cluster, the branch that was no more to be merged when it was last read."""
+        self._seen: dict[str, tuple[str, bool, bool]] = {}
+        """By cluster, the branch with an effect when it was last read: whether people can merge it, and have."""
         self._done: dict[str, float] = {}
         self._faults = Faults(ledger.now)
         self._threads = SourceThreads(partial(self._faults.note_fault, "quotas in Git"))
@@ -114,13 +114,16 @@ class GitQuotas:
         return self._with_merge(self._others.last_known(cluster))
 
     def _with_merge(self, reading: QuotaReading) -> QuotaReading:
-        unmerged = self._unmerged(reading.cluster)
-        return reading.but(unmerged=unmerged) if unmerged else reading
+        branch, is_open, is_merged = self._last_seen(reading.cluster)
+        return reading.but(unmerged=branch * is_open, merged=is_merged) if branch else reading
 
-    def _unmerged(self, cluster: str) -> str:
-        """Return the branch that waits for its merge, as last read; empty: none."""
+    def _last_seen(self, cluster: str) -> tuple[str, bool, bool]:
+        """Return the branch with an effect, and whether people can merge it, and have; as `_seen`. Empty: none."""
         effect = self._ledger.merges.of_cluster(cluster) if cluster in self._proposing else None
-        return "" if effect is None or self._closed.get(cluster) == effect.branch else effect.branch
+        if effect is None:
+            return "", False, False
+        seen = self._seen.get(cluster, ("", False, False))
+        return seen if seen[0] == effect.branch else (effect.branch, True, False)
 
     def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
         sources = self._note_modes(self._book.git_sources(clusters))
@@ -155,9 +158,11 @@ class GitQuotas:
         due = [c for c in sources if now - self._done.get(c, -1e9) >= self._every.total_seconds()]
         self._done |= dict.fromkeys(due, now)
         self._threads.read({cluster: partial(self._sync, cluster, sources[cluster]) for cluster in due})
-        versions = self._others.versions(clusters)
-        waiting = {c: branch for c in sources if c in versions and (branch := self._unmerged(c))}
-        return {**versions, **{cluster: f"{versions[cluster]} before {branch}" for cluster, branch in waiting.items()}}
+        versions = dict(self._others.versions(clusters))
+        for cluster in self._proposing & versions.keys():
+            branch, is_open, is_merged = self._last_seen(cluster)
+            versions[cluster] += f" before {branch}" * is_open + f" with {branch}" * is_merged
+        return versions
 
     def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
         return self._others.changes(cluster, after)
@@ -370,7 +375,8 @@ class GitQuotas:
             self._sights[cluster] = source, sight
         if proposes:
             merge = self._merges.read(cluster, repository, tip, sight.gpus)
-            self._closed[cluster] = "" if merge is None or merge.is_open else merge.effect.branch
+            if merge is not None:
+                self._seen[cluster] = merge.effect.branch, merge.is_open, merge.is_merged
             return sight._replace(merge=merge, pending={} if merge is None else merge.pending)
         ours = sight.newest
         if ours is None or not self._book.awaits(cluster, Fence(rollout=ours.rollout, counter=ours.counter)):
