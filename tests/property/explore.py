@@ -41,7 +41,7 @@ from models.rollout import time_reducers
 from models.rollout.commands import CommandRequest, refusal
 from models.rollout.decide import FRESH, RECHECK, decide, recovery_pause
 from models.rollout.effect_table import INVERSE
-from models.rollout.effects import Change
+from models.rollout.effects import Change, EffectKind
 from models.rollout.owner_news import news_for_owner, rollback_for_owner, tell_owner
 from models.rollout.stages import ANSWERS, TRANSITIONS, Command, Stage, UndoOr, answer
 from models.rollout.state import Rollout
@@ -60,6 +60,8 @@ class Setting:
 
     policy: dict[str, Any] = field(default_factory=dict)
     before: tuple[str, ...] = ()
+    merges: bool = False
+    """People merge what the quota system writes."""
 
 
 _BREACH = ("approve", "81 healthy", "11m pass")
@@ -76,6 +78,11 @@ SETTINGS: dict[str, Setting] = {
     "drifted": Setting(before=("approve", "others: a 45")),
     "radius": Setting({"max_moved_gpus": 10, "rollback_to": "baseline"}, before=("approve",)),
     "shadow": Setting({"shadow": True}),
+    "merged": Setting(before=("approve ...", "harden waits for a merge"), merges=True),
+    "merged, undone": Setting(before=("approve", "rollback ...", "soften waits for a merge"), merges=True),
+    "merged, restored": Setting(
+        {"on_drift": "restore"}, before=("approve", "others: a 45 ...", "set_soft waits for a merge"), merges=True
+    ),
 }
 """Where explorations begin. `...` after a name: the action that it begins is still under way."""
 COMMON = {
@@ -103,6 +110,7 @@ class Node(Observed):
 
     flight: Flight | None = None
     micro = True
+    merges = False
     passing_through: set[tuple[Stage, Stage]]
 
     def __init__(self, **policy: Any) -> None:
@@ -200,6 +208,8 @@ def happenings(world: Node) -> Iterator[tuple[str, Callable[[Node], object]]]:
     """What may come from outside but for commands."""
     if world.flight is not None:
         yield from _failures(world.flight)
+        if world.merges and world.flight.change is not None and world.flight.change.kind in _MERGED:
+            yield f"{world.flight.change.kind}{_WAITS}", _waits_for_merge
         if world.flight.change is not None and not world.in_flight_for:
             yield "11m under way", _takes_long
     else:
@@ -228,6 +238,9 @@ def happenings(world: Node) -> Iterator[tuple[str, Callable[[Node], object]]]:
             lambda w: w.foreign("z", 4),
         )
     )
+    if world.unmerged:
+        yield "people merge it", lambda w: _branch_goes(w, merged=True)
+        yield "its branch is gone", lambda w: _branch_goes(w, merged=False)
     if not world.windows:
         yield "maintenance begins", lambda w: w.window(WindowKind.MAINTENANCE, "2h")
     else:
@@ -254,6 +267,22 @@ def _fails(error: str, *, landed: bool) -> Callable[[Node], None]:
         world.run()
 
     return fails
+
+
+_WAITS = " waits for a merge"
+_MERGED = (EffectKind.SET_SOFT, EffectKind.HARDEN, EffectKind.SOFTEN, EffectKind.RESTORE)
+"""Effects that may move a quota."""
+
+
+def _waits_for_merge(world: Node) -> None:
+    world.unmerged, world.merged = True, False
+    world.lands("AwaitsMerge", landed=False)
+    world.run()
+
+
+def _branch_goes(world: Node, *, merged: bool) -> None:
+    world.unmerged, world.merged = False, merged
+    world.noticed()
 
 
 def _superseded(world: Node) -> None:
@@ -442,6 +471,7 @@ def _seen(seen: Observation, rank: dict[int, int], clock: _Clock, looked: dateti
         _items(seen.counted),
         seen.is_backed,
         (seen.reading.flex_gpus, seen.flex),
+        (seen.reading.unmerged, seen.reading.merged),
     )
 
 
@@ -515,6 +545,7 @@ def _world(world: Node) -> tuple[Any, ...]:
         clock.windows(world.windows, world.now),
         world.watch_runs,
         world.superseded,
+        (world.unmerged, world.merged),
         tuple((clock.age(at, hour), gpus) for at, gpus in world.moves if gpus and world.now - at < hour)
         if policy.max_moved_gpus < GOOD
         else (),
@@ -620,6 +651,7 @@ class Exploration:
         found = self.found
         level: list[tuple[Node, int]] = []
         root = Node(**self.setting.policy)
+        root.merges = self.setting.merges
         if self.setting.before:
             root.settle()
         for name in self.setting.before:
@@ -738,6 +770,8 @@ def step_by_name(world: Node, name: str) -> None:
         if command.value == name:
             world.say(command, run=True, **fields)
             return
+    while name.endswith(_WAITS) and world.flight is not None and world.flight.name != name.removesuffix(_WAITS):
+        _answers(world)
     dict(happenings(world))[name](world)
 
 

@@ -14,7 +14,7 @@ from tests.property.explore import SETTINGS, Exploration, Found, remembering
 from tests.tried import TRIED
 
 DEPTH = 2
-BY_DAY = ("rollback", "tried again")
+BY_DAY = ("rollback", "tried again", "merged", "merged, undone", "merged, restored")
 REACHED: set[object] = set()
 
 

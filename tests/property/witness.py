@@ -205,7 +205,7 @@ class Observed(World):
     def apply(self, request: EffectRequest) -> Receipt:
         change = request.change
         before, theirs = self.values, set(self.unseen)
-        followed, flex = self.follows, self.flex
+        followed, flex, by_people = self.follows, self.flex, self.merged
         receipt = super().apply(request)
         moved = {t for t, gpus in self.values.items() if before.get(t) != gpus}
         assert not moved & theirs, f"{moved & theirs} were overwritten unseen"
@@ -214,7 +214,7 @@ class Observed(World):
             grown = None if flex is None else change.flex_gpus - flex
             assert grown is None or grown < 0 or grown > self.band, "flex flaps"
         elif change.kind in INVERSE:
-            self._may_go_on(change)
+            self._may_go_on(change, by_people=by_people and change.kind in (EffectKind.SET_SOFT, EffectKind.HARDEN))
         if change.kind is EffectKind.SET_SOFT and not self.rewriting:
             self._was_agreed(change)
         in_place = self.r.is_realigning and not self.r.is_proposing
@@ -252,11 +252,11 @@ class Observed(World):
     def _order_is(self, why: UndoCause) -> bool:
         return self.r.undo is not None and self.r.undo.why is why
 
-    def _may_go_on(self, change: Change) -> None:
+    def _may_go_on(self, change: Change, *, by_people: bool) -> None:
         """Forward effects: under the generation they were made for, on the health just looked at."""
         assert change.expected_generation == self.generation
-        if self.rewriting:
-            return  # writing ours again promises nothing new
+        if self.rewriting or by_people:
+            return  # writing ours again promises nothing new; and what people have merged is in force already
         assert self.looked_at is not None
         assert self.now - self.looked_at <= FRESH or self.in_flight_for > _NOTHING, "on an old look"
         assert self.looked_on is not None, f"{change.kind} on unknown health"

@@ -163,6 +163,8 @@ class World:
         self.moves: list[tuple[datetime, int]] = []
         self.carried: dict[str, Any] = {}
         self.superseded = False
+        self.unmerged = self.merged = False
+        """An effect waits for people to merge it; they have, and it was not delivered again."""
         self.breaching_elsewhere = 0
         where = {"main": (361, 361)} if islands is None else islands
         self.islands = {name: Island(name=name, total_gpus=t, healthy_gpus=h) for name, (t, h) in where.items()}
@@ -552,6 +554,8 @@ class World:
                 self._book(change.moved_gpus, request.limit_day_gpus, timedelta(days=1))
             self.moves.append((self.now, change.moved_gpus))
         self.last_counter = change.fence.counter
+        if change.kind not in (EffectKind.FOLLOW, EffectKind.UNFOLLOW, EffectKind.RESERVE) and not change.refits:
+            self.unmerged = self.merged = False
         if change.kind is EffectKind.FOLLOW and self.follows and change.flex_gpus is not None:
             self.flexes.append(change.flex_gpus)
         else:
@@ -621,6 +625,8 @@ class World:
             flex_gpus=self.flex,
             flex_band_gpus=self.band,
             counts_modes=self.counts_modes,
+            unmerged="backstop/c/r-1" if self.unmerged else "",
+            merged=self.merged,
         )
 
     def sample(self) -> HealthSample | None:
