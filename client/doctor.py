@@ -191,7 +191,7 @@ def no_ledger_check(error: BackstopError | None, *, heard: bool, seconds: float)
 
 
 def health_source_checks(ledger: LedgerCheck) -> list[Check]:
-    """Report clusters whose Prometheus answers badly, and calendar rows that are no windows, by name."""
+    """Report clusters whose Prometheus or Kubernetes answers badly, and calendar rows that are no windows, by name."""
     wrong = {cluster: text for cluster, text in sorted(ledger.prometheus.items()) if text}
     checks = [
         Check.bad("prometheus", f"{cluster}: {text}", "mend its series (docs/prometheus.md)")
@@ -200,6 +200,14 @@ def health_source_checks(ledger: LedgerCheck) -> list[Check]:
     if ledger.prometheus and not wrong:
         summary = f"tells the health of {count_text(len(ledger.prometheus), 'cluster')}"
         checks.append(Check.good("prometheus", summary))
+    checks += [
+        Check.bad("kubernetes", f"{cluster}: {text}", "see docs/kubernetes.md, When health is unknown")
+        for cluster, text in sorted(ledger.kubernetes.items())
+        if text
+    ]
+    if ledger.kubernetes and not any(ledger.kubernetes.values()):
+        summary = f"reports the health of {count_text(len(ledger.kubernetes), 'cluster')}"
+        checks.append(Check.good("kubernetes", summary))
     remedy = "declare it anew with `backstop hold`, and delete its row"
     return checks + [
         Check.bad("calendar", f"{cluster}: {text}", remedy) for cluster, text in sorted(ledger.windows.items())

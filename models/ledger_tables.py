@@ -34,8 +34,8 @@ class ClusterRow(SQLModel, table=True):
     Only triggers count `generation`. `last_counter` belongs to `open_rollout`. A reservation exists where
     `reserve_limit` is set; `reserved_by` made it. `flex_gpus` is for schedulers: the healthy GPUs beyond all quotas,
     NULL where Backstop does not publish it; the pool is this and what quotas leave unused. `source`: the scheduler that
-    holds the quotas, as JSON, NULL where the ledger does itself. `health_source`: the Prometheus that reports health,
-    NULL where the scheduler or people do.
+    holds the quotas, as JSON, NULL where the ledger does itself. `health_source`: the Prometheus or Kubernetes that
+    reports health, NULL where the scheduler or people do.
     """
 
     __tablename__ = "clusters"

@@ -239,6 +239,8 @@ class LedgerCheck(Model):
     """The lead of the worker's clock over Temporal's; below zero: it lags. Left out where they agree."""
     prometheus: dict[str, str] = Field(default_factory=dict)
     """The fault of the health of each cluster that a Prometheus has; empty: none."""
+    kubernetes: dict[str, str] = Field(default_factory=dict, exclude_if=lambda faults: not faults)
+    """The fault of the health and use of each cluster that a Kubernetes API server has; empty: none."""
     windows: dict[str, str] = Field(default_factory=dict)
     """The invalid windows of each cluster that has any, and why."""
     notices: tuple[Untold, ...] = ()

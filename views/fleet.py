@@ -51,6 +51,8 @@ def _held(cluster: ClusterAnswer) -> list[RenderableType]:
         )
     if cluster.prometheus is not None:
         parts.append(line(f"Prometheus {cluster.prometheus.connection} says what is healthy."))
+    if cluster.kubernetes is not None:
+        parts.append(line(f"Kubernetes {cluster.kubernetes.connection} says what is healthy."))
     return parts
 
 

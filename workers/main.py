@@ -24,6 +24,8 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from activities.adapters.git.quotas import GitQuotas
 from activities.adapters.http import Reach
+from activities.adapters.kubernetes.api import KubernetesConnection
+from activities.adapters.kubernetes.kubernetes import Kuberneteses
 from activities.adapters.ledger.facade import NOT_MIGRATED, Ledger, upgrade
 from activities.adapters.notify.notifier import Notifier
 from activities.adapters.prometheus.prometheus import NO_SECRETS, PrometheusConnection, Prometheuses
@@ -154,6 +156,7 @@ def make_worker(
     slurms: Slurms | None = None,
     git: GitQuotas | None = None,
     prometheus: Mapping[str, PrometheusConnection] | None = None,
+    kubernetes: Mapping[str, KubernetesConnection] | None = None,
     telling: Telling | None = None,
     bringups: BringupParts | None = None,
     secrets: SecretFiles = NO_SECRETS,
@@ -180,7 +183,8 @@ def make_worker(
     warrants = Warrants(keys, ledger.warrants, ledger.registry, now, wanted=wanted.now, admission=admission)
     ledger.fleet.tokens_in_clear = lambda: not warrants.is_required
     ledger.fleet.policy_takes_two = lambda: warrants.is_required and admission.two_persons
-    calls = _calls(client, ledger, notify, held, slurms, git, prometheuses, telling or Telling(), warrants, now)
+    health_sources = prometheuses, Kuberneteses(ledger, kubernetes or {}, slurms.every)
+    calls = _calls(client, ledger, notify, held, slurms, git, *health_sources, telling or Telling(), warrants, now)
     tickets = [] if keys is None else [TicketsChecked(keys, wanted.is_known, now)]
     shared: dict[str, Any] = {
         "interceptors": [Heartbeats(), *nothing_in_clear(client.data_converter.payload_codec), *tickets],
@@ -244,14 +248,18 @@ def _calls(
     slurms: Slurms,
     schedulers: SchedulerPort,
     prometheuses: Prometheuses,
+    kuberneteses: Kuberneteses,
     telling: Telling,
     warrants: Warrants,
     now: Clock,
 ) -> _Calls:
     registry, calendar, doubts = ledger.registry, ledger.calendar, ledger.doubts
-    usage = ledger.usage.fed_by(slurms.refresh_use)
+    usage = ledger.usage.fed_by(slurms.refresh_use, kuberneteses.refresh_use)
     # Usage is sampled beside health, at its own pace: the watch reads health all the time, and nobody reads usage.
-    health = ledger.health.fed_by(prometheuses.refresh_health, slurms.refresh_health, slurms.refresh_use)
+    health = ledger.health.fed_by(
+        *(prometheuses.refresh_health, kuberneteses.refresh_health, kuberneteses.refresh_use),
+        *(slurms.refresh_health, slurms.refresh_use),
+    )
     rollouts = ClusterActivities(quotas, health, usage, calendar, registry, ledger.jobs, doubts, warrants, now)
     fleets = FleetActivities(client, quotas, health, calendar, registry, rollouts, warrants)
     owed = ledger.bringups.owed_gpus
@@ -287,6 +295,7 @@ def _calls(
         second_persons=second_persons,
         mark=ledger.pulse.mark,
         pushes=ledger.pushes,
+        kubernetes=kuberneteses,
         now=now,
     )
     return _Calls(
@@ -446,6 +455,7 @@ async def serving(settings: Settings, identity: str = "") -> AsyncIterator[Clien
             slurms=slurms,
             git=GitQuotas(ledger, SlurmQuotas(slurms), slurms, settings.home / "git", settings.git, every),
             prometheus=settings.prometheus,
+            kubernetes=settings.kubernetes,
             secrets=SecretFiles(settings.secrets),
             telling=Telling(MailPace(digest_at=settings.digest_at), settings.console_url),
             bringups=bringup_parts(ledger, slurms, settings),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from activities.adapters.git.command_line import GitTerms
 from activities.adapters.http import Network, networks_of
+from activities.adapters.kubernetes.api import KubernetesConnection, KubernetesConnections
 from activities.adapters.prometheus.prometheus import PrometheusConnection, PrometheusConnections
 from activities.adapters.runners.settings import RunnerSettings
 from activities.adapters.slurm.command_line import Connection, Connections
@@ -45,6 +46,8 @@ class Settings:
     git: GitTerms = field(default_factory=GitTerms)
     prometheus: Mapping[str, PrometheusConnection] = field(default_factory=dict)
     """Prometheus servers that are asked for health, by name."""
+    kubernetes: Mapping[str, KubernetesConnection] = field(default_factory=dict)
+    """Kubernetes API servers that report health and use, by name."""
     contacts: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The contacts behind `named:NAME` in a fleet file, by name."""
     digest_at: clock_time = clock_time(8)
@@ -96,6 +99,7 @@ def load_settings() -> Settings:
             _git_committer(os.environ.get("BACKSTOP_GIT_COMMITTER") or GitTerms().committer),
         ),
         prometheus=_prometheus(os.environ.get("BACKSTOP_PROMETHEUS", "")),
+        kubernetes=_kubernetes(os.environ.get("BACKSTOP_KUBERNETES", "")),
         contacts=_contacts(os.environ.get("BACKSTOP_CONTACTS", "")),
         digest_at=_digest_at(os.environ.get("BACKSTOP_DIGEST_AT") or "08:00"),
         console_url=_console_url(),
@@ -121,6 +125,19 @@ def _prometheus(path: str) -> dict[str, PrometheusConnection]:
     if not path:
         return {}
     return dict(read_document(path, PrometheusConnections, "the field connections").connections)
+
+
+def _kubernetes(path: str) -> dict[str, KubernetesConnection]:
+    """Read connections, as `_slurms`. A kubeconfig may come later, as a mounted one does."""
+    if not path:
+        return {}
+    connections = dict(read_document(path, KubernetesConnections, "the field connections").connections)
+    for name, connection in connections.items():
+        if connection.kubeconfig is not None and not connection.kubeconfig.startswith("/"):
+            raise BadInput(
+                f"{path}: connections.{name}.kubeconfig must be an absolute path, not {brief(connection.kubeconfig)}"
+            )
+    return connections
 
 
 def _slurms(path: str) -> dict[str, Connection]:

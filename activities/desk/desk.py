@@ -100,6 +100,7 @@ class DeskActivities:
         mark: Callable[[], str] = str,
         pushes: PushPort | None = None,
         sealed: Callable[[str], tuple[SealedTo, ...]] = lambda _: (),
+        kubernetes: HealthSourcesPort | None = None,
         now: Clock = utc_now,
     ) -> None:
         """`waits`: notices not sent yet, by audience. `bringups`, `access`: their books, if this worker has any.
@@ -120,6 +121,7 @@ class DeskActivities:
         self._schedulers = schedulers
         self._doubts = doubts
         self._health = health
+        self._kubernetes = kubernetes
         self._calendar = calendar
         # A question is answered with the request that it came in: who asks, and under which name.
         self._answers: dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]] = {
@@ -420,6 +422,7 @@ class DeskActivities:
             open_rollouts=len(opened),
             schedulers=self._schedulers.check(),
             prometheus=self._health.check(),
+            kubernetes={} if self._kubernetes is None else self._kubernetes.check(),
             windows=self._calendar.faults(),
             doubts=self._doubts.sources_in_doubt(),
             senseless=senseless,

@@ -30,7 +30,14 @@ from models.cluster.import_outcome import FilePlace, ImportTerms, Line, Verb
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands, floors_above
 from models.cluster.readings import Present
-from models.cluster.sources import ClassesInSlurm, GitSource, PrometheusSource, QuotaSource, SlurmSource
+from models.cluster.sources import (
+    ClassesInSlurm,
+    GitSource,
+    KubernetesSource,
+    PrometheusSource,
+    QuotaSource,
+    SlurmSource,
+)
 from models.cluster.windows import Window, span_text
 
 
@@ -49,6 +56,7 @@ class ClusterNow(Model):
     slurm: SlurmSource | None = None
     git: GitSource | None = None
     prometheus: PrometheusSource | None = None
+    kubernetes: KubernetesSource | None = None
     busy: str = Field(default="", exclude=True)
     """The reason why only a rollout may write its quotas; empty: anybody may."""
     overwritten: dict[str, tuple[int, ...]] = Field(default_factory=dict, exclude=True)
@@ -120,6 +128,7 @@ def _cluster_in_file(spec: ClusterSpec) -> ClusterNow:
         slurm=spec.slurm,
         git=spec.git,
         prometheus=spec.prometheus,
+        kubernetes=spec.kubernetes,
     )
 
 
@@ -169,7 +178,7 @@ def _overlay(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePla
     return now.model_copy(update={**taken, "islands": islands, "policy": policy, "quotas": quotas}), stays
 
 
-_SOURCES = ("slurm", "git", "prometheus")
+_SOURCES = ("slurm", "git", "prometheus", "kubernetes")
 _THEIRS = "{0} holds it, and a file cannot set it: change it in {0}"
 _ONLY_FOR_NOW = "{0} holds its quotas, so those of the file last only until Backstop reads {0}"
 _OLDER = "a rollout or a grant has set it since; --reset takes the value of the file"
@@ -267,7 +276,7 @@ def setting_text(value: object) -> str:
         return "none"
     if isinstance(value, list | tuple):
         return some_of([str(each) for each in value])
-    if isinstance(value, SlurmSource | GitSource | PrometheusSource):
+    if isinstance(value, SlurmSource | GitSource | PrometheusSource | KubernetesSource):
         return canonical_json(value.model_dump(mode="json", exclude_defaults=True))
     return value if isinstance(value, str) else canonical_json(value)
 

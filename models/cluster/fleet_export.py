@@ -45,7 +45,7 @@ def cluster_document(now: ClusterNow, health: Mapping[str, Island]) -> dict[str,
     document["quotas"] = [_quota(quota, most[quota.team]) for quota in now.quotas]
     if now.windows:
         document["windows"] = [window.model_dump(mode="json", exclude_none=True) for window in now.windows]
-    for field in ("slurm", "git", "prometheus"):
+    for field in ("slurm", "git", "prometheus", "kubernetes"):
         source = getattr(now, field)
         if source is not None:
             document[field] = source.model_dump(mode="json", exclude_defaults=True)

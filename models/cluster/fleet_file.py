@@ -22,7 +22,7 @@ from models.base import (
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands
-from models.cluster.sources import GitSource, PrometheusSource, SlurmSource
+from models.cluster.sources import GitSource, KubernetesSource, PrometheusSource, SlurmSource
 from models.cluster.windows import Window
 from models.notices import Notify
 
@@ -71,11 +71,18 @@ class ClusterSpec(Documented):
     """The Git repository that holds its quotas (docs/git.md). Without it: Slurm or the ledger does."""
     prometheus: PrometheusSource | None = Field(default=None, exclude_if=lambda source: source is None)
     """The Prometheus that reports its health (docs/prometheus.md). Without it: Slurm, or whoever writes samples."""
+    kubernetes: KubernetesSource | None = Field(default=None, exclude_if=lambda source: source is None)
+    """The Kubernetes API server that reports its health and use (docs/kubernetes.md). Without it: as without
+    prometheus."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.slurm is not None and self.git is not None:
             raise fault_at(("git",), f"is given beside slurm: one of them holds the quotas of cluster {self.name}")
+        beside = "slurm" if self.slurm is not None else "prometheus" if self.prometheus is not None else ""
+        if self.kubernetes is not None and beside:
+            what = f"is given beside {beside}: one of them reports the health of cluster {self.name}"
+            raise fault_at(("kubernetes",), what)
         seen: set[str] = set()
         for number, name in enumerate(i.name for i in self.islands):
             if name in seen:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -167,6 +169,75 @@ class PrometheusSource(Documented):
     """The value of its label for clusters. Without it: the cluster's name."""
 
 
+class KubernetesUse(StrEnum):
+    OFF = "off"
+    PODS = "pods"
+    KUEUE = "kueue"
+
+
+class KubernetesSource(Documented):
+    """A Kubernetes API server that reports a cluster's health and use."""
+
+    connection: Name = "local"
+    """The way to reach it: a name of the file that BACKSTOP_KUBERNETES names. A fleet file names no address."""
+    resource: Name = "nvidia.com/gpu"
+    """The promised resource, as nodes and pods name it."""
+    nodes: Name | None = None
+    """A label selector of the cluster's nodes, such as gpu.example.com/model=h100. Without it: all nodes."""
+    island_label: Name | None = None
+    """The label that says in which island a node is. Without it: all nodes are in the island main."""
+    islands: dict[Name, Name] = Field(default_factory=dict)
+    """By value of that label: the island's name. Without it: the value itself."""
+    tolerated_taints: tuple[Name, ...] = ("nvidia.com/gpu",)
+    """Keys of taints that jobs tolerate; any other NoSchedule or NoExecute bars a node. Without it: nvidia.com/gpu."""
+    use: KubernetesUse = KubernetesUse.PODS
+    """pods: use is what pods ask for; kueue: what ClusterQueues report; off: it is not read."""
+    team_label: Name | None = None
+    """For pods: the label that names a pod's team. Without it: the namespace does."""
+    teams: dict[Name, Name] = Field(default_factory=dict)
+    """By namespace, label or ClusterQueue: its team. Without it: they have the teams' names."""
+    flavors: tuple[Name, ...] = ()
+    """For kueue: the flavors whose use counts. Without it: all."""
+
+    @property
+    def counts_pods(self) -> bool:
+        return self.use is KubernetesUse.PODS
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.islands and self.island_label is None:
+            raise fault_at(("islands",), "names islands by a label's values, and island_label is missing")
+        if self.team_label is not None and not self.counts_pods:
+            raise fault_at(("team_label",), f"is a label of pods, and use is {self.use}: leave it out")
+        if self.flavors and self.use is not KubernetesUse.KUEUE:
+            raise fault_at(("flavors",), f"are Kueue's, and use is {self.use}: leave them out")
+        return self
+
+
+HealthSource = PrometheusSource | KubernetesSource
+
+
+def health_source_in(text: str) -> HealthSource:
+    """Parse the ledger's text of the source that reports a cluster's health. Errors: ValueError."""
+    return (KubernetesSource if "resource" in json_object(text) else PrometheusSource).model_validate_json(text)
+
+
+def health_source_text(source: HealthSource | None) -> str | None:
+    """Return the ledger's text of the source; `resource` marks a Kubernetes."""
+    if source is None:
+        return None
+    marked = {"resource": source.resource} if isinstance(source, KubernetesSource) else {}
+    return json.dumps({**source.model_dump(mode="json", exclude_defaults=True), **marked}, separators=(",", ":"))
+
+
+def reporting(source: str | None) -> dict[str, Any]:
+    """Return the same as a field of a cluster; {} where no such source reports its health. Errors: ValueError."""
+    if source is None:
+        return {}
+    reports = health_source_in(source)
+    return {"kubernetes" if isinstance(reports, KubernetesSource) else "prometheus": reports}
+
+
 QuotaSource = SlurmSource | GitSource
 
 
@@ -188,3 +259,4 @@ class Sources(NamedTuple):
 
     slurm: Mapping[str, SlurmSource]
     prometheus: Mapping[str, PrometheusSource]
+    kubernetes: Mapping[str, KubernetesSource] = MappingProxyType({})

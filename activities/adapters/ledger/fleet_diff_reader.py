@@ -17,7 +17,7 @@ from activities.bad_rows import SENSELESS, fault_of
 from models.base import count_text, gpus_text, json_object
 from models.cluster.fleet_diff import ClusterNow, OtherCluster
 from models.cluster.fleet_file import ClusterSpec, Team
-from models.cluster.sources import PrometheusSource, holding
+from models.cluster.sources import holding, reporting
 from models.ledger_tables import (
     BringupBookRow,
     ClusterRow,
@@ -65,7 +65,7 @@ def present_clusters(
             quotas=tuple(present_of(q) for q in quotas[row.name]),
             windows=windows.get(row.name, ()),
             **holding(row.source),
-            prometheus=None if row.health_source is None else PrometheusSource.model_validate_json(row.health_source),
+            **reporting(row.health_source),
             busy=busy[row.name],
             overwritten={team: tuple(value) for team, value in overwritten.get(row.name, {}).items() if team in theirs},
         )

@@ -24,7 +24,7 @@ from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, TeamUsage
-from models.cluster.sources import PrometheusSource, holding
+from models.cluster.sources import holding, reporting
 from models.ledger_tables import (
     ClusterRow,
     IslandRow,
@@ -135,7 +135,7 @@ class _Page:
             quotas=tuple(_quota(quota, self.usage.get(row.name, {})) for quota in self.quotas[row.name]),
             windows=self.windows.get(row.name, ()),
             **holding(row.source),
-            prometheus=None if row.health_source is None else PrometheusSource.model_validate_json(row.health_source),
+            **reporting(row.health_source),
         )
 
 

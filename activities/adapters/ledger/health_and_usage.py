@@ -123,13 +123,19 @@ class LedgerSamples(LedgerPart):
             store(session, HealthRow, list(rows.values()))
         return len(rows)
 
-    def keep(self, sample: HealthSample, source: str) -> None:
-        """Store the sample. If nothing changes, the last one moves on in time, to save rows."""
+    def keep(self, sample: HealthSample, source: str, *, whole: bool = False) -> tuple[str, ...]:
+        """Store the sample; return its islands that the cluster does not have: only an import adds islands.
+
+        If nothing changes, the last one moves on in time, to save rows. `whole`: the source lists all that there is, so
+        that an island without a GPU in the sample has none.
+        """
         with self._database.begin() as session:
             islands = set(session.exec(select(IslandRow.name).where(col(IslandRow.cluster) == sample.cluster)))
-            for island in sample.islands:
+            sampled = {island.name: island for island in sample.islands}
+            empty = [Island(name=name, total_gpus=0, healthy_gpus=0) for name in sorted(islands - sampled.keys())]
+            for island in [*sample.islands, *(empty if whole else [])]:
                 if island.name not in islands:
-                    continue  # only an import adds islands
+                    continue
                 row = health_row(sample.cluster, island, sample.at, source)
                 of_island = (col(HealthRow.cluster) == sample.cluster, col(HealthRow.island) == island.name)
                 last = session.exec(
@@ -141,6 +147,7 @@ class LedgerSamples(LedgerPart):
                     session.delete(last[0])
                     session.flush()
                 store(session, HealthRow, [row])
+        return tuple(sorted(sampled.keys() - islands))
 
 
 class _Usual(NamedTuple):

@@ -28,10 +28,13 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.sources import (
     OF_CLASS,
     GitSource,
+    HealthSource,
+    KubernetesSource,
     PrometheusSource,
     QuotaSource,
     SlurmSource,
     Sources,
+    health_source_in,
     quota_source_in,
 )
 from models.errors import NoSuchCluster, Refusal, Unavailable
@@ -138,7 +141,7 @@ def differences(seen: MirroredCluster, held: Mapping[str, Present]) -> tuple[lis
 
 class _SourcesRead(NamedTuple):
     quotas: ByCluster[QuotaSource]
-    prometheus: ByCluster[PrometheusSource]
+    health: ByCluster[HealthSource]
 
     @property
     def slurm(self) -> dict[str, SlurmSource]:
@@ -146,9 +149,14 @@ class _SourcesRead(NamedTuple):
 
 
 def sources_of(session: Session, clusters: Sequence[str] | None) -> Sources:
-    """Return these clusters' (or all clusters') schedulers and Prometheus servers."""
+    """Return these clusters' (or all clusters') schedulers, Prometheus servers and API servers."""
     sources = _read_sources(session, clusters)
-    return Sources(sources.slurm, sources.prometheus)
+    of = sources.health
+    return Sources(
+        sources.slurm,
+        {name: source for name, source in of.items() if isinstance(source, PrometheusSource)},
+        {name: source for name, source in of.items() if isinstance(source, KubernetesSource)},
+    )
 
 
 def _read_sources(session: Session, clusters: Sequence[str] | None) -> _SourcesRead:
@@ -156,10 +164,10 @@ def _read_sources(session: Session, clusters: Sequence[str] | None) -> _SourcesR
     source_rows = session.connection().execute(_select_sources(bool(parameters)), parameters).all()
     # A senseless source is not asked: its last samples grow old, and its cluster is reported.
     quotas = [(name, text) for name, text, _ in source_rows if text is not None]
-    prometheus = [(name, text) for name, _, text in source_rows if text is not None]
+    health = [(name, text) for name, _, text in source_rows if text is not None]
     return _SourcesRead(
         quotas=build_each("its scheduler", quotas, lambda _, text: quota_source_in(text)),
-        prometheus=build_each("its Prometheus", prometheus, lambda _, text: PrometheusSource.model_validate_json(text)),
+        health=build_each("its health source", health, lambda _, text: health_source_in(text)),
     )
 
 

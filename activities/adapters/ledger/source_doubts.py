@@ -339,7 +339,9 @@ def _named_sources(session: Session, clusters: Sequence[str] | None) -> dict[str
     """Return the source that a cluster names itself, for these clusters or for all."""
     sources = sources_of(session, clusters)
     slurm = {name: frozenset({f"slurm/{source.connection}"}) for name, source in sources.slurm.items()}
-    return slurm | {n: frozenset({f"prometheus/{source.connection}"}) for n, source in sources.prometheus.items()}
+    prometheus = {name: frozenset({f"prometheus/{source.connection}"}) for name, source in sources.prometheus.items()}
+    kubernetes = {name: frozenset({f"kubernetes/{source.connection}"}) for name, source in sources.kubernetes.items()}
+    return slurm | prometheus | kubernetes
 
 
 def _writers(islands: Iterable[Sequence[Any]], importers: Callable[[], Container[str]]) -> frozenset[str]:

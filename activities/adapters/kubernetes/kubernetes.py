@@ -1,0 +1,298 @@
+"""Kubernetes as a source of health and use: each cluster's API server is followed, and its picture kept in the ledger.
+
+One thread has a loop on which all API servers are followed, each by tasks of its own: one that is slow or silent
+delays no other. Readers take what was kept. A change of a cluster's healthy GPUs is written to the ledger at once, and
+pushed, so that the watch looks at the cluster without waiting for its next round (docs/adr/0066).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from activities.adapters.kubernetes.api import (
+    NODES,
+    PODS,
+    QUEUES,
+    ApiServer,
+    KubernetesConnection,
+)
+from activities.adapters.kubernetes.followed import Followed, Pause, pause_longer
+from activities.adapters.kubernetes.objects import (
+    HeldGpus,
+    NodeGpus,
+    islands_of,
+    node_gpus,
+    pod_gpus,
+    queue_gpus,
+    use_of,
+)
+from activities.adapters.ledger.facade import Ledger
+from activities.adapters.source_threads import WAITED, Faults, SourceThreads, sentence
+from models.base import some_of
+from models.cluster.island import Island
+from models.cluster.readings import HealthSample
+from models.cluster.sources import KubernetesSource, KubernetesUse, Sources
+from models.errors import Unavailable
+
+log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_USE_EVERY = timedelta(seconds=60)
+"""How often usage is sampled: percentiles count the samples, so they must come at an even pace."""
+_USE_FRESH = timedelta(minutes=2)
+"""How old the picture of use may be: an older one gives no sample."""
+_UNASKED_SECONDS = 600.0
+"""After this time without a reader a cluster is followed no more: it has left the fleet, or another worker's hands."""
+_CHECK = timedelta(seconds=15)
+
+
+class Follower:
+    """One cluster, as it is followed."""
+
+    def __init__(
+        self, cluster: str, source: KubernetesSource, now: Callable[[], datetime], pause: Pause = pause_longer
+    ) -> None:
+        self.cluster = cluster
+        self.source = source
+        self.asked_at = time.monotonic()
+        self.first = threading.Event()
+        """Set once there is a picture, or a reason why not."""
+        self.waited = False
+        self.kept_at: datetime | None = None
+        self.kept_islands: tuple[Island, ...] = ()
+        self.strange: tuple[str, ...] = ()
+        """Islands of its nodes that the fleet file does not name: their GPUs do not count."""
+        self.lock = threading.Lock()
+        self.changed = asyncio.Event()
+        self.nodes: Followed[NodeGpus] = Followed(
+            NODES, source.nodes, partial(node_gpus, source=source), now, self._note_change, pause
+        )
+        self.held: Followed[HeldGpus] | None = None
+        if source.use is not KubernetesUse.OFF:
+            kind, read = (PODS, pod_gpus) if source.counts_pods else (QUEUES, queue_gpus)
+            self.held = Followed(kind, None, partial(read, source=source), now, lambda: None, pause)
+        self.task: asyncio.Task[None] | None = None
+
+    def _note_change(self) -> None:
+        self.first.set()
+        self.changed.set()
+
+    def sample(self) -> HealthSample | None:
+        """Return the cluster's health; None while it is unknown: nothing listed, no GPU, or a node of no sense."""
+        nodes = self.nodes
+        if nodes.seen_at is None or nodes.bad or not nodes.kept:
+            return None
+        return HealthSample(cluster=self.cluster, at=nodes.seen_at, islands=islands_of(list(nodes.kept.values())))
+
+    @property
+    def fault(self) -> str:
+        """The reason why its health is unknown or may grow old; empty: there is none."""
+        nodes = self.nodes
+        empty = "" if nodes.seen_at is None or nodes.kept or nodes.bad else f"no node has {self.source.resource}"
+        return nodes.fault or nodes.bad_text or empty
+
+
+class Kuberneteses:
+    """The API servers of a worker, for clusters whose health and use they report."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        connections: Mapping[str, KubernetesConnection],
+        every: timedelta = timedelta(seconds=5),
+        use_every: timedelta = _USE_EVERY,
+        patience: timedelta = WAITED,
+        pause: Pause = pause_longer,
+    ) -> None:
+        self._ledger = ledger
+        self._connections = connections
+        self._every = every
+        self._use_every = use_every
+        self._patience = patience.total_seconds()
+        self._pause = pause
+        self._followers: dict[str, Follower] = {}
+        self._use_read: dict[str, float] = {}
+        self._faults = Faults(ledger.now)
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_lock = threading.Lock()
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def refresh_health(self, sources: Sources) -> dict[str, str]:
+        """Bring what is known of these clusters' nodes to the ledger; return recent faults, by cluster."""
+        followers = self._follow(sources.kubernetes)
+        for follower in followers.values():
+            try:
+                self._keep(follower)
+            except Exception as error:  # one sample that the ledger refuses must not cost the others
+                self._note_fault("health", follower, sentence(error))
+            if fault := follower.fault:
+                self._note_fault("health", follower, fault)
+        return self._faults.recent_faults()
+
+    def refresh_use(self, sources: Sources) -> dict[str, str]:
+        """Bring these clusters' use to the ledger, if the last sample is old enough; return recent faults."""
+        now, every = time.monotonic(), self._use_every.total_seconds()
+        using = {c: source for c, source in sources.kubernetes.items() if source.use is not KubernetesUse.OFF}
+        for cluster, follower in self._follow(using).items():
+            if now - self._use_read.get(cluster, -every) < every:
+                continue
+            try:
+                if self._keep_use(follower):
+                    self._use_read[cluster] = now
+            except Exception as error:
+                self._note_fault("use", follower, sentence(error))
+        return self._faults.recent_faults()
+
+    def check(self) -> dict[str, str]:
+        """Return the fault in each cluster's present answer from its API server; empty: none. Nothing is kept."""
+        sources = self._ledger.schedulers.all_sources().kubernetes
+        sentences = dict.fromkeys(sources, "its API server does not answer")
+
+        def look(cluster: str, source: KubernetesSource) -> None:
+            sentences[cluster] = self._on_loop(self._look_once(cluster, source))
+
+        def wrong(cluster: str, text: str) -> None:
+            sentences[cluster] = text
+
+        SourceThreads(wrong, _CHECK).read({c: partial(look, c, source) for c, source in sources.items()})
+        return sentences
+
+    async def _look_once(self, cluster: str, source: KubernetesSource) -> str:
+        """List once what is followed; return what is wrong. Errors: Unavailable."""
+        follower, server = Follower(cluster, source, self._ledger.now), self._server(source)
+        await follower.nodes.list_all(server)
+        if follower.held is not None:
+            await follower.held.list_all(server)
+        running = self._followers.get(cluster)
+        if running is not None and running.strange:
+            return f"its nodes are in islands that the fleet file does not name: {some_of(running.strange)}"
+        return follower.fault or ("" if follower.held is None else follower.held.bad_text)
+
+    def _note_fault(self, what: str, follower: Follower, text: str) -> None:
+        self._faults.note_fault(what, follower.cluster, f"Kubernetes {follower.source.connection}: {text}")
+
+    # --- keeping --------------------------------------------------------------------------------
+
+    def _keep(self, follower: Follower) -> bool:
+        """Keep the cluster's sample, unless it was kept just now; return whether its islands have changed."""
+        with follower.lock:
+            sample = follower.sample()
+            if sample is None:
+                return False
+            changed = sample.islands != follower.kept_islands
+            if not changed and follower.kept_at is not None and sample.at - follower.kept_at < self._every:
+                return False
+            self._ledger.schedulers.note_islands(sample.cluster, sample.islands)
+            follower.strange = self._ledger.samples.keep(sample, "kubernetes", whole=True)
+            follower.kept_at, follower.kept_islands = sample.at, sample.islands
+            return changed
+
+    def _keep_use(self, follower: Follower) -> bool:
+        """Keep a sample of use; return whether there was one."""
+        held, nodes = follower.held, follower.nodes
+        if held is None:
+            return False
+        if fault := held.fault or held.bad_text:
+            self._note_fault("use", follower, fault)
+        at = held.seen_at
+        if at is None or held.bad or nodes.seen_at is None or self._ledger.now() - at > _USE_FRESH:
+            return False
+        quotas = self._ledger.schedulers.mirrored_cluster(follower.cluster).quotas
+        leaves = set(quotas) - {quota.parent for quota in quotas.values()}
+        use = use_of(list(held.kept.values()), dict(nodes.kept), leaves, at, follower.source)
+        self._ledger.usage.keep(follower.cluster, use)
+        return True
+
+    # --- following ------------------------------------------------------------------------------
+
+    def _follow(self, sources: Mapping[str, KubernetesSource]) -> dict[str, Follower]:
+        """Follow these clusters, and return them; those that nobody has asked for in a while are followed no more."""
+        now, followers = time.monotonic(), {}
+        with self._lock:
+            for cluster, source in sources.items():
+                follower = self._followers.get(cluster)
+                if follower is None or follower.source != source:
+                    self._stop(self._followers.pop(cluster, None))
+                    follower = self._followers[cluster] = self._start(cluster, source)
+                follower.asked_at = now
+                followers[cluster] = follower
+            for cluster in [c for c, one in self._followers.items() if now - one.asked_at > _UNASKED_SECONDS]:
+                self._stop(self._followers.pop(cluster))
+        ends = now + self._patience
+        for follower in followers.values():
+            if not follower.waited:  # only its first reader waits
+                follower.waited = True
+                follower.first.wait(max(0.0, ends - time.monotonic()))
+        return followers
+
+    def _start(self, cluster: str, source: KubernetesSource) -> Follower:
+        follower = Follower(cluster, source, self._ledger.now, self._pause)
+
+        async def start() -> None:
+            follower.task = asyncio.create_task(self._run(follower))
+
+        self._on_loop(start())
+        return follower
+
+    def _stop(self, follower: Follower | None) -> None:
+        async def stop(task: asyncio.Task[None]) -> None:
+            task.cancel()
+
+        if follower is not None and follower.task is not None:
+            self._on_loop(stop(follower.task))
+
+    def stop(self) -> None:
+        """Follow no cluster any more."""
+        with self._lock:
+            for follower in self._followers.values():
+                self._stop(follower)
+            self._followers.clear()
+
+    def _on_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Do the work on the loop of all API servers, and return its result."""
+        with self._loop_lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, daemon=True, name="follows Kubernetes").start()
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _run(self, follower: Follower) -> None:
+        """Follow one cluster until it is stopped."""
+        try:
+            of_nodes, of_held = self._server(follower.source), self._server(follower.source)
+        except Unavailable as error:
+            follower.nodes.fault = error.message
+            follower.first.set()
+            return
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(follower.nodes.follow(of_nodes))
+            if follower.held is not None:
+                tasks.create_task(follower.held.follow(of_held))
+            tasks.create_task(self._push_changes(follower))
+
+    async def _push_changes(self, follower: Follower) -> None:
+        """Have the watch look at the cluster at once when its healthy GPUs change, after its first picture."""
+        while True:
+            await follower.changed.wait()
+            follower.changed.clear()
+            first = follower.kept_at is None
+            try:
+                if await asyncio.to_thread(self._keep, follower) and not first:
+                    await asyncio.to_thread(self._ledger.pushes.push, [follower.cluster])
+            except Exception as error:  # its next reader keeps the sample, and the watch's round finds it
+                log.warning("a change of %s could not be pushed: %s", follower.cluster, sentence(error))
+
+    def _server(self, source: KubernetesSource) -> ApiServer:
+        """Return the way to the API server. Errors: Unavailable."""
+        connection = self._connections.get(source.connection)
+        if connection is None:
+            raise Unavailable(f"this worker has no Kubernetes {source.connection!r}: BACKSTOP_KUBERNETES names them")
+        return ApiServer(source.connection, connection)

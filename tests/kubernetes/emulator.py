@@ -1,0 +1,291 @@
+"""A Kubernetes API server of tests: kmock's emulator, with what a list and a watch need of a real one.
+
+kmock keeps the objects and answers discovery, reads and writes. Added here: resource versions, pages with `limit` and
+`continue`, label selectors, watches that begin at a version, bookmarks, 410 for a version that is forgotten, tables
+for kubectl's default output off, and switches with which a test breaks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
+
+import attrs
+import kmock
+from aiohttp import web
+from aiohttp.test_utils import RawTestServer
+from kmock import Request
+
+from tests.waiting import PATIENCE
+
+NODES, PODS = kmock.resource("", "v1", "nodes"), kmock.resource("", "v1", "pods")
+QUEUES = kmock.resource("kueue.x-k8s.io", "v1beta1", "clusterqueues")
+KINDS = {NODES: "Node", PODS: "Pod", QUEUES: "ClusterQueue"}
+
+
+class Gone(kmock.KubernetesError):
+    def __init__(self) -> None:
+        super().__init__(status=410, reason="Expired", message="The resourceVersion for the provided list is too old.")
+
+
+@attrs.define(kw_only=True)
+class Emulator(kmock.KubernetesEmulator):
+    """The handler. It lives on one loop; `Cluster` reaches it from other threads."""
+
+    version: int = 1000
+    oldest: int = 0
+    """Watches and pages from before this version are answered with 410."""
+    events: dict[Any, list[tuple[int, dict[str, Any]]]] = attrs.field(factory=dict)
+    news: asyncio.Event = attrs.field(factory=asyncio.Event)
+    hung_up: int = 0
+    """Counts the times when all watches were dropped."""
+    refusals: dict[str, int] = attrs.field(factory=dict)
+    """By action and resource, such as `watch nodes`: the HTTP status to refuse it with."""
+    answers: dict[str, Any] = attrs.field(factory=dict)
+    """By the resource's plural: bytes to answer a list with."""
+    asked: list[tuple[str, dict[str, str]]] = attrs.field(factory=list)
+    """What lists and watches asked for: the action and resource, and its parameters."""
+    silent: bool = False
+    """Whether it takes requests and says nothing."""
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self.fallback["get /version/"] << self._serve_server_version  # as kr8s writes it
+
+    async def _serve_server_version(self, request: Request) -> Any:
+        return {"major": "1", "minor": "34", "gitVersion": "v1.34.1"}
+
+    async def _serve_version(self, request: Request) -> Any:
+        """Name the core group as a real server does: kubectl looks for it."""
+        answer = await super()._serve_version(request)
+        assert isinstance(answer, dict)
+        return {**answer, "groupVersion": answer["groupVersion"].lstrip("/")}
+
+    def note(self, resource: Any, kind: str, raw: Mapping[str, Any]) -> None:
+        """Give the object the next version, and let the watches have the event."""
+        self.version += 1
+        raw.setdefault("metadata", {})["resourceVersion"] = str(self.version)  # type: ignore[attr-defined]
+        event = {"type": kind, "object": json.loads(json.dumps(raw))}
+        self.events.setdefault(resource, []).append((self.version, event))
+        self.news.set()
+
+    async def _handle(self, request: Request) -> web.StreamResponse:
+        await self.until_heard()
+        action, of = "" if request.action is None else request.action.value.lower(), request.resource
+        if of is not None and (code := self.refusals.get(f"{action} {of.plural}")):
+            raise kmock.KubernetesError(status=code, reason="Forbidden", message=f"{of.plural}: {code}")
+        if of is not None and action == "list" and (body := self.answers.get(str(of.plural))) is not None:
+            packed = {"Content-Encoding": "gzip"} if body.startswith(b"\x1f\x8b") else {}
+            return web.Response(body=body, content_type="application/json", headers=packed)
+        response = await super()._handle(request)
+        if of in KINDS and action in ("create", "update", "delete"):
+            key = (of, request.namespace, request.name or (request.data or {}).get("metadata", {}).get("name"))
+            raw = self.objects[key].last.raw
+            self.note(of, {"create": "ADDED", "update": "MODIFIED", "delete": "DELETED"}[action], raw)
+        return response
+
+    async def until_heard(self) -> None:
+        while self.silent:
+            self.news.clear()
+            await self.news.wait()
+
+    def matching(self, request: Request) -> list[dict[str, Any]]:
+        of, selector = request.resource, request.params.get("labelSelector", "")
+        raws = [obj.raw for (res, _, _), obj in self.objects.items() if res == of and not obj.deleted]
+        return [raw for raw in raws if selects(selector, raw)]
+
+    async def _serve_list(self, request: Request) -> Any:
+        plural = request.resource.plural  # type: ignore[union-attr]
+        self.asked.append((f"list {plural}", dict(request.params)))
+        if request.resource is None or request.resource not in KINDS:
+            raise kmock.KubernetesNotFoundError
+        items, first, version = self.matching(request), 0, self.version
+        if token := request.params.get("continue"):
+            version, first = map(int, token.split("-"))
+            if version < self.oldest:
+                raise Gone
+        limit = int(request.params.get("limit") or len(items) or 1)
+        page = items[first : first + limit]
+        rest = f"{version}-{first + limit}" if first + limit < len(items) else ""
+        kind = KINDS.get(request.resource, "")
+        api = f"{request.resource.group}/{request.resource.version}".lstrip("/")
+        return {
+            "apiVersion": api,
+            "kind": f"{kind}List",
+            "metadata": {"resourceVersion": str(version), "continue": rest},
+            "items": page,
+        }
+
+    async def _serve_watch(self, request: Request) -> AsyncIterator[Any]:
+        of, selector = request.resource, request.params.get("labelSelector", "")
+        self.asked.append((f"watch {of.plural}", dict(request.params)))  # type: ignore[union-attr]
+        since, hung_up = int(request.params.get("resourceVersion") or self.version), self.hung_up
+        yield b""
+        if since < self.oldest:
+            status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+            yield {"type": "ERROR", "object": status}
+            return
+        log, position = self.events.setdefault(of, []), 0
+        while self.hung_up == hung_up:
+            await self.until_heard()
+            while position < len(log):
+                version, event = log[position]
+                position += 1
+                if version > since and (selects(selector, event["object"]) or event["type"] == "DELETED"):
+                    yield event.get("raw", event)
+            self.news.clear()
+            await self.news.wait()
+
+
+def selects(selector: str, raw: Mapping[str, Any]) -> bool:
+    labels = raw.get("metadata", {}).get("labels") or {}
+    return all(labels.get(key) == value for key, _, value in (one.partition("=") for one in selector.split(",") if one))
+
+
+class Cluster:
+    """A running emulator, which other threads and programs can talk to."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._loop = asyncio.new_event_loop()
+        self._up = threading.Event()
+        self._over: asyncio.Event
+        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()), daemon=True)
+
+    async def _serve(self) -> None:
+        self._over = asyncio.Event()
+        self.emulator = Emulator()
+        for resource, kind in KINDS.items():
+            self.emulator.resources[resource] = kmock.ResourceInfo(
+                kind=kind,
+                singular=kind.lower(),
+                namespaced=resource == PODS,
+                verbs={"get", "list", "watch", "patch", "delete", "create"},
+            )
+        # Not kmock's own server: it replaces the resolver of the whole process.
+        async with self.emulator, RawTestServer(self.emulator, host="127.0.0.1") as server:
+            self.url = str(server.make_url(""))
+            self._up.set()
+            await self._over.wait()
+
+    def start(self) -> Self:
+        self._thread.start()
+        assert self._up.wait(PATIENCE)
+        return self
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+
+    def on_loop(self, do: Any) -> Any:
+        """What `do(emulator)` answers, on its loop."""
+
+        async def call() -> Any:
+            return do(self.emulator)
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(PATIENCE)
+
+    def put(self, resource: Any, raw: dict[str, Any]) -> None:
+        """Create the object, or replace it."""
+        meta = raw.get("metadata", {})
+        key = (resource, meta.get("namespace"), meta.get("name"))
+
+        def do(emulator: Emulator) -> None:
+            kind = "MODIFIED" if key in emulator.objects and not emulator.objects[key].deleted else "ADDED"
+            emulator.note(resource, kind, raw)
+            emulator.objects[key] = raw
+
+        self.on_loop(do)
+
+    def remove(self, resource: Any, name: str, namespace: str | None = None) -> None:
+        def do(emulator: Emulator) -> None:
+            obj = emulator.objects[resource, namespace, name]
+            emulator.note(resource, "DELETED", obj.raw)
+            obj.delete()
+
+        self.on_loop(do)
+
+    def send(self, resource: Any, event: Any) -> None:
+        """Let the watches have this as an event, whatever it is."""
+
+        def do(emulator: Emulator) -> None:
+            emulator.version += 1
+            events = emulator.events.setdefault(resource, [])
+            events.append((emulator.version, {"type": "DELETED", "object": {}, "raw": event}))
+            emulator.news.set()
+
+        self.on_loop(do)
+
+    def hang_up(self) -> None:
+        def do(emulator: Emulator) -> None:
+            emulator.hung_up += 1
+            emulator.news.set()
+
+        self.on_loop(do)
+
+    def forget(self) -> None:
+        """Keep no version from before now."""
+
+        def do(emulator: Emulator) -> None:
+            emulator.version += 1
+            emulator.oldest = emulator.version
+
+        self.on_loop(do)
+
+    def kubeconfig(self) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "double", "cluster": {"server": self.url.rstrip("/")}}],
+            "users": [{"name": "backstop", "user": {"token": "of-a-test"}}],
+            "contexts": [{"name": "double", "context": {"cluster": "double", "user": "backstop"}}],
+            "current-context": "double",
+        }
+
+
+@contextmanager
+def running() -> Iterator[Cluster]:
+    cluster = Cluster().start()
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def node(name: str, gpus: int | str | None = 8, /, **changes: Any) -> dict[str, Any]:
+    """A ready node with so many GPUs. `changes`: allocatable, labels, taints, ready, unschedulable, deleting."""
+    capacity = {"cpu": "96", "memory": "1000Gi"} | ({} if gpus is None else {"nvidia.com/gpu": str(gpus)})
+    allocatable = dict(capacity)
+    if "allocatable" in changes:
+        allocatable["nvidia.com/gpu"] = str(changes["allocatable"])
+    meta: dict[str, Any] = {"name": name, "labels": changes.get("labels", {})}
+    if changes.get("deleting"):
+        meta["deletionTimestamp"] = "2026-11-26T09:00:00Z"
+    spec: dict[str, Any] = {}
+    if changes.get("unschedulable"):
+        spec["unschedulable"] = True
+    if changes.get("taints"):
+        spec["taints"] = changes["taints"]
+    conditions = [
+        {"type": "MemoryPressure", "status": "False"},
+        {"type": "Ready", "status": changes.get("ready", "True")},
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": meta,
+        "spec": spec,
+        "status": {"capacity": capacity, "allocatable": allocatable, "conditions": conditions},
+    }
+
+
+def pod(name: str, namespace: str, gpus: int, on: str | None = "n1", **changes: Any) -> dict[str, Any]:
+    """A pod that asks for so many GPUs. `changes`: phase, labels."""
+    meta = {"name": name, "namespace": namespace, "labels": changes.get("labels", {})}
+    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+    spec: dict[str, Any] = {"containers": [container]} | ({} if on is None else {"nodeName": on})
+    status = {"phase": changes.get("phase", "Pending" if on is None else "Running")}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec, "status": status}
