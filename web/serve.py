@@ -18,13 +18,13 @@ from client.connection import TemporalTarget, connect, find_target
 from client.encryption import Encrypted
 from client.front_key_files import FrontKey
 from client.payload_keys import configured_ring
-from client.stopping import until_told
+from client.stop_signal import until_told
 from models.errors import BackstopError, BadInput
 from web.callers import Callers, Tokens
 from web.console.login import BrowserClient
 from web.front import Codec, Front
+from web.ledger_rights import LedgerRights
 from web.oidc import Provider, how_to_log_in
-from web.rights import LedgerRights
 from web.server import listening
 from web.settings import beside_up, load_front_settings
 from web.slack.endpoint import REPLIES, SlackTerms

@@ -62,7 +62,7 @@ from client import telemetry
 from client.connection import connect, find_target
 from client.doctor import watches
 from client.front_key_files import key_book_file
-from client.stopping import until_told
+from client.stop_signal import until_told
 from models.bringup.messages import BRINGUP_QUEUE, runs_queue
 from models.errors import BackstopError, Refusal, Unavailable
 from models.notice_digests import MailPace

@@ -21,7 +21,7 @@ from activities.adapters.ledger.facade import upgrade
 from client.connection import find_target
 from client.front_key_files import front_key_file, key_book_file, new_key
 from client.places import embedded_file
-from client.stopping import stop_signal
+from client.stop_signal import stop_signal
 from models.errors import Unavailable
 from workers.embedded_temporal import PORT, UI_PORT, EmbeddedTemporal
 from workers.front_process import front_beside

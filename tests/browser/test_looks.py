@@ -33,7 +33,7 @@ from tests.e2e.console_world import ByName
 from tests.e2e.world import World, eventually, fresh, worked_case, world_of
 from tests.unit.access_world import access, grant
 from web.console.pages import PAGES
-from web.rights import LedgerRights
+from web.ledger_rights import LedgerRights
 from web.settings import Address, FrontSettings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

@@ -18,7 +18,7 @@ from tests.browser.browsing import Console, Window, console_of, person
 from tests.e2e.console_world import ByName
 from tests.e2e.world import World, fresh, worked_case, world_of
 from tests.unit.access_world import access, grant
-from web.rights import LedgerRights
+from web.ledger_rights import LedgerRights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 FILE = access(grant("user:sre", "operator", "approver"), grant("user:hw-lead", "approver"))

@@ -13,7 +13,7 @@ from client import workflow_calls as calls
 from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.world import PATIENCE, World, connected, world_of
 from tests.integration.conftest import *  # noqa: F403 - its databases are fixtures here too
-from web import rights
+from web import ledger_rights as rights
 from workers.embedded_temporal import EmbeddedTemporal
 
 

@@ -19,7 +19,7 @@ from tests.e2e.world import World
 from tests.unit.access_world import ISSUER
 from web.callers import Callers
 from web.front import Front
-from web.rights import LedgerRights
+from web.ledger_rights import LedgerRights
 from web.settings import Address, FrontSettings
 
 LISTEN = Address("127.0.0.1", 0)

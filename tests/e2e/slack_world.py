@@ -33,7 +33,7 @@ from tests.unit.access_world import ADMINS, grant
 from tests.waiting import eventually
 from web.callers import Callers
 from web.front import Front
-from web.rights import LedgerRights
+from web.ledger_rights import LedgerRights
 from web.settings import Address, FrontSettings
 from web.slack.endpoint import SlackTerms
 

@@ -29,8 +29,8 @@ from tests.waiting import PATIENCE
 from web import metrics
 from web.callers import Callers
 from web.front import Front
+from web.ledger_rights import LedgerRights
 from web.limits import Rate
-from web.rights import LedgerRights
 from web.server import listening
 from web.settings import Address, FrontSettings
 from web.slack import endpoint as desk

@@ -19,7 +19,7 @@ from models.rollout.stages import Stage
 from tests.e2e.front_world import doors_of, front_of, http_to
 from tests.e2e.keys import FRONT_KEY
 from tests.e2e.world import World, cluster, eventually, fresh, team
-from web.rights import LedgerRights
+from web.ledger_rights import LedgerRights
 from web.settings import Address
 from web.tokens import OwnTokens
 

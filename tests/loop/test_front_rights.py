@@ -21,8 +21,8 @@ from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.world import World, fresh, team, worked_case, world_of
 from tests.e2e.world import cluster as a_cluster
 from tests.loop.fronts import AT_SOCKET
-from web import rights
-from web.rights import LedgerRights
+from web import ledger_rights as rights
+from web.ledger_rights import LedgerRights
 from web.settings import Address
 from web.tokens import OwnTokens
 

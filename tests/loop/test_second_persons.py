@@ -57,7 +57,7 @@ from tests.unit.bringup_world import entry, recipe
 from views.report import markdown
 from web.callers import Callers
 from web.front import Front
-from web.rights import LedgerRights
+from web.ledger_rights import LedgerRights
 from web.settings import Address, FrontSettings
 from workers.bringups import BringupParts
 

@@ -14,7 +14,7 @@ from models.access.access_versions import AccessStands, AccessVersion, HowImport
 from models.access.decision import Permitted
 from tests.unit.access_world import access, at_provider, grant
 from tests.unit.cli_fakes import NOON
-from web import rights
+from web import ledger_rights as rights
 from web.temporal_connection import Doors
 
 OLD, NEW = access(grant("user:sre", "viewer", "operator")), access()
