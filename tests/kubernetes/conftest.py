@@ -29,7 +29,14 @@ async def pause_briefly(failures: int) -> None:
 class World:
     """The ledger of `clusters`, each given as its field `kubernetes`, and the adapter that reads their API servers."""
 
-    def __init__(self, ledger: Ledger, folder: Path, servers: dict[str, Cluster], clusters: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        folder: Path,
+        servers: dict[str, Cluster],
+        clusters: dict[str, Any],
+        patience: float = PATIENCE,
+    ) -> None:
         self.ledger = ledger
         connections = {}
         for name, server in servers.items():
@@ -45,7 +52,7 @@ class World:
         stage(ledger, {"clusters": fleet}, "first")
         ledger.fleet.commit_import("first", 2, "tpm", ledger.now() - timedelta(minutes=5))
         self.adapter = Kuberneteses(
-            *(ledger, connections, timedelta(0), timedelta(0)), timedelta(seconds=PATIENCE), pause_briefly
+            *(ledger, connections, timedelta(0), timedelta(0)), timedelta(seconds=patience), pause_briefly
         )
         self._health = ledger.health.fed_by(self.adapter.refresh_health)
         self._usage = ledger.usage.fed_by(self.adapter.refresh_use)

@@ -226,6 +226,15 @@ class Cluster:
 
         self.on_loop(do)
 
+    def silence(self, silent: bool) -> None:
+        """Let it take requests and say nothing, or speak again."""
+
+        def do(emulator: Emulator) -> None:
+            emulator.silent = silent
+            emulator.news.set()
+
+        self.on_loop(do)
+
     def forget(self) -> None:
         """Keep no version from before now."""
 

@@ -170,9 +170,13 @@ def test_an_api_server_that_falls_silent_costs_its_own_cluster_alone(
     with running() as other:
         server.put(NODES, node("n1"))
         other.put(NODES, node("n1"))
-        server.on_loop(lambda emulator: setattr(emulator, "silent", True))
-        world = World(ledger, tmp_path, {"here": server, "there": other}, {"west": {"connection": "there"}})
-        assert world.gpus("west") == {"main": (8, 8)}
+        server.silence(True)
+        clusters = {"east": {"connection": "here"}, "west": {"connection": "there"}}
+        world = World(ledger, tmp_path, {"here": server, "there": other}, clusters, patience=0)
+        wait_until(lambda: world.gpus("west") == {"main": (8, 8)}, "the other cluster is read")
+        assert world.gpus("east") == {}
+        server.silence(False)
+        wait_until(lambda: world.gpus("east") == {"main": (8, 8)}, "it is read once its server speaks")
         world.adapter.stop()
 
 
