@@ -17,7 +17,9 @@ from_npm oidc oidc-provider "of logging in"  # the provider that they log in to
 from_npm browser axe-core "in a browser"     # looks at pages for people who cannot see them
 
 needed=(slurmctld slurmd slurmdbd slurm-client munge mariadb-server slurm-wlm-basic-plugins prometheus
-    openssh-server openssh-client chromium kubernetes-client)
+    openssh-server openssh-client chromium)
+# kubectl comes in several packages, which do not go together.
+command -v kubectl >/dev/null || needed+=(kubernetes-client)
 missing=()
 for package in "${needed[@]}"; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
