@@ -26,7 +26,7 @@ for package in "${needed[@]}"; do
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
 if ! command -v apt-get >/dev/null || [ "$(id -u)" -ne 0 ]; then
-    echo "packages: without ${missing[*]} the tests of Slurm, Prometheus and the console are skipped; as root: apt-get install ${missing[*]}" >&2
+    echo "packages: without ${missing[*]} the tests that need them are skipped; as root: apt-get install ${missing[*]}" >&2
     exit 0
 fi
 echo "packages: ${missing[*]}"
