@@ -131,7 +131,7 @@ def _standing(status: RolloutStatus, now: datetime, source_at: datetime | None) 
             line((_both(status, risk), "red"), due, f"; {risk.yields}" if risk.yields else ""),
         )
     for foretold in status.foretold:
-        yield "foretold", foretold_line(foretold, datetime.now(UTC))
+        yield "foretold", foretold_line(foretold, now)
 
 
 def _health_seen(status: RolloutStatus, now: datetime, source_at: datetime | None) -> Text:

@@ -80,6 +80,13 @@ HELD = [
         "h-paused", "enforced", "paused by ana: backstop resume h-paused", held="paused by ana: a run", asked_at=NOW
     ),
     summary("h-short", "buffered", "b lacks hardware: wait", held="SEV: fabric", unbacked_gpus=3),
+    summary(
+        "h-unasked",
+        "buffered",
+        "a hold stands (on a Friday): backstop resolve h-unasked --hold o-1",
+        held="objection by lead: on a Friday",
+        asked_at=NOW,
+    ),
     summary("h-ended", "closed", "", open=False, closed=NOW, held=""),
 ]
 
@@ -90,8 +97,9 @@ def test_what_is_on_hold_is_counted_and_listed_with_what_holds_it() -> None:
         ("h-short", "b lacks hardware: wait; on hold: SEV: fabric"),
         ("h-frozen", "on hold: freeze: year end, until 2026-12-31 08:00Z"),
         ("h-paused", "on hold: paused by ana: a run"),
+        ("h-unasked", "on hold: objection by lead: on a Friday"),
     ]
-    assert (shown["held"], page(others=HELD)["held"]) == (3, 3)
+    assert (shown["held"], page(others=HELD)["held"]) == (4, 4)
 
 
 def test_clusters_that_a_held_fleet_rollout_may_not_start_are_on_hold_too() -> None:

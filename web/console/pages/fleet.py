@@ -28,6 +28,8 @@ from web.console.visit import Page, Visit
 
 _SHOWN = 1_000
 _NOT_STARTED = "not started"
+_A_HOLD = re.compile(r"a hold stands \((.+)\)")
+"""News of which the words of the hold itself say more."""
 _FEW = 20
 """Clusters that need no map: a list of them is seen at a glance."""
 _CURVE, _POINTS = timedelta(weeks=4), 57
@@ -91,7 +93,9 @@ class Row(NamedTuple):
     def story(self) -> str:
         """What is so, and what holds it."""
         held = f"on hold: {self.held}" if self.held else ""
-        parts = (held,) if self.held.startswith(self.news) else (self.news, held)
+        reason = _A_HOLD.fullmatch(self.news)
+        is_said = self.held.startswith(self.news) or (reason is not None and reason[1] in self.held)
+        parts = (held,) if is_said else (self.news, held)
         return "; ".join(part for part in parts if part) or self.news
 
     @property
