@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from functools import partial
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -33,21 +33,13 @@ from web.ledger_rights import LedgerRights
 from web.limits import Rate
 from web.server import listening
 from web.settings import Address, FrontSettings
-from web.slack import endpoint as desk
 from web.slack.endpoint import SlackTerms
 from web.slack.reading import MOST_BYTES
-from web.slack.signing import Signatures
 from web.temporal_connection import Doors
 
 FORM = "application/x-www-form-urlencoded"
 INTERACTIVE, COMMAND = "/slack/interactive", "/slack/command"
 NOW = 1_767_225_600.0
-
-
-@pytest.fixture(autouse=True)
-def still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The front's clock stands still, so that a signature grows no older while a test runs."""
-    monkeypatch.setattr(desk, "Signatures", partial(Signatures, clock=lambda: NOW))
 
 
 @pytest.fixture
@@ -60,10 +52,15 @@ async def nowhere() -> tuple[Client, TemporalTarget]:
     raise Unavailable("nothing is passed on here")
 
 
+def stopped_doors() -> Doors:
+    """Return doors whose clock stands still, so that a signature grows no older while a test runs."""
+    return Doors(nowhere, now=lambda: datetime.fromtimestamp(NOW, UTC))
+
+
 @asynccontextmanager
 async def front_at(home: Path, web: Web, rate: Rate | None = None) -> AsyncIterator[httpx.AsyncClient]:
     (home / "signing").write_text(SECRET)
-    doors = Doors(nowhere)
+    doors = stopped_doors()
     terms = SlackTerms(SigningSecret("signing", home), (f"http://127.0.0.1:{web.port}",))
     rate = rate or Rate(10_000, 10_000)
     front = Front(doors, Callers(), rights=LedgerRights(doors), rate=rate, slack=terms)
@@ -284,7 +281,7 @@ async def test_an_answer_that_slack_does_not_take_is_tried_again_and_not_for_eve
 
 
 async def test_without_its_secret_the_front_takes_nothing(tmp_path: Path, web: Web) -> None:
-    doors = Doors(nowhere)
+    doors = stopped_doors()
     front = Front(
         doors, Callers(), slack=SlackTerms(SigningSecret("gone", tmp_path), (f"http://127.0.0.1:{web.port}",))
     )

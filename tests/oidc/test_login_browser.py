@@ -138,7 +138,7 @@ async def test_an_answer_counts_in_the_browser_that_asked_and_as_it_was_asked(
         stolen = await another.get(back)  # somebody was sent the answer of another's login
         assert (stolen.status_code, site.who(another)) == (403, "")
         assert sentence(stolen) == (
-            "this login began in another browser, or more than ten minutes ago: begin again at /login."
+            "This login began in another browser, or more than ten minutes ago: begin again at /login."
         )
         wrong = await browser.get(re.sub(r"state=[^&]*", "state=guessed", back))
         assert (wrong.status_code, "began in another browser" in sentence(wrong)) == (403, True)
@@ -150,13 +150,13 @@ async def test_an_answer_counts_in_the_browser_that_asked_and_as_it_was_asked(
             meanwhile.setattr(login._Begun, "nonce", "another")
             answer = await browser.get(back)
         assert (answer.status_code, site.who(browser)) == (403, "")
-        assert sentence(answer) == "the token belongs to another login than this one; nobody is logged in."
+        assert sentence(answer) == "The token belongs to another login than this one; nobody is logged in."
 
         back = await at_provider(browser, await begun(site, browser))
         with monkeypatch.context() as meanwhile:
             meanwhile.setattr(login._Begun, "verifier", "another" * 10)
             answer = await browser.get(back)
-        assert sentence(answer) == "the provider did not log you in (invalid_grant): begin again at /login."
+        assert sentence(answer) == "The provider did not log you in (invalid_grant): begin again at /login."
 
         back = await at_provider(browser, await begun(site, browser))
         began = site.login.clock()
@@ -171,19 +171,19 @@ async def test_who_says_no_is_not_logged_in(tmp_path: Path) -> None:
         assert "error=access_denied" in back
         answer = await browser.get(back)
         assert (answer.status_code, site.who(browser)) == (403, "")
-        assert sentence(answer) == "you did not confirm the login at the provider: begin again at /login."
+        assert sentence(answer) == "You did not confirm the login at the provider: begin again at /login."
 
 
 async def test_a_wrong_secret_and_a_provider_away_are_said(tmp_path: Path) -> None:
     async with a_site(tmp_path, a_key("one"), "wrong", known="right") as site, site.browser() as browser:
         answer = await browser.get(await at_provider(browser, await begun(site, browser)))
-        assert sentence(answer) == "the provider did not log you in (invalid_client): begin again at /login."
+        assert sentence(answer) == "The provider did not log you in (invalid_client): begin again at /login."
     terms = Terms(f"http://127.0.0.1:{free_port()}", "an-api", "backstop-console")
     front = Front(Doors(nowhere), Callers(()), browsers=BrowserClient(terms))
     settings = FrontSettings(None, listen=Address("127.0.0.1", 0))
     async with listening(front, settings, {}) as (url,), httpx.AsyncClient(timeout=PATIENCE) as http:
         answer = await http.get(f"{url}/")
-        assert (answer.status_code, "the provider does not answer" in sentence(answer)) == (503, True)
+        assert (answer.status_code, "The provider does not answer" in sentence(answer)) == (503, True)
         stale = await http.post(f"{url}/clusters/x/approve", content="a=b")
         assert (stale.status_code, "log in again at /login" in sentence(stale)) == (401, True)
 
