@@ -166,7 +166,7 @@ def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:
     since = f"Since {moment(record[0].at)} flex has been"
     if min(offered) == max(offered):
         return [Text(), line(f"{since} {gpus(middle)} all the time.")]
-    spread = f"{min(offered):,} to {gpus(max(offered))}, {middle:,} half of the time or more"
+    spread = f"between {min(offered):,} and {gpus(max(offered))}, and at least {middle:,} half of the time"
     return [Text(), line(f"{since} {spread}: ", (f"|{bars}|", DECORATION))]
 
 

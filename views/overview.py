@@ -182,4 +182,4 @@ def _silent(opened: Sequence[RolloutSummary], now: datetime) -> list[RenderableT
     if not silent:
         return []
     names = some_of([clean(r.cluster) for r in silent], 3)
-    return [Text(), line((f"{len(silent)} without health for {span(STALE)}", "yellow"), f": {names}")]
+    return [Text(), line((f"{len(silent)} without a health report for {span(STALE)}", "yellow"), f": {names}")]

@@ -168,6 +168,7 @@ def numbers(week: Week) -> list[Number]:
     was = ago is not None and ago.known > 0
     done = sum(s.state == "done" for s in week.milestones)
     cut, phantom, flex, _ = cut_totals(week)
+    opening = "" if now is not None and now.lacking_gpus is not None else "is how many "
     return [
         Number(
             f"{week.monitored}", f"of {count(week.clusters, 'cluster')} monitored; {week.monitored_before} a week ago"
@@ -182,7 +183,7 @@ def numbers(week: Week) -> list[Number]:
         ),
         Number(
             _big(now.lacking_gpus) if now is not None and now.lacking_gpus is not None else "unknown",
-            "GPUs wait in quota for healthy hardware"
+            f"{opening}GPUs wait in quota for healthy hardware"
             + _of_when(now, None if ago is None else ago.lacking_gpus, ago)
             + (f" (known of {count(now.asking, 'cluster')})" if now is not None and now.asking < now.clusters else ""),
         ),

@@ -51,7 +51,8 @@ def _most(reasons: Sequence[tuple[Reason, TeamWhy]], *, many: bool) -> str:
     most, one = max(short or reasons, key=lambda pair: pair[0].gpus)
     where = f" in {one.cluster}" if many else ""
     if short:
-        return f"What keeps {'all of it' if len(reasons) == 1 else 'the most'}, {most.gpus:,}{where}: {most.text}."
+        what = "all of it" if len(reasons) == 1 else "the most"
+        return f"What keeps {what} from starting, {most.gpus:,}{where}: {most.text}."
     if not one.use_known:
         return f"{most.gpus:,} {verb_of(most.gpus, 'counts', 'count')} as used{where}: {most.text}."
     return f"Used, {most.gpus:,}{where}: {most.text}."

@@ -101,7 +101,7 @@ class AccessDesk:
         proposal = self._book.propose(file, standing.version, by)
         until = proposal.at + COUNTERSIGNED_WITHIN
         sentence = (
-            f"the file waits: another admin ({some_of(allowed.by) or 'there is none by name'}) must confirm it before "
+            f"the file waits: another admin ({some_of(allowed.by) or 'no other is named'}) must confirm it before "
             f"{until:%Y-%m-%d %H:%MZ}, with `backstop access import --confirm {proposal.hash}`"
         )
         return outcome.but(awaits=True, by=allowed.by, until=until, said=sentence)

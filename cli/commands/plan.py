@@ -72,10 +72,16 @@ def plan(
     ] = "",
     manifests: Annotated[
         str,
-        typer.Option(metavar="PATH", help="With --render: the file or folder to change; without it, new objects."),
+        typer.Option(
+            metavar="PATH",
+            help="With --render: the file or folder that the change is for (it is only read); without it, new objects.",
+        ),
     ] = "",
     pointer: Annotated[
-        str, typer.Option(help="With --render yaml: the place of a team's number, as in /teams/{team}/gpus.")
+        str,
+        typer.Option(
+            metavar="POINTER", help="With --render yaml: the place of a team's number, as in /teams/{team}/gpus."
+        ),
     ] = "",
     resource: Annotated[
         str, typer.Option(metavar="NAME", help="With --render: the name of a GPU there, nvidia.com/gpu by default.")

@@ -343,7 +343,7 @@ def _unhealthy_text(missing: Sequence[Missing], sample: HealthSample, *, declare
         f"{m.island} lacks {m.gpus:,}"
         + (f" of {m.total_gpus:,}" if m.total_gpus != sample.total_gpus else "")
         + beside
-        + (f", not whole since {m.since:%Y-%m-%d %H:%MZ}{' or earlier' * m.or_earlier}" if m.since else "")
+        + (f", not wholly healthy since {m.since:%Y-%m-%d %H:%MZ}{' or earlier' * m.or_earlier}" if m.since else "")
         for m in missing
     )
     healthy = f"they have no healthy GPU behind them: {sample.healthy_gpus:,} of {sample.total_gpus:,} are healthy"

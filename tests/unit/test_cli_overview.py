@@ -236,7 +236,7 @@ def test_a_clock_that_differs_from_temporals_is_named(ahead: float, said: str) -
 def test_clusters_that_nobody_reports_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     old = [one(n, stage="monitored", health_at=datetime.now(UTC) - timedelta(hours=n)) for n in range(5)]
     said = status(capsys, [*old, *(one(n, stage="monitored") for n in range(5, 30)), one(99, health_at=None)])
-    assert "5 without health for 30m: cluster-0001, cluster-0002, cluster-0003 and 2 more" in said
+    assert "5 without a health report for 30m: cluster-0001, cluster-0002, cluster-0003 and 2 more" in said
 
 
 def test_a_windows_hold_names_the_calendar(capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,8 +142,10 @@ def test_the_fleet_has_a_line_for_each_cluster(fake: FakeBackstop, capsys: pytes
     rows = [words for words in map(str.split, shown.splitlines()) if words and words[0] in ("h100-worked", "silent")]
     assert rows == [["h100-worked", "16/16", "16", "9", "7", "7", "0", "0"], ["silent", "unknown", *"------"]]
     assert "2 clusters: 7 GPUs of flex, 7 used, 0 free now." in shown
-    assert re.search(r"Since [-0-9]+ [:0-9]+Z flex has been \d+ to \d+ GPUs, \d+ half of the time or more:\s+\|", shown)
-    assert "4 to 12 GPUs, 9 half of the time or more" in shown
+    assert re.search(
+        r"Since [-0-9]+ [:0-9]+Z flex has been between \d+ and \d+ GPUs, and at least \d+ half of the time:\s+\|", shown
+    )
+    assert "between 4 and 12 GPUs, and at least 9 half of the time" in shown
     assert fake.asked[0] == ("flex", "", FlexMode.EQUAL)
 
 

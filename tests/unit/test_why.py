@@ -94,12 +94,12 @@ def test_all_of_the_quota_is_what_has_no_hardware_and_what_ones_own_jobs_hold() 
     found = asked()
     assert (found.wanted_gpus, found.startable_gpus, found.gap_gpus) == (345, 9, 336)
     assert reasons(found) == [("unhealthy", 26), ("idle", 12), ("used", 298)]
-    assert "main lacks 42, not whole since 2026-01-31 10:00Z" in found.reasons[0].text
+    assert "main lacks 42, not wholly healthy since 2026-01-31 10:00Z" in found.reasons[0].text
 
 
 def test_what_was_never_seen_whole_is_so_since_then_or_earlier() -> None:
     assert (
-        "main lacks 42, not whole since 2026-01-31 10:00Z or earlier"
+        "main lacks 42, not wholly healthy since 2026-01-31 10:00Z or earlier"
         in asked(history={"main": history(340, 319)}).reasons[0].text
     )
     unknown = asked(history={}).reasons[0].text
@@ -120,7 +120,7 @@ def test_a_declared_window_takes_its_part_of_what_is_unhealthy() -> None:
     found = asked(windows=(SWITCHES,))
     assert reasons(found) == [("declared", 20), ("unhealthy", 6), ("idle", 12), ("used", 298)]
     assert found.reasons[0].text == "they are declared as absent (maintenance: new switches, until 2026-01-31 15:00Z)"
-    assert "(main lacks 22 beside what is declared, not whole since" in found.reasons[1].text
+    assert "(main lacks 22 beside what is declared, not wholly healthy since" in found.reasons[1].text
 
 
 def test_a_block_is_missing_what_only_fragmentation_takes() -> None:
@@ -377,7 +377,7 @@ def test_an_island_is_not_whole_since_its_first_failure_and_lacks_what_it_lacks_
     """Of 361 were 340 healthy two hours ago, and 319 an hour ago: 42 were not unhealthy since 10:00."""
     past = {"main": history(361, 361, 340, 319)}
     text = asked(history=past).reasons[0].text
-    assert text.endswith("319 of 361 are healthy (main lacks 42, not whole since 2026-01-31 10:00Z)")
+    assert text.endswith("319 of 361 are healthy (main lacks 42, not wholly healthy since 2026-01-31 10:00Z)")
     islands = (whole(200, "a", healthy=180), whole(161, "b", healthy=139))
     assert asked(islands=islands, history={}).reasons[0].text.endswith("(a lacks 20 of 200; b lacks 22 of 161)")
 
@@ -420,7 +420,8 @@ ONE = (
     "310 are held by its own jobs, 26 are short and 55 are beyond the quota."
 )
 LACKS = (
-    "they have no healthy GPU behind them: 319 of 361 are healthy (main lacks 42, not whole since 2026-01-31 10:00Z)."
+    "they have no healthy GPU behind them: 319 of 361 are healthy "
+    "(main lacks 42, not wholly healthy since 2026-01-31 10:00Z)."
 )
 MOST = f"{LACKS} Flex has 60 free in pods."
 FULL = "Of 9 asked for in h100-worked, 9 could start now in research's quota."
@@ -431,9 +432,13 @@ IDLE = asked(400, usage=held(research=0)).model_copy(update={"cluster": "second"
 @pytest.mark.parametrize(
     ("whys", "gpus", "lines"),
     [
-        ([asked(400)], "400", [ONE, f"What keeps the most, 26: {MOST} 2 reasons more: --all."]),
+        ([asked(400)], "400", [ONE, f"What keeps the most from starting, 26: {MOST} 2 reasons more: --all."]),
         ([asked(9)], "9", [FULL, "Nothing is in the way."]),
-        ([asked(400), IDLE], "400", [BEST, f"What keeps the most, 26 in h100-worked: {MOST} 3 reasons more: --all."]),
+        (
+            [asked(400), IDLE],
+            "400",
+            [BEST, f"What keeps the most from starting, 26 in h100-worked: {MOST} 3 reasons more: --all."],
+        ),
     ],
     ids=["one cluster", "nothing missing", "two clusters"],
 )

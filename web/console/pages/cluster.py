@@ -134,8 +134,8 @@ def _waiting_for(status: RolloutStatus, condition: Condition, could: Sequence[st
     if condition.name != "approval":
         return [f"{awaited_alone(condition, status.needs)}{until}"]
     approvers = could if "backstop approve" in status.needs else ()
-    by = some_of(approvers, _COULD) if approvers else "anybody, unless an access file says otherwise"
-    return [f"{awaited_alone(condition, status.needs)}, by {by}{until}"]
+    who = some_of(approvers, _COULD) if approvers else "anybody (unless an access file says otherwise)"
+    return [f"{awaited_alone(condition, status.needs)}{until}: {who} could approve"]
 
 
 def _held_by(hold: Hold, openers: Openers) -> str:

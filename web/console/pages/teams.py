@@ -166,10 +166,16 @@ def _lead(answers: WhyAnswers) -> list[str]:
     has = f"its jobs hold {held:,}{silent}, {idle:,} of these idle"
     rest = f"{start:,} more could start now, and {short:,} {verb_of(short)} short"
     lead = [f"Its quota is {gpus(quota)} {where}: {has}; {rest}."]
+    covered = [one.quota_gpus - one.backed_gpus for one in known if one.backed_gpus is not None and not _short(one)]
+    if missing := sum(max(0, number) for number in covered):
+        lead.append(
+            f"{gpus(missing)} of it {verb_of(missing, 'has', 'have')} no healthy hardware, and can be used only while "
+            "other teams leave part of their quotas unused."
+        )
     others = [(r, one) for one in teams for r in one.reasons if not r.cause.own]
     if short and others:
         most, one = max(others, key=lambda pair: pair[0].gpus)
-        lead.append(f"What keeps the most, {most.gpus:,} in {one.cluster}: {most.text}.")
+        lead.append(f"What keeps the most from starting, {most.gpus:,} in {one.cluster}: {most.text}.")
     return lead
 
 
