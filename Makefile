@@ -34,7 +34,7 @@ $(STAMP): requirements-dev.lock pyproject.toml web/console/vendor.json
 	@test -n "$(PYTHON)" || { echo "Python 3.11 with its venv module is needed (or: make PYTHON=/path/to/python3.11)" >&2; exit 1; }
 	@echo "setup: $(PYTHON) -> $(VENV)"
 	@test -x $(VENV)/bin/pip || "$(PYTHON)" -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements-dev.lock
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements-dev.lock
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(VENV)/bin/python -m web.console.vendor
 	@touch $@
