@@ -84,7 +84,7 @@ class Follower:
         self.changed.set()
 
     def sample(self) -> HealthSample | None:
-        """Return the cluster's health; None while it is unknown: nothing listed, no GPU, or a node of no sense."""
+        """Return the cluster's health; None while it is unknown: nothing listed, no GPU, or a bad node."""
         nodes = self.nodes
         if nodes.seen_at is None or nodes.bad or not nodes.kept:
             return None
