@@ -25,7 +25,7 @@ from models.rollout.effects import EffectKind
 _meter = metrics.get_meter("backstop")
 _promised = _meter.create_gauge("backstop.promised_gpus", unit="{gpu}", description="Assigned quota by cluster")
 _backing = _meter.create_gauge("backstop.backing_gpus", unit="{gpu}", description="Healthy GPUs behind quota")
-_healthy = _meter.create_gauge("backstop.healthy_gpus", unit="{gpu}", description="GPUs a job could be placed on")
+_healthy = _meter.create_gauge("backstop.healthy_gpus", unit="{gpu}", description="GPUs fit to run a job, busy or not")
 _flex = _meter.create_gauge("backstop.flex_gpus", unit="{gpu}", description="Surplus and unused quota")
 _phantom = _meter.create_gauge("backstop.phantom_gpus", unit="{gpu}", description="Promised without a healthy GPU")
 _buffer = _meter.create_gauge("backstop.buffer_gpus", unit="{gpu}", description="Unpromised as health history asks")

@@ -21,7 +21,7 @@ class Commands(LazyGroup):
         "up": Listed(
             "processes",
             SET_UP,
-            "Run all of Backstop on this machine until Ctrl-C: Temporal with its UI, the ledger and a worker.",
+            "Run all of Backstop on this machine until Ctrl-C: Temporal with its UI, the ledger, a worker and a front.",
         ),
         "worker": Listed("processes", SET_UP, "Run a worker for the configured Temporal, until Ctrl-C."),
         "serve": Listed("processes", SET_UP, "Run a front, the HTTP API that knows its callers, until Ctrl-C."),
@@ -38,13 +38,13 @@ class Commands(LazyGroup):
             "Copy what `backstop up` keeps, while it runs: Temporal's database, the ledger, notices and public keys.",
         ),
         "demo": Listed(
-            "processes", SET_UP, "Show a whole rollout in about two minutes: failure, rollback, recovery, retry, audit."
+            "processes", SET_UP, "Show a whole rollout in about a minute: failure, rollback, recovery, retry, audit."
         ),
         "doctor": Listed(
             "doctor",
             SET_UP,
             "Check the installation: Temporal, its namespace and search attributes, workers, the watch (the "
-            "loop that reads all clusters' health) and the ledger.",
+            "workflow for which a worker reads all clusters' health) and the ledger.",
         ),
         "detach": Listed(
             "detach",

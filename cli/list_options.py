@@ -201,7 +201,7 @@ def _condition(text: str, fields: dict[str, tuple[str, ...]]) -> Callable[[BaseM
     """Parse a filter. Errors: BadInput naming the filter."""
     match = _CONDITION.fullmatch(text)
     if match is None:
-        raise BadInput(f"--filter takes FIELD=VALUE, FIELD!=VALUE, FIELD>N or FIELD<N, not {text!r}")
+        raise BadInput(f"--filter takes FIELD=VALUE or FIELD!=VALUE, and for numbers >, <, >= or <=, not {text!r}")
     field, sign, wanted = match.groups()
     path = _path("--filter", field, fields)
     if sign in _COMPARED:

@@ -251,7 +251,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/requests",
         f"list[{_REQUEST}]",
         "read.open_requests",
-        "Requests that wait or end some day.",
+        "Requests that wait for an answer, and grants that have an end.",
         paged=True,
         fields=("cluster",),
     ),

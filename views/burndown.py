@@ -72,7 +72,7 @@ def burndown_parts(
         notes.append(line("Clusters with unknown health are left out of the sums."))
     if asked:
         notes.append(
-            line("Waiting: GPUs asked for inside a quota that no healthy GPU could run, as far as it is known.")
+            line("Waiting: GPUs that jobs asked for inside a quota, without a healthy GPU to run on, as far as known.")
         )
     in_time = sorted(points, key=lambda point: point.at)
     return [line(_sentence(in_time, cluster)), Text(), rows, *([Text(), *notes] if notes else [])]

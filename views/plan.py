@@ -207,7 +207,8 @@ def _lacks(plan: Plan) -> list[str]:
     values = plan.values
     for team, able in plan.out_of_reach[:_NAMED]:
         are = "is" if able == 1 else "are"
-        lacks.append(f"only {gpus(able)} {are} healthy where {team} may stand, and its quota is {values[team]}")
+        where = f"on the islands that {team} may use"
+        lacks.append(f"only {gpus(able)} {are} healthy {where}, and its quota is {values[team]}")
     more = len(plan.out_of_reach) - _NAMED
     lacks += [f"and {count(more, 'quota')} more like it"] * (more > 0)
     return [*lacks, *map(_bound, plan.short_islands[:_NAMED])]
@@ -229,7 +230,8 @@ def _remedy(plan: Plan) -> str:
     if plan.suffices is not None:
         return f"The first tier that suffices is {plan.suffices}: --max-tier {plan.suffices}."
     launch = "" if plan.backed else " Such a plan cannot be launched."
-    return f"No tier suffices{': floors and protected blocks hold the rest' if plan.short_by_gpus else ''}.{launch}"
+    why = ": minimums and protected blocks keep the rest from being cut" if plan.short_by_gpus else ""
+    return f"No tier suffices{why}.{launch}"
 
 
 _TIERS = (Tier.UNSCHEDULED, Tier.IDLE, Tier.BUSY)
@@ -261,7 +263,9 @@ def _runs_on(plan: Plan) -> list[RenderableType]:
     if busy <= plan.to_flex_gpus:
         return []
     use = f"{gpus(busy)} in use {'is' if busy == 1 else 'are'} cut, and flex gains {plan.to_flex_gpus:,}"
-    rest = "what runs on as flex has that, and what quotas leave unused, and yields where neither is enough"
+    rest = (
+        "jobs above their quota may use this flex and unused quota; if both are too small, some of them are preempted"
+    )
     return [line((f"{use}: {rest}.", "dim"))]
 
 

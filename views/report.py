@@ -396,8 +396,9 @@ def _outcome(week: Week) -> Section:
     if not rows:
         return section
     note = (
-        "Means of hourly tallies. Waited: GPUs asked for inside quota that no healthy GPU could run. Before: the "
-        "7 days before the first write; after: since monitored. Unknown: no tally then, or nobody reports demand."
+        "Means of hourly tallies. Waited: GPUs that jobs asked for inside their quota, without a healthy GPU "
+        "to run on. Before: the 7 days before the first write; after: since monitored. Unknown: no tally then, or "
+        "demand is not reported."
     )
     return section._replace(note=f"{section.note} {note}".strip(), numbers_from=1)
 

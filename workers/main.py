@@ -479,7 +479,10 @@ def refuse_without_keys(ledger: Ledger) -> None:
     try:
         signed = ledger.access.newest_version() > 0 and ledger.warrants.signed_by()
     except Unavailable as error:
-        logger.warning("whether fronts sign commands is not known: %s", error.message)
+        logger.warning(
+            "cannot read whether fronts sign commands; this worker has no book of keys and accepts unsigned ones: %s",
+            error.message,
+        )
         return
     if signed:
         raise Refusal(

@@ -118,8 +118,8 @@ def import_(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Put an access file in force. An admin whom it names imports the first one; another admin must confirm each
-    later one.
+    """Put an access file in force. The first one is imported by an admin whom it names; each
+    later one must be confirmed by another admin.
 
     A later file waits up to 24 hours for the other admin's --confirm. To undo an import, import the earlier file
     again.
@@ -155,7 +155,9 @@ def show_(as_json: AsJson = False, actor: Actor = "") -> None:
 
 
 def seen(
-    number: Annotated[int, typer.Argument(metavar="NUMBER", help="The emergency's number in the report.", min=1)],
+    number: Annotated[
+        int, typer.Argument(metavar="NUMBER", help="The emergency's number in `backstop report`.", min=1)
+    ],
     reason: NeededReason,
     as_json: AsJson = False,
     actor: Actor = "",

@@ -128,8 +128,8 @@ def hold(
     """Declare a maintenance window, an incident (SEV) or a freeze: gates stay shut while it lasts.
 
     Capacity that it takes does not count towards a breach, and Backstop names the quotas that lose their backing. For
-    several clusters Backstop shows what it will hold and asks; their windows are one hold, which `calendar end --hold`
-    ends.
+    several clusters Backstop shows what it will hold and asks; their windows get one name, and `calendar end --hold
+    NAME` ends them together.
     """
     from models.cluster.windows import FLEET_HOLD, HOLD, Declared, Window
     from views.words import moment
@@ -255,8 +255,8 @@ def import_calendar(
 ) -> None:
     """Declare the events of an iCalendar file; imported again, an event replaces its earlier version.
 
-    Backstop recognizes an event by its UID. It withdraws windows of cancelled events, and follows series for a year. It
-    names and leaves out an event that it cannot read, and ends with 1 (docs/reading.md).
+    Backstop recognizes an event by its UID. It withdraws windows of cancelled events, and declares those of a series
+    for a year ahead. It names and leaves out an event that it cannot read, and ends with 1 (docs/reading.md).
     """
     from cli.output import complain
     from client.inputs.calendars import read_calendar

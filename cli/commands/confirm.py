@@ -39,8 +39,8 @@ def confirm(
 ) -> None:
     """Confirm that a health source is right about clusters whose health fell together.
 
-    Until then, or until they recover, Backstop does not believe the samples. Afterwards they count: quotas without
-    hardware are at risk, and in breach after `breach_after`.
+    Until you confirm, or the clusters recover, Backstop does not believe their samples. After a confirmation the
+    samples count: quotas without hardware are at risk, and in breach after `breach_after`.
     """
     from cli.json_answers import ConfirmedAnswer
     from cli.output import show, show_json

@@ -44,8 +44,9 @@ def detach(
 ) -> None:
     """Take Backstop out of a cluster's Slurm or Git. Teams' limits stay, or are restored with --restore.
 
-    In Slurm it also takes back the limits that it set above and beside the teams (the root's, flex's, the classes').
-    It shows all changes first, and asks. It leaves alone each value that somebody else changed after it.
+    In Slurm it also takes back the limits that it set on the account above the teams and on the QOS of flex and of
+    the classes (docs/slurm.md). It shows all changes first, and asks. It leaves alone each value that somebody else
+    changed after Backstop.
     Refused while a rollout is open.
     """
     from cli.json_answers import DetachedAnswer, LimitBack

@@ -28,8 +28,8 @@ def add_to(app: typer.Typer) -> None:
 
 @listed
 def doctor(*, how: Listing, actor: Actor = "") -> None:
-    """Check the installation: Temporal, its namespace and search attributes, workers, the watch (the loop that
-    reads all clusters' health) and the ledger.
+    """Check the installation: Temporal, its namespace and search attributes, workers, the watch (the workflow
+    for which a worker reads all clusters' health) and the ledger.
 
     Ends with 1 if something is wrong. docs/reading.md explains each check.
     """

@@ -80,7 +80,7 @@ async def _plan_to_show(
         if chosen:
             raise BadInput(
                 f"{chosen[0]} is given, but the plan of fleet rollout {status.fleet} already awaits approval: "
-                "leave it out"
+                f"leave {chosen[0]} out"
             )
         plan = await door.fleet_plan()
         pilots = [m.cluster for m in status.members if m.wave is Wave.PILOT]

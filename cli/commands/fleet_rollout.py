@@ -176,7 +176,7 @@ def watch(
 ) -> None:
     """Follow the fleet rollout live until it ends: a tree of waves and clusters; in a pipe, one line for each change.
 
-    It waits for a server that is away.
+    It waits while the server or the worker does not answer.
     """
     from cli.watching import follow_fleet
 

@@ -71,7 +71,7 @@ OwnerOption = Annotated[str, typer.Option(metavar="NAME", help="The rollout's ow
 Shadow = Annotated[
     bool, typer.Option("--shadow", help="Rehearse: write no quota, notify no team, wait for no notice period.")
 ]
-Adopt = Annotated[bool, typer.Option("--adopt", help="Take over what an earlier, lost rollout left behind.")]
+Adopt = Annotated[bool, typer.Option("--adopt", help="Take over a lost rollout; with --fleet, the lost fleet rollout.")]
 Every = Annotated[bool, typer.Option("--all", help="With --adopt: every lost rollout.")]
 
 

@@ -67,14 +67,15 @@ def plan(
         str,
         typer.Option(
             metavar="DIALECT",
-            help="Print the change of quota files: yaml, kueue, kai, volcano or yunikorn (docs/git.md).",
+            help="Print the plan as a change of quota files: yaml, kueue, kai, volcano or yunikorn (docs/git.md).",
         ),
     ] = "",
     manifests: Annotated[
         str,
         typer.Option(
             metavar="PATH",
-            help="With --render: the file or folder that the change is for (it is only read); without it, new objects.",
+            help="With --render: the file or folder to change (it is only read). Without it, complete new objects are "
+            "printed.",
         ),
     ] = "",
     pointer: Annotated[
@@ -92,8 +93,8 @@ def plan(
 ) -> None:
     """Show what a rollout would do: who gives how many GPUs, from which tier, and why.
 
-    Changes nothing. A plan that is short or not backed says so and names the first tier that would suffice
-    (docs/reading.md).
+    Changes nothing. A plan that cannot cut enough, or is not backed, says so and names the first tier that would
+    suffice (docs/reading.md).
     """
     if named and cluster and named != cluster:
         raise BadInput(f"--cluster is {cluster!r} beside CLUSTER {named!r}: give one of them")

@@ -58,7 +58,8 @@ def add_to(app: typer.Typer) -> None:
 
 
 def up(home: Home = "", port: Port = "", ui_port: UiPort = "", trace: Trace = False) -> None:
-    """Run all of Backstop on this machine until Ctrl-C: Temporal with its UI, the ledger and a worker.
+    """Run all of Backstop on this machine until Ctrl-C: Temporal with its UI, the ledger, a worker
+    and a front.
 
     Started again it continues where it stopped. If TEMPORAL_ADDRESS or a profile of Temporal's own command line
     names a server, it uses that one and starts none.
@@ -122,7 +123,7 @@ def backup(
 
 
 def demo(context: typer.Context, trace: Trace = False) -> None:
-    """Show a whole rollout in about two minutes: failure, rollback, recovery, retry, audit."""
+    """Show a whole rollout in about a minute: failure, rollback, recovery, retry, audit."""
     become("workers.demo", context.args, _settings("", trace))
 
 

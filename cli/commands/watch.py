@@ -23,7 +23,7 @@ def watch(
 ) -> None:
     """Follow a rollout live until it ends; in a pipe, one line for each change.
 
-    If the server or the worker is away, it waits for it.
+    It waits while the server or the worker does not answer.
     """
     from cli.watching import follow
 

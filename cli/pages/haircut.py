@@ -77,7 +77,7 @@ def _buffers(haircut: Haircut, at: int) -> dict[str, str]:
         f"At {names[at]}, {count(phantom[at], 'GPU')} of the cut {'is' if phantom[at] == 1 else 'are'} phantom (no "
         f"healthy GPU behind now) and {flex[at]} {'moves' if flex[at] == 1 else 'move'} to flex."
     )
-    return {"title": "How much would be cut, and what it was", "svg": svg(figure), "says": says}
+    return {"title": "How many GPUs would be cut, phantom and to flex", "svg": svg(figure), "says": says}
 
 
 def _clusters(haircut: Haircut, at: int) -> dict[str, str]:

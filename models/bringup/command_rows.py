@@ -33,7 +33,7 @@ BRINGUP_ROWS = rows_of(
     ),
     _Row(
         "retry",
-        "Run a step again that failed, or whose end is unknown (look first whether it still runs), or try a "
+        "Run a step again that failed, or whose outcome is unknown (first check whether it still runs), or try a "
         "blocked one again.",
         "backstop bringup retry h100-new nodes --reason 'the API is back'",
         (_STEP,),

@@ -129,7 +129,9 @@ def _refuse_retry(bringup: Bringup, order: BringupOrder, now: datetime) -> str |
         return unknown
     run = run_of(bringup, order.step)
     if run not in failed:
-        return f"{run} is {bringup.runs[run].phase}: only a step that failed or is unclear can run again"
+        return (
+            f"{run} is {bringup.runs[run].phase}: only a step that failed, or whose outcome is unknown, can run again"
+        )
     if bringup.runs[run].attempt >= MOST_ATTEMPTS:
         return f"{run} was started {MOST_ATTEMPTS} times, which is the most: skip the step, or cancel the bring-up"
     return None

@@ -112,19 +112,25 @@ class BlockProgram:
                 continue
             answer = self._solve(self._gain(terms, terms.values()))
             if answer is None:
-                raise SolverFailed(f"placing blocks of cluster {self.ground.snapshot.cluster}: lost the optimum")
+                raise self._failed()
             count = round(sum(answer[n] for n in terms))
             self._row(terms, count, count)
             if count:
                 placed[team, size] = count
         return placed
 
+    def _failed(self) -> SolverFailed:
+        cluster = self.ground.snapshot.cluster
+        return SolverFailed(
+            f"cluster {cluster}: the solver found no placing of its protected blocks, a fault of Backstop"
+        )
+
     def _keep_total(self, sizes: Mapping[int, int]) -> None:
         """Restrict the program to solutions with the largest total that such blocks leave room for."""
         whole = {n: sizes.get(n, 1) for n in range(len(self.block_at) + len(self.loose_at))}
         answer = self._solve(self._gain(whole, whole.values()))
         if answer is None:
-            raise SolverFailed(f"placing blocks of cluster {self.ground.snapshot.cluster}: lost the optimum")
+            raise self._failed()
         # Half a GPU of room for rounding: with the counts whole, what loose ones can reach is whole.
         self._row(whole, round(sum(size * answer[n] for n, size in whole.items())) - 0.5, np.inf)
 

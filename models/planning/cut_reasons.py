@@ -51,7 +51,7 @@ class Mends(NamedTuple):
     @property
     def text(self) -> str:
         are = "is" if self.reachable_gpus == 1 else "are"
-        able = f"the {_gpus_text(self.reachable_gpus)} that {are} healthy where it may stand"
+        able = f"the {_gpus_text(self.reachable_gpus)} that {are} healthy on the islands it may use"
         return f"that lowers {self.parent}, which promises {self.team} more than {able}"
 
 
@@ -112,9 +112,9 @@ def _what_text(snapshot: Snapshot, quota: Quota, tier: Tier, gpus: int) -> str:
             return f"{_gpus_text(gpus)} {are} held by {jobs} doing no work ({_usage_source(snapshot)})"
         case Tier.BUSY if quota.scheduled_gpus is None:
             these = "this GPU" if gpus == 1 else f"these {_gpus_text(gpus)}"
-            return f"whether jobs run on {these} is not known: what does runs on, as flex"
+            return f"whether jobs run on {these} is not known: any that do go on, as flex"
         case Tier.BUSY:
-            return f"{_gpus_text(gpus)} {are} in use: what runs on {them} runs on, as flex"
+            return f"{_gpus_text(gpus)} {are} in use: the jobs on {them} go on, as flex"
         case Tier.UNALLOCATED:
             return f"{_gpus_text(gpus)} {are} held by no quota"
 

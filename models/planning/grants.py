@@ -110,5 +110,5 @@ def room(snapshot: Snapshot, policy: Policy, team: str, gpus: int) -> Room:
     if assigned + gpus > ceiling:
         why = f"{snapshot.cluster} may promise {gpus_text(ceiling)}, and {spoken_for(assigned)}"
     else:
-        why = f"today's healthy GPUs, where {team} may stand, do not back this many more beside the other quotas"
+        why = f"the islands that {team} may use have too few healthy GPUs today for this many more"
     return Room(ceiling_gpus=ceiling, assigned_gpus=assigned, fits_gpus=low, why=why)

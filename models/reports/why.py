@@ -262,7 +262,7 @@ def _count_reasons(
         could += more
     if could < wanted:
         total = sum(i.total_gpus for i in _islands_of(as_declared, quota))
-        installed = f"the islands where it may stand have {gpus_text(total)} in all"
+        installed = f"the islands it may use have {gpus_text(total)} in all"
         counted.append(Reason(cause=Cause.ABSENT, gpus=wanted - could, text=installed))
     return counted
 

@@ -39,8 +39,8 @@ ROLLOUT_ROWS = rows_of(
     ),
     _Row(
         "object",
-        "Object for a team. This holds a rollout that is not enforced yet; after that Backstop only records "
-        "it for the owner to answer.\n\n"
+        "Object for a team. Before `enforced` this holds the rollout; from then on Backstop only records the "
+        "objection, for the owner to answer.\n\n"
         "A team has at most 5 objections, one for each person; your new one replaces your earlier one.",
         "backstop object h100-worked --team research --reason 'deadline on Friday'",
         (_TEAM,),
@@ -53,7 +53,7 @@ ROLLOUT_ROWS = rows_of(
         "a freeze with `calendar end`.\n\n"
         "With an access file: an approver may lift any hold, and a team's member may lift that team's "
         "objections. Without an access file: the rollout's owner and the policy's `authorities` may lift "
-        "any hold, and the policy's `owners` may lift any hold except an objection.",
+        "any hold, and the cluster's owners (the policy's `owners`) any hold except an objection.",
         "backstop resolve h100-worked --hold objection-research --reason 'moved to Monday, research agrees'\n"
         "backstop resolve h100-worked --hold drift --how restore --reason 'changed by mistake'",
         (

@@ -35,7 +35,10 @@ def take_order(rollout: Rollout, order: GrantOrder) -> Rollout:
         return _answer_order(rollout, order, GrantOutcome.DONE, "it is granted already", rollout.grants[order.request])
     if rollout.grant_order is not None:
         return _answer_order(
-            rollout, order, GrantOutcome.LATER, f"another request is being written in {rollout.cluster}"
+            rollout,
+            order,
+            GrantOutcome.LATER,
+            f"another request is being written in {rollout.cluster}, and this one follows",
         )
     waiting = rollout.but(granting=Granting(order=order), granted=None, look_asked=True)
     return settle_order(waiting)

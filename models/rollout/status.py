@@ -332,14 +332,14 @@ def _unpromised_needs(rollout: Rollout) -> str:
 
 def _promise_again_text(rollout: Rollout, present: Mapping[str, int]) -> str:
     """Explain how they become promises again."""
-    close = "to keep the present one, close the rollout, and launch and approve a new one"
+    close = "To keep the present one, close the rollout, and launch and approve a new one"
     beyond = beyond_bound(rollout, present)
     if beyond is None:
-        return f"Set the earlier value again in the quota system; or, {close}"
+        return f"Set the earlier value again in the quota system. {close}"
     needed, bound = beyond
     limit = f"The limit above all quotas is {gpus_text(bound)}, and they need {needed:,}"
     if not rollout.stay.refitting:
-        return f"{limit}: lower them in the quota system; or, {close}"
+        return f"{limit}: lower these quotas in the quota system. {close}"
     if drift_of(rollout):
         return f"{limit}: it follows once the drift is resolved"
     if rollout.seen is not None and rollout.seen.is_backed and health_fresh(rollout):

@@ -161,7 +161,10 @@ def test_what_is_asked_for_is_left_in_that_order(
         ("status --json -o yaml", "--json is given together with -o yaml"),
         ("status h100-worked --sort stage", "--sort is given together with CLUSTER 'h100-worked'"),
         ("fleet show h100-worked --filter stage=x", "--filter is given together with CLUSTER 'h100-worked'"),
-        ("status --filter stage", "--filter takes FIELD=VALUE, FIELD!=VALUE, FIELD>N or FIELD<N, not 'stage'"),
+        (
+            "status --filter stage",
+            "--filter takes FIELD=VALUE or FIELD!=VALUE, and for numbers >, <, >= or <=, not 'stage'",
+        ),
         ("status --filter unbacked_gpus>many", "--filter unbacked_gpus>many: 'many' is not a number"),
         ("status --filter stage>3", "--filter stage>3: the field is not a number"),
         ("haircut --file examples/fleet.yaml --sort cut_gpus", "--sort is given together with --by fleet"),

@@ -49,7 +49,7 @@ def test_it_fits_up_to_the_healthy_hardware_of_the_team_s_own_islands() -> None:
     quotas = quota("a", 30, islands=("x",)), quota("b", 20)
     found = room(snapshot(0, *quotas, x=(50, 40), y=(50, 50)), Policy(), "a", 20)
     assert (found.ceiling_gpus, found.fits_gpus) == (82, 10)
-    assert "do not back this many more" in found.why
+    assert "have too few healthy GPUs today for this many more" in found.why
     assert room(snapshot(0, *quotas, x=(50, 40), y=(50, 50)), Policy(), "b", 20).fits_gpus == 20
 
 

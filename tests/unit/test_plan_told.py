@@ -292,7 +292,7 @@ def test_jobs_that_run_on_as_flex_are_told_apart_from_what_flex_gains() -> None:
     busy = cluster("busy", [(100, 80)], Quota(team="t", gpus=100, scheduled_gpus=100, idle_gpus=0))
     plan = make_plan(busy, BARE)
     assert (plan.cut_gpus, plan.to_flex_gpus) == (20, 0)
-    sentence = "20 GPUs in use are cut, and flex gains 0: what runs on as flex has that, and what quotas leave unused"
+    sentence = "20 GPUs in use are cut, and flex gains 0: jobs above their quota may use this flex and unused quota;"
     assert sentence in said(plan_parts(plan))
     gains = make_plan(
         busy.with_islands((Island(name="i0", total_gpus=100, healthy_gpus=100),)), Policy(buffer=Fraction(1, 5))

@@ -96,7 +96,7 @@ def test_a_limit_that_the_root_had_before_is_not_raised_and_that_is_said() -> No
     world.wait("2d")
     assert (world.bound, world.promises, world.effects[effects:]) == (40, {}, [EffectKind.SET_SOFT]), "tried once"
     (text,) = doctor_says(world)
-    assert "they need 48: lower them in the quota system; or, to keep the present one, close" in text
+    assert "they need 48: lower these quotas in the quota system. To keep the present one, close" in text
 
 
 def test_others_change_a_quota_again_as_the_accepted_ones_are_written() -> None:
@@ -122,7 +122,7 @@ def test_a_root_that_cannot_be_written_undoes_nothing(error: str) -> None:
     world.say(Command.RESOLVE, hold="drift", how="accept")
     assert any(text.startswith("set_soft failed: ") for text in world.story), "it was tried"
     assert (world.stage, world.values["newteam"], world.promises) == (Stage.MONITORED, 4, {})
-    assert "they need 44: lower them" in doctor_says(world)[0]
+    assert "they need 44: lower these quotas" in doctor_says(world)[0]
 
 
 def test_under_restore_an_accepted_account_is_within_the_root() -> None:

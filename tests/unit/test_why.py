@@ -187,7 +187,7 @@ def test_more_quota_than_was_ever_installed_is_said() -> None:
     quotas = (Present(team="research", gpus=100, islands=("x",)),)
     found = asked(quotas=quotas, usage=held(research=0), islands=(whole(64, "x"), whole(64, "y")))
     assert (found.startable_gpus, reasons(found)) == (64, [("absent", 36)])
-    assert found.reasons[0].text == "the islands where it may stand have 64 GPUs in all"
+    assert found.reasons[0].text == "the islands it may use have 64 GPUs in all"
 
 
 def test_idle_jobs_and_declared_gpus_are_counted_once() -> None:

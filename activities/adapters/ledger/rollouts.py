@@ -153,7 +153,11 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
         session.refresh(row)
         owns = cluster.open_rollout == row.id
         if owns and request.ended and request.fence is not None and cluster.last_counter > request.fence:
-            log.error("rollout %s ended without its last effects in %s: it stays open", row.id, row.cluster)
+            log.error(
+                "the workflow of rollout %s has ended without its last effects in %s: the ledger keeps it open",
+                row.id,
+                row.cluster,
+            )
             return True
         if row.ended_at is None or row.superseded_by is not None:
             row.stage, row.needs, row.held = request.stage.value, request.needs, _held_column(request)

@@ -109,7 +109,7 @@ class Prometheuses:
             seen = {sample.cluster for sample in reading.samples}
             for cluster in its:
                 sentences[cluster] = reading.wrong.get(
-                    cluster, "" if cluster in seen else "its Prometheus has no series for it"
+                    cluster, "" if cluster in seen else f"the answer of Prometheus has no series for {cluster}"
                 )
 
         def wrong(name: str, text: str) -> None:
