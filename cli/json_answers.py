@@ -22,7 +22,6 @@ from models.fleet.messages import FleetCommandAnswer, FleetPlan, Prospect
 from models.flex.division import Division
 from models.flex.flex_now import FlexNow
 from models.flex.scenario import Scene
-from models.planning.fleet_haircut import Haircut, Part, TeamPart
 from models.questions import Arrival
 from models.reports.flex_offers import flex_offers
 from models.reports.milestones import MilestoneStanding
@@ -35,22 +34,6 @@ from models.rollout.stages import Command, Stage, command_line
 from models.rollout.undo_lines import undo_of_launch
 from views.cluster_answer import ClusterAnswer
 from views.row_models import FlexOffered
-
-
-class HaircutAnswer(Haircut, JsonAnswer, schema="haircut"):
-    """The costs of buffers: each list has one entry for each of `buffers`, in their order."""
-
-
-class HaircutPart(Part):
-    """A cluster or wave at the explained buffer: a row of `backstop haircut --by`."""
-
-    name: str
-
-
-class HaircutTeam(TeamPart):
-    """A team's quotas at the explained buffer."""
-
-    name: str
 
 
 class CalendarAnswer(JsonAnswer, schema="calendar"):

@@ -129,7 +129,7 @@ def _report(fleet: list[tuple[Snapshot, Policy]], buffers: tuple[Fraction, ...])
 
 
 def _answer(comparison: Haircut, explained: int, *, by: By, html: str, csv: str, how: Listing) -> None:
-    from cli.json_answers import HaircutAnswer
+    from cli.json_answers_haircut import HaircutAnswer
     from cli.output import show, write
     from views.haircut import as_csv, fleet_parts, parts_by, rows_of
     from views.words import line
@@ -155,7 +155,7 @@ def _answer(comparison: Haircut, explained: int, *, by: By, html: str, csv: str,
 
 def _chosen(comparison: Haircut, explained: int, by: By, how: Listing) -> Haircut:
     """Return the comparison with only the chosen rows, by their values at the explained buffer."""
-    from cli.json_answers import HaircutPart, HaircutTeam
+    from cli.json_answers_haircut import HaircutPart, HaircutTeam
     from views.haircut import rows_of
 
     rows, kind = rows_of(comparison, by.value), HaircutTeam if by is By.TEAM else HaircutPart

@@ -78,6 +78,7 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     import cli.json_answers_audit
     import cli.json_answers_bringup
     import cli.json_answers_fleet_file
+    import cli.json_answers_haircut
     import cli.json_answers_keys
     import cli.json_answers_login
     import cli.json_answers_status  # noqa: F401

@@ -7,16 +7,18 @@ authority, and neither is a row that nobody signed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from models.access.principals import Principal, Proof, asserted_principal, proof_data
 from models.access.roles import Role
-from models.access.signing import PublicKey, revoked_by, verify_ticket
 from models.access.tickets import TICKET_CHARS, Ticket
 from models.base import Count, Model, Text, Time
 from models.errors import Refusal
+
+if TYPE_CHECKING:
+    from models.access.signing import PublicKey
 
 BACKSTOP_SERVICE = "service:backstop"
 """The actor of what Backstop does itself on a warrant."""
@@ -67,6 +69,8 @@ def still_signed(warrant: Warrant, keys: Mapping[str, PublicKey]) -> Ticket:
     After a key is revoked, what was admitted before still counts; the time in a ticket is its signer's word, and a
     thief of the key may write any. A machine's warrant is judged by the one that it inherits from.
     """
+    from models.access.signing import revoked_by, verify_ticket  # late: commands ask who may, and verify no signature
+
     try:
         ticket = verify_ticket(warrant.ticket, keys)
         if not warrant.inherits and revoked_by(warrant.ticket, keys, warrant.admitted_at):

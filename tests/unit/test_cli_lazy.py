@@ -24,7 +24,7 @@ HEAVY = ("temporalio", "matplotlib", "scipy", "opentelemetry", "sqlalchemy", "ji
 SLOW = (*HEAVY, "numpy")
 """Each takes a tenth of a second or more to import."""
 OF_A_PLAN = (*SLOW, "asyncio", "ssl", "joserfc", "cryptography", "cli.json_answers", "cli.session", "models.questions")
-"""What the plan of a file has no use for: a conversation, and the models of all other answers."""
+"""What the plan or haircut of a file has no use for: a conversation, and the models of all other answers."""
 
 
 def test_the_table_lists_what_the_modules_add() -> None:
@@ -46,7 +46,9 @@ def test_the_table_lists_what_the_modules_add() -> None:
         (["plan", "--file", "examples/fleet.yaml"], {}, "h100-worked", OF_A_PLAN),
         (["plan", "--file", "examples/fleet.yaml", "--json"], {}, "h100-worked", OF_A_PLAN),
         (["plan", "--file", "examples/fleet.yaml", "--cluster", "h100-pods", "--json"], {}, "rl-training", OF_A_PLAN),
-        (["audit", "x"], {"TEMPORAL_ADDRESS": "127.0.0.1:1"}, "Temporal does not answer", ("opentelemetry",)),
+        (["haircut", "--file", "examples/fleet.yaml"], {}, "phantom", OF_A_PLAN),
+        (["haircut", "--file", "examples/fleet.yaml", "--by", "team", "--json"], {}, "rl-training", OF_A_PLAN),
+        (["audit", "x"], {"TEMPORAL_ADDRESS": "127.0.0.1:1"}, "Temporal does not answer", ("opentelemetry", "joserfc")),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
