@@ -332,6 +332,7 @@ async def counts(options: argparse.Namespace) -> None:
         print_phase("From launch to monitored", histories, [0] * len(names), between(start, stands, "statements"))
         print_texts(between(start, stands, "texts"), len(names))
         print_cpu(between(start, stands, "cpu"), len(names), (after["server"] - cpu["server"]) * 1000)
+        print_threads(between(start, stands, "threads"), between(start, stands, "cpu"), len(names))
         lengths = [len(h.events) for h in histories]
         start = await told(where, path)
         for few in (names[n : n + options.few] for n in range(0, len(names), options.few)):
@@ -455,6 +456,12 @@ def print_cpu(used: Counter[str], count: int, server_ms: float) -> None:
     print(f"  CPU of each: worker {total / count / 1e6:.0f} ms, server {server_ms / count:.0f} ms; of the worker's")
     for name, nanoseconds in used.most_common(_TOP):
         print(f"    {nanoseconds / count / 1e6:10.1f}  {name}")
+
+
+def print_threads(used: Counter[str], cpu: Counter[str], count: int) -> None:
+    used["Temporal's core"] = cpu["in all"] - sum(used.values())
+    shown = (f"{name} {nanoseconds / count / 1e6:.0f}" for name, nanoseconds in used.most_common(_TOP))
+    print(f"  CPU ms of each by thread: {', '.join(shown)}")
 
 
 def print_calls(stats: pstats.Stats) -> None:

@@ -6,8 +6,10 @@ At SIGUSR1 it writes what it has counted so far into the file that BACKSTOP_PROF
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import runpy
 import signal
 import threading
@@ -75,11 +77,23 @@ def _held() -> dict[str, list[int]]:
     return {s.traceback[0].filename: [s.size, s.count] for s in found}
 
 
+def _threads() -> dict[str, int]:
+    """Nanoseconds by the name of a thread of Python's; the rest of the process is Temporal's core."""
+    found = Counter[str]()
+    for thread in threading.enumerate():
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rsplit(")", 1)[1].split()
+            ticks = sum(int(field) for field in fields[11:13])
+            found[f"thread {re.sub(r'[-_ ]*[0-9]+$', '', thread.name)}"] += ticks * 10**9 // os.sysconf("SC_CLK_TCK")
+    return found
+
+
 def _write(*_: Any) -> None:
     path = Path(os.environ[VARIABLE])
     part = path.with_suffix(".part")
     cpu = {**_cpu, "the loop: the SDK, payloads, the watch's signals": _loop(), "in all": time.process_time_ns()}
-    part.write_text(json.dumps({"statements": _statements, "texts": _texts, "cpu": cpu, "held": _held()}))
+    counted = {"statements": _statements, "texts": _texts, "cpu": cpu, "threads": _threads(), "held": _held()}
+    part.write_text(json.dumps(counted))
     part.rename(path)
 
 

@@ -260,7 +260,8 @@ def _calls(
         *(prometheuses.refresh_health, kuberneteses.refresh_health, kuberneteses.refresh_use),
         *(slurms.refresh_health, slurms.refresh_use),
     )
-    rollouts = ClusterActivities(quotas, health, usage, calendar, registry, ledger.jobs, doubts, warrants, now)
+    of_a_look = quotas, health, usage, calendar, registry, ledger.jobs, doubts, warrants, now
+    rollouts = ClusterActivities(*of_a_look, ledger.schedulers.one_moment)
     fleets = FleetActivities(client, quotas, health, calendar, registry, rollouts, warrants)
     owed = ledger.bringups.owed_gpus
     asked = RequestActivities(client, quotas, registry, usage, rollouts, owed, warrants)

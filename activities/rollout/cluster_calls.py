@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -76,8 +77,11 @@ class ClusterActivities:
         doubts: DoubtPort,
         warrants: Warrants | None = None,
         now: Clock = utc_now,
+        one_moment: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> None:
+        """`one_moment`: within it, reads of this cluster see one moment where they can."""
         self._now = now
+        self._one_moment = one_moment
         self._warrants = warrants if warrants is not None and warrants.can_verify else None
         self._quotas = quotas
         self._health = health
@@ -93,7 +97,7 @@ class ClusterActivities:
     @activity.defn(name="open_rollout", no_thread_cancel_exception=True)
     def open_rollout(self, request: OpenRequest) -> Opening:
         """Open the rollout in the registry and keep its baseline. Repeating it changes nothing."""
-        with translate_errors():
+        with translate_errors(), self._one_moment(request.launch.cluster):
             launch, name = request.launch, request.rollout or request.launch.rollout
             mark = self._mark(launch.cluster)
             if self._warrants is not None and mark.rollout == name and mark.counter > request.fence:
@@ -154,7 +158,7 @@ class ClusterActivities:
     @activity.defn(name="draft_plan", no_thread_cancel_exception=True)
     def draft_plan(self, request: DraftRequest) -> Drafted:
         """Make a plan from the baseline (today's values, if there is none yet) and today's health."""
-        with translate_errors():
+        with translate_errors(), self._one_moment(request.cluster):
             if self._warrants is not None:
                 self._warrants.same_policy(request.rollout, request.policy)
             reading = self._quotas.read(request.cluster)
@@ -193,7 +197,7 @@ class ClusterActivities:
     @activity.defn(name="observe", no_thread_cancel_exception=True)
     def observe(self, request: ObserveRequest) -> Observation:
         """Look once: values, generation, health, windows, and the backing of the tested values."""
-        with translate_errors():
+        with translate_errors(), self._one_moment(request.cluster):
             reading = self._quotas.look(request.cluster)
             sample, doubt = self._read_judged(request)
             windows = one_of(self._calendar.windows([request.cluster]), request.cluster) or ()

@@ -44,6 +44,8 @@ TOO_OLD = (
 _AWAY = {"42P01", "42703", "3F000", "42809", "42883"}
 """PostgreSQL: no such table, column, schema; without its column, `quotas.mode` is the aggregate mode(); a function."""
 _NO_RIGHT = "42501"
+MOMENT = "moment"
+"""In a session's `info`: what was read in the moment that it shares."""
 LOCKED = "the ledger is locked by another writer"
 _MIGRATION_LOCK = 0x6261636B73746F70  # "backstop" in ASCII
 
@@ -184,6 +186,12 @@ class _Turn:
         self._lock.release()
 
 
+class _Shared(threading.local):
+    """The session that a thread's reads share; None: each opens its own."""
+
+    session: Session | None = None
+
+
 class Database:
     """Transactions on the ledger. Thread-safe; sessions are not handed between threads."""
 
@@ -192,6 +200,7 @@ class Database:
         self._engine = make_engine(url, patience)
         self._writes = self._engine.execution_options(backstop_writes=True)
         self._reads = self._engine
+        self._shared = _Shared()
         sqlite = self._engine.dialect.name == "sqlite"
         self._turn = _Turn(patience) if sqlite else nullcontext()
         if self._engine.dialect.name == "postgresql":
@@ -199,13 +208,43 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """Open a session in which all reads see one moment."""
-        with translate_errors(), Session(self._reads) as session:
-            yield session
+        """Open a session in which all reads see one moment; within `one_moment`, take the thread's own."""
+        shared = self._shared.session
+        if shared is None:
+            with translate_errors(), Session(self._reads) as session:
+                yield session
+            return
+        try:
+            with translate_errors():
+                yield shared
+        except BaseException:
+            self.end_moment()  # PostgreSQL answers nothing more in a transaction that failed
+            raise
+
+    @contextmanager
+    def one_moment(self) -> Iterator[Session]:
+        """Let this thread's reads within see one moment, in one transaction, until it writes or `end_moment`.
+
+        A read can keep in `session.info[MOMENT]` what others within ask for again.
+        """
+        with self.reading() as session:
+            session.info.setdefault(MOMENT, {})
+            self._shared.session = session
+            try:
+                yield session
+            finally:
+                self._shared.session = None
+
+    def end_moment(self) -> None:
+        """Let this thread's later reads each see its own moment, and give the connection back."""
+        shared, self._shared.session = self._shared.session, None
+        if shared is not None:
+            shared.close()
 
     @contextmanager
     def begin(self) -> Iterator[Session]:
         """Open a session that writes all, or nothing if an error leaves it."""
+        self.end_moment()  # what is read after a write is later than it
         with self._turn, translate_errors(), Session(self._writes) as session, session.begin():
             yield session
 

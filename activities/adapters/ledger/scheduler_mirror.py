@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import is_among, keep, store
-from activities.adapters.ledger.database import Database, LedgerPart
+from activities.adapters.ledger.database import MOMENT, Database, LedgerPart
 from activities.adapters.ledger.quotas import LedgerQuotas, locked_cluster, signed
 from activities.bad_rows import build_each, those_that_do
 from activities.ports.ports import ByCluster
@@ -160,6 +160,15 @@ def sources_of(session: Session, clusters: Sequence[str] | None) -> Sources:
 
 
 def _read_sources(session: Session, clusters: Sequence[str] | None) -> _SourcesRead:
+    """Return the sources; one look asks for them several times, and reads them once within one moment."""
+    kept: dict[Any, _SourcesRead] = session.info.get(MOMENT, {})
+    key = "sources", None if clusters is None else tuple(clusters)
+    if key not in kept:
+        kept[key] = _select_all_sources(session, clusters)
+    return kept[key]
+
+
+def _select_all_sources(session: Session, clusters: Sequence[str] | None) -> _SourcesRead:
     parameters = {} if clusters is None else {"clusters": list(clusters)}
     source_rows = session.connection().execute(_select_sources(bool(parameters)), parameters).all()
     # A senseless source is not asked: its last samples grow old, and its cluster is reported.
@@ -173,7 +182,7 @@ def _read_sources(session: Session, clusters: Sequence[str] | None) -> _SourcesR
 
 @cache
 def _select_sources(named: bool) -> sa.Select[str, str | None, str | None]:
-    """Built once: each look at a cluster runs it several times. `named`: only for the clusters given as a parameter."""
+    """Built once: most calls run it. `named`: only for the clusters given as a parameter."""
     quotas, health = col(ClusterRow.source), col(ClusterRow.health_source)
     rows = sa.select(col(ClusterRow.name), quotas, health).where(quotas.is_not(None) | health.is_not(None))
     return rows.where(is_among(ClusterRow.name, "clusters")) if named else rows
@@ -214,6 +223,18 @@ class SchedulerBook(LedgerPart):
             # Left out, it would count as a cluster whose quotas the ledger holds, and be written past its scheduler.
             raise Refusal(sources.quotas.senseless[clusters[0]])
         return sources
+
+    @contextmanager
+    def one_moment(self, cluster: str) -> Iterator[None]:
+        """Let this thread's reads within see one moment, until it writes, if the cluster has no source but the ledger.
+
+        Any other source is asked within, and its answers are written for later reads: each sees its own moment.
+        """
+        with self._database.one_moment() as session:
+            sources = _read_sources(session, [cluster])
+            if any((*sources.quotas, *sources.quotas.senseless, *sources.health, *sources.health.senseless)):
+                self._database.end_moment()
+            yield
 
     def all_sources(self) -> Sources:
         with self._database.reading() as session:

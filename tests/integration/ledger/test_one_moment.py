@@ -1,0 +1,115 @@
+"""The reads of one look see one moment, in one transaction, where the ledger alone speaks for the cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from activities.adapters.ledger.facade import Ledger
+from activities.rollout.cluster_calls import ClusterActivities
+from models.errors import Refusal, Unavailable
+from models.rollout.messages import ObserveRequest
+from tests.integration.ledger.test_observations import counted_queries
+from tests.integration.ledger.world import CLUSTER, NOW, ForeignTool
+
+EARLIER, LATER = 120, 119
+"""Quota b of the small fleet, and what a foreign tool makes of it."""
+
+
+def quota_of(ledger: Ledger) -> int:
+    return ledger.quotas.read(CLUSTER).values["b"]
+
+
+def change(tool: ForeignTool) -> None:
+    tool.run("UPDATE quotas SET gpus = ? WHERE cluster = ? AND team = 'b'", LATER, CLUSTER)
+
+
+@contextmanager
+def counted_transactions() -> Iterator[list[None]]:
+    seen: list[None] = []
+
+    def count(_: Any) -> None:
+        seen.append(None)
+
+    sa.event.listen(sa.Engine, "begin", count)
+    yield seen
+    sa.event.remove(sa.Engine, "begin", count)
+
+
+def test_what_others_write_meanwhile_is_seen_after_the_moment(ledger: Ledger, tool: ForeignTool) -> None:
+    with ledger.schedulers.one_moment(CLUSTER):
+        assert quota_of(ledger) == EARLIER
+        change(tool)
+        assert quota_of(ledger) == EARLIER
+    assert quota_of(ledger) == LATER
+
+
+def test_a_read_after_a_write_of_ours_is_later_than_it(ledger: Ledger, tool: ForeignTool) -> None:
+    with ledger.schedulers.one_moment(CLUSTER):
+        assert quota_of(ledger) == EARLIER
+        change(tool)
+        ledger.registry.release_breach("beta")
+        assert quota_of(ledger) == LATER
+
+
+def test_a_read_that_fails_ends_the_moment(ledger: Ledger, tool: ForeignTool) -> None:
+    with ledger.schedulers.one_moment(CLUSTER):
+        change(tool)
+        with pytest.raises(Refusal):
+            ledger.quotas.read("nowhere")
+        assert quota_of(ledger) == LATER
+
+
+def test_a_statement_that_fails_fails_no_later_read(ledger: Ledger, tool: ForeignTool) -> None:
+    """PostgreSQL answers nothing more in a transaction of which one statement failed; SQLite still sees the table."""
+    fails = pytest.raises(Unavailable, match="tables, or older ones") if tool.postgresql else nullcontext()
+    with ledger.schedulers.one_moment(CLUSTER):
+        tool.run("ALTER TABLE windows RENAME TO windows_elsewhere")
+        try:
+            with fails:
+                ledger.calendar.windows([CLUSTER])
+        finally:
+            tool.run("ALTER TABLE windows_elsewhere RENAME TO windows")
+        assert quota_of(ledger) == EARLIER
+
+
+@pytest.mark.parametrize("column", ["source", "health_source"])
+@pytest.mark.parametrize("text", ['{"connection": "east"}', '{"senseless": 1}'])
+def test_where_another_source_speaks_for_the_cluster_each_read_sees_its_own_moment(
+    ledger: Ledger, tool: ForeignTool, column: str, text: str
+) -> None:
+    tool.run(f"UPDATE clusters SET {column} = ? WHERE name = ?", text, CLUSTER)
+    with ledger.schedulers.one_moment(CLUSTER):
+        assert quota_of(ledger) == EARLIER
+        change(tool)
+        assert quota_of(ledger) == LATER
+
+
+def test_a_moment_is_one_threads_alone(ledger: Ledger, tool: ForeignTool) -> None:
+    seen: list[int] = []
+    with ledger.schedulers.one_moment(CLUSTER):
+        assert quota_of(ledger) == EARLIER
+        change(tool)
+        other = threading.Thread(target=lambda: seen.append(quota_of(ledger)))
+        other.start()
+        other.join()
+        assert (seen, quota_of(ledger)) == ([LATER], EARLIER)
+
+
+@pytest.mark.usefixtures("tool")
+def test_a_look_is_one_transaction_and_asks_once_who_speaks_for_the_cluster(ledger: Ledger) -> None:
+    ports = (ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts)
+    clusters = ClusterActivities(*ports, now=lambda: NOW, one_moment=ledger.schedulers.one_moment)
+    apart = ClusterActivities(*ports, now=lambda: NOW)
+    request = ObserveRequest(cluster=CLUSTER, at=NOW, plausible_drop=Fraction(1, 2), max_breaching_clusters=3)
+    with counted_transactions() as transactions, counted_queries() as queries:
+        seen = clusters.observe(request)
+    assert len(transactions) == 1
+    assert sum("clusters.health_source" in query for query in queries) == 1
+    assert seen == apart.observe(request)
