@@ -183,8 +183,9 @@ def make_worker(
     warrants = Warrants(keys, ledger.warrants, ledger.registry, now, wanted=wanted.now, admission=admission)
     ledger.fleet.tokens_in_clear = lambda: not warrants.is_required
     ledger.fleet.policy_takes_two = lambda: warrants.is_required and admission.two_persons
-    health_sources = prometheuses, Kuberneteses(ledger, kubernetes or {}, slurms.every)
-    calls = _calls(client, ledger, notify, held, slurms, git, *health_sources, telling or Telling(), warrants, now)
+    kuberneteses = Kuberneteses(ledger, kubernetes or {}, slurms.every)
+    sources = slurms, git, prometheuses, kuberneteses
+    calls = _calls(client, ledger, notify, held, *sources, telling or Telling(), warrants, now)
     tickets = [] if keys is None else [TicketsChecked(keys, wanted.is_known, now)]
     shared: dict[str, Any] = {
         "interceptors": [Heartbeats(), *nothing_in_clear(client.data_converter.payload_codec), *tickets],
@@ -211,7 +212,8 @@ def make_worker(
     shared.pop("max_concurrent_activities")
     followers = [] if bringups is None else [ThreadPoolExecutor(_THREADS, "runs")]
     hands = [] if bringups is None else _run_workers(client, bringups, followers[0], shared, now)
-    return Workers((general, guard, notices, *hands), (guards, postmen, *followers), calls.first_looks)
+    workers, threads = (general, guard, notices, *hands), (guards, postmen, *followers)
+    return Workers(workers, threads, calls.first_looks, kuberneteses.stop)
 
 
 def _bringup_calls(
@@ -340,10 +342,15 @@ class Workers:
     """The workers of one process, one for each task queue: they begin and end together, with their own threads."""
 
     def __init__(
-        self, workers: Sequence[Worker], threads: Sequence[ThreadPoolExecutor], first_looks: Callable[[], Iterator[str]]
+        self,
+        workers: Sequence[Worker],
+        threads: Sequence[ThreadPoolExecutor],
+        first_looks: Callable[[], Iterator[str]],
+        disconnect: Callable[[], None],
     ) -> None:
-        """`first_looks`: works out what pages tell of all clusters."""
+        """`first_looks`: works out what pages tell of all clusters. `disconnect`: ends what sources keep open."""
         self.first_looks = first_looks
+        self._disconnect = disconnect
         self._workers = workers
         self._threads = threads
         self._stack = AsyncExitStack()
@@ -359,6 +366,7 @@ class Workers:
     ) -> None:
         await asyncio.gather(*(worker.shutdown() for worker in self._workers))
         await self._stack.__aexit__(kind, error, trace)
+        await asyncio.to_thread(self._disconnect)
         for pool in self._threads:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from activities.adapters.kubernetes.kubernetes import Kuberneteses
 from activities.adapters.ledger.facade import Ledger
+from activities.adapters.notify.notifier import Notifier
 from tests.kubernetes.conftest import World
 from tests.kubernetes.emulator import NODES, PODS, QUEUES, Cluster, node, pod, running
 from tests.waiting import wait_until
+from workers import main
 
 BLOCK = "topology.example.com/block"
 IN_BLOCKS = {"connection": "here", "island_label": BLOCK, "islands": {"block-7": "a", "block-8": "b"}}
@@ -242,3 +249,41 @@ def test_use_is_what_cluster_queues_report_where_kueue_has_the_quotas(
         "vision": (7, None),
         "language": (0, None),
     }
+
+
+class Idle:
+    """A worker of a task queue to which nothing comes."""
+
+    async def __aenter__(self) -> Idle:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def shutdown(self) -> None: ...
+
+
+async def test_a_worker_that_ends_leaves_no_connection_open(
+    server: Cluster, make: Callable[..., World], ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.put(NODES, node("n1"))
+    connections = make().adapter._connections
+    adapters: list[Kuberneteses] = []
+
+    def kept(*terms: Any) -> Kuberneteses:
+        adapters.append(Kuberneteses(*terms))
+        return adapters[0]
+
+    monkeypatch.setattr(main, "Worker", lambda *_, **__: Idle())
+    monkeypatch.setattr(main, "Kuberneteses", kept)
+    client: Any = SimpleNamespace(data_converter=SimpleNamespace(payload_codec=None))
+    before = set(threading.enumerate())
+    with ThreadPoolExecutor(1) as pool:
+        notifier = Notifier(tmp_path / "notices.jsonl", ledger.now)
+        async with main.make_worker(client, ledger, notifier, pool, kubernetes=connections):
+            await asyncio.to_thread(adapters[0].refresh_health, ledger.schedulers.all_sources())
+            (thread,) = (t for t in set(threading.enumerate()) - before if t.name == "follows Kubernetes")
+            await asyncio.to_thread(
+                wait_until, lambda: any(w == "watch nodes" for w, _ in server.emulator.asked), "it watches"
+            )
+        await asyncio.to_thread(wait_until, lambda: not thread.is_alive(), "its thread has ended")
+    assert adapters[0]._followers == {}

@@ -50,6 +50,8 @@ _USE_FRESH = timedelta(minutes=2)
 _UNASKED_SECONDS = 600.0
 """After this time without a reader a cluster is followed no more: it has left the fleet, or another worker's hands."""
 _CHECK = timedelta(seconds=15)
+_CLOSING_SECONDS = 2.0
+"""The time that connections get to close."""
 
 
 class Follower:
@@ -245,16 +247,21 @@ class Kuberneteses:
     def _stop(self, follower: Follower | None) -> None:
         async def stop(task: asyncio.Task[None]) -> None:
             task.cancel()
+            await asyncio.wait([task], timeout=_CLOSING_SECONDS)
 
         if follower is not None and follower.task is not None:
             self._on_loop(stop(follower.task))
 
     def stop(self) -> None:
-        """Follow no cluster any more."""
+        """Follow no cluster any more, and end the connections and their thread."""
         with self._lock:
             for follower in self._followers.values():
                 self._stop(follower)
             self._followers.clear()
+        with self._loop_lock:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._loop = None
 
     def _on_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Do the work on the loop of all API servers, and return its result."""
