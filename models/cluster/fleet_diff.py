@@ -32,6 +32,7 @@ from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands, 
 from models.cluster.readings import Present
 from models.cluster.sources import (
     ClassesInSlurm,
+    GitMode,
     GitSource,
     KubernetesSource,
     PrometheusSource,
@@ -344,7 +345,9 @@ def _window_lines(now: ClusterNow, after: ClusterNow) -> list[Line]:
 
 
 def _quotas_place(source: QuotaSource | None) -> QuotaSource | None:
-    """Return the place of the quotas: a source without how classes are written, which a site may turn off at once."""
+    """Return the place of the quotas: a source without how they are written, which a site may change at once."""
+    if isinstance(source, GitSource):
+        return source.model_copy(update={"mode": GitMode.PUSH})
     if not isinstance(source, SlurmSource):
         return source
     return source.model_copy(update={"classes": ClassesInSlurm.OFF, "yields": {}})

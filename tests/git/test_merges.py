@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from activities.adapters.git.quotas import GitQuotas
 from activities.adapters.git.repository import Repository
 from activities.adapters.ledger.facade import Ledger
 from models.errors import AwaitsMerge, Conflict, Drift, Refusal, Unavailable
-from models.rollout.effects import EffectKind
-from tests.git.world import CLUSTER, PATH, QUOTAS, Forge, ProposeSystem, ask_for_more, git, worker
+from models.rollout.effects import EffectKind, Receipt
+from tests.git.world import CLUSTER, PATH, QUOTAS, Forge, ProposeSystem, ask_for_more, git, spec, take, worker
+from tests.integration.ledger.test_observations import counted_queries
 from tests.integration.ledger.world import ForeignTool
 
 SOFT, RESTORE, FOLLOW = EffectKind.SET_SOFT, EffectKind.RESTORE, EffectKind.FOLLOW
@@ -294,3 +297,96 @@ def test_detach_with_restore_is_refused_where_it_would_push(site: ProposeSystem,
         site.git.detach(CLUSTER, restore=True)
     assert site.git.detach(CLUSTER, restore=False) == {}
     assert site.there() == (20, 16)
+
+
+def goes_to(mode: str, site: ProposeSystem, number: str) -> None:
+    """The fleet file changes `mode` while the rollout is open."""
+    outcome = take(site.ledger, spec(site.forge, mode=mode), number=number)
+    assert [(line.name, line.verb) for line in outcome.lines] == [("git", "changed")]
+
+
+def waits_in_ledger(url: str) -> int:
+    return int(ForeignTool(url).one("SELECT count(*) FROM awaited_merges"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "merged"),
+    [
+        (SOFT, "unmerged"),
+        (SOFT, "merged while it is withdrawn"),
+        (RESTORE, "unmerged"),
+        (RESTORE, "merged before"),
+    ],
+)
+def test_a_branch_that_waits_while_the_mode_goes_to_push_is_withdrawn_and_the_effect_pushed(
+    site: ProposeSystem, sqlite_ledger_url: str, kind: EffectKind, merged: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = site.generation()
+    site.propose(SOFT, 1, ("a", 24, 16), expected_generation=read)
+    if merged == "merged before":
+        site.forge.merge("squash")
+    withdraw = Repository.withdraw
+
+    def merged_first(repository: Repository, branch: str, commit: str) -> bool:
+        monkeypatch.setattr(Repository, "withdraw", withdraw)
+        if merged == "merged while it is withdrawn":
+            site.forge.merge("squash")
+        return withdraw(repository, branch, commit)
+
+    monkeypatch.setattr(Repository, "withdraw", merged_first)
+    goes_to("push", site, "2")
+    assert unmerged(site) == "", "it waits for nobody, so that the rollout delivers it again"
+    assert site.generation() == read, "what people merged is nobody's change"
+    change = ("a", 24, 16) if kind is SOFT else ("a", 16, 24)
+    receipt = site.port.apply(site.change(kind, 2, change, expected_generation=read if kind is SOFT else None))
+    assert receipt.conflicts == ()
+    assert (site.forge.branches(), site.there()) == ([], (16 if kind is SOFT else 24, 16))
+    assert (site.generation(), site.port.changes(CLUSTER, read)) == (read, ())
+    assert waits_in_ledger(sqlite_ledger_url) == 0
+    site.somebody_sets("b", 12)
+    assert (site.port.read(CLUSTER).values["b"], site.generation()) == (12, read + 1)
+
+
+def test_an_effect_that_moves_no_quota_leaves_in_push_mode_what_people_merged(site: ProposeSystem) -> None:
+    site.propose(SOFT, 1, ("a", 24, 16))
+    site.forge.merge("squash")
+    goes_to("push", site, "2")
+    site.port.apply(site.change(FOLLOW, 2, flex_gpus=8))
+    assert site.there() == (16, 16)
+    assert site.port.apply(site.change(SOFT, 3, ("a", 24, 16))).after == {"a": 16}
+    assert site.forge.commits() == ["Begin", "Change quotas as agreed"]
+
+
+def test_an_effect_that_was_pushed_before_the_mode_goes_to_propose_is_kept_and_not_proposed(
+    forge: Forge, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker dies between its push and the ledger."""
+    site = ProposeSystem(forge, ledger, tmp_path / "worker")
+    goes_to("push", site, "2")
+    site.open()
+    read = site.generation()
+    keep = GitQuotas._keep_effect
+
+    def dies(*_: object) -> Receipt:
+        monkeypatch.setattr(GitQuotas, "_keep_effect", keep)
+        raise Unavailable("the worker has died")
+
+    monkeypatch.setattr(GitQuotas, "_keep_effect", dies)
+    with pytest.raises(Unavailable):
+        site.port.apply(site.change(SOFT, 1, ("a", 24, 16), expected_generation=read))
+    assert site.there() == (16, 16)
+    goes_to("propose", site, "3")
+    assert (site.port.look(CLUSTER).generation, site.port.changes(CLUSTER, read)) == (read, ())
+    receipt = site.port.apply(site.change(SOFT, 1, ("a", 24, 16), expected_generation=read))
+    assert (receipt.after, site.forge.branches(), site.generation()) == ({"a": 16}, [], read)
+    assert site.propose(RESTORE, 2, ("a", 16, 24)).endswith("a 16 -> 24")
+
+
+def test_the_merges_of_all_clusters_are_read_in_one_query(forge: Forge, ledger: Ledger, tmp_path: Path) -> None:
+    names = [f"h{number}" for number in range(6)]
+    take(ledger, *(spec(forge, name, mode="propose") for name in names))
+    git_quotas = worker(ledger, tmp_path / "worker", every=timedelta(hours=1))
+    git_quotas.versions(names)
+    with counted_queries() as queries:
+        git_quotas.versions(names)
+    assert len([text for text in queries if "awaited_merges" in text]) == 1

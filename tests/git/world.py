@@ -164,12 +164,13 @@ def take(ledger: Ledger, *clusters: dict[str, Any], number: str = "1", **terms: 
     return ledger.fleet.take_import(f"import {number}", 1, ImportTerms(**terms), "tpm", ledger.now())
 
 
-def worker(ledger: Ledger, folder: Path, timeout: timedelta = timedelta(seconds=20)) -> GitQuotas:
+def worker(
+    ledger: Ledger, folder: Path, timeout: timedelta = timedelta(seconds=20), every: timedelta = timedelta(0)
+) -> GitQuotas:
     """What a worker process has before this ledger; each has a folder of its own."""
     slurms = Slurms(ledger, ledger.schedulers)
-    return GitQuotas(
-        ledger, SlurmQuotas(slurms), slurms, folder, GitTerms(timeout, "Fleet bot <bot@example.org>"), timedelta(0)
-    )
+    terms = GitTerms(timeout, "Fleet bot <bot@example.org>")
+    return GitQuotas(ledger, SlurmQuotas(slurms), slurms, folder, terms, every)
 
 
 class GitSystem(System):

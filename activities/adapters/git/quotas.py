@@ -87,8 +87,6 @@ class GitQuotas:
         self._repositories: dict[tuple[str, str, bool], Repository] = {}
         self._sights: dict[str, tuple[GitSource, _Sight]] = {}
         self._merges = MergeReader(ledger.merges)
-        self._proposing = set[str]()
-        """The clusters whose effects people merge."""
         self._seen: dict[str, tuple[str, bool, bool]] = {}
         """By cluster, the branch with an effect when it was last read: whether people can merge it, and have."""
         self._done: dict[str, float] = {}
@@ -99,40 +97,44 @@ class GitQuotas:
 
     def read(self, cluster: str) -> QuotaReading:
         source = self._source(cluster)
-        if source is not None:
-            self._sync(cluster, source)
-        return self._with_merge(self._others.read(cluster))
+        if source is None:
+            return self._others.read(cluster)
+        self._sync(cluster, source)
+        return self._with_merge(self._others.read(cluster), {cluster: source})
 
     def look(self, cluster: str) -> QuotaReading:
         source = self._source(cluster)
         if source is None:
             return self._others.look(cluster)
         unread = self._threads.read({cluster: partial(self._sync, cluster, source)}).get(cluster, "")
-        return self.last_known(cluster).but(unread=unread)
+        return self._with_merge(self._others.last_known(cluster), {cluster: source}).but(unread=unread)
 
     def last_known(self, cluster: str) -> QuotaReading:
-        return self._with_merge(self._others.last_known(cluster))
+        return self._with_merge(self._others.last_known(cluster), self._book.git_sources([cluster]))
 
-    def _with_merge(self, reading: QuotaReading) -> QuotaReading:
-        branch, is_open, is_merged = self._last_seen(reading.cluster)
+    def _with_merge(self, reading: QuotaReading, sources: Mapping[str, GitSource]) -> QuotaReading:
+        branch, is_open, is_merged = self._merges_seen(sources).get(reading.cluster, ("", False, False))
         return reading.but(unmerged=branch * is_open, merged=is_merged) if branch else reading
 
-    def _last_seen(self, cluster: str) -> tuple[str, bool, bool]:
-        """Return the branch with an effect, and whether people can merge it, and have; as `_seen`. Empty: none."""
-        effect = self._ledger.merges.of_cluster(cluster) if cluster in self._proposing else None
-        if effect is None:
-            return "", False, False
-        seen = self._seen.get(cluster, ("", False, False))
-        return seen if seen[0] == effect.branch else (effect.branch, True, False)
+    def _merges_seen(self, sources: Mapping[str, GitSource]) -> dict[str, tuple[str, bool, bool]]:
+        """Return by cluster the branch with an effect, as `_seen`. Where Backstop may push, it waits for nobody."""
+        merges = dict[str, tuple[str, bool, bool]]()
+        for cluster, effect in self._ledger.merges.of_clusters(list(sources)).items():
+            seen = self._seen.get(cluster, ("", False, False))
+            branch, is_open, is_merged = seen if seen[0] == effect.branch else (effect.branch, True, False)
+            merges[cluster] = branch, is_open and sources[cluster].mode is GitMode.PROPOSE, is_merged
+        return merges
 
     def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
-        sources = self._note_modes(self._book.git_sources(clusters))
+        sources = self._book.git_sources(clusters)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             answers = dict(zip(sources, pool.map(self._why_unread, sources, sources.values()), strict=True))
         wrong = {cluster: why for cluster, why in answers.items() if why}
         readings = self._others.readings([name for name in clusters if name not in wrong])
         readings.senseless |= wrong
-        readings |= {cluster: self._with_merge(reading) for cluster, reading in readings.items()}
+        for cluster, (branch, is_open, is_merged) in self._merges_seen(sources).items():
+            if cluster in readings:
+                readings[cluster] = readings[cluster].but(unmerged=branch * is_open, merged=is_merged)
         return readings
 
     def _why_unread(self, cluster: str, source: GitSource) -> str:
@@ -154,14 +156,14 @@ class GitQuotas:
         return sight.repository.barred_reason(sight.tip, branch)
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
-        now, sources = time.monotonic(), self._note_modes(self._book.git_sources(clusters))
+        now, sources = time.monotonic(), self._book.git_sources(clusters)
         due = [c for c in sources if now - self._done.get(c, -1e9) >= self._every.total_seconds()]
         self._done |= dict.fromkeys(due, now)
         self._threads.read({cluster: partial(self._sync, cluster, sources[cluster]) for cluster in due})
         versions = dict(self._others.versions(clusters))
-        for cluster in self._proposing & versions.keys():
-            branch, is_open, is_merged = self._last_seen(cluster)
-            versions[cluster] += f" before {branch}" * is_open + f" with {branch}" * is_merged
+        for cluster, (branch, is_open, is_merged) in self._merges_seen(sources).items():
+            if cluster in versions:
+                versions[cluster] += f" before {branch}" * is_open + f" with {branch}" * is_merged
         return versions
 
     def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
@@ -176,11 +178,15 @@ class GitQuotas:
         with self._book.lock_cluster(change.cluster):
             for _ in range(_TRIES):
                 sight = self._sync(change.cluster, source)
+                if sight.merge is not None and sight.merge.commit:  # proposed before Backstop might push
+                    self._withdraw(change.cluster, sight, sight.merge)
+                    continue
+                before = self._book.mirrored_cluster(change.cluster)
                 after = self._book.rehearse(change)
                 if self._has_landed(sight, after, change):
                     # The branch took it while the generation was as expected: it is late in the ledger, but valid.
                     return self._keep_effect(sight, after, change.but(expected_generation=None))
-                gpus = _moves(sight, after)
+                gpus = _moves_of(change, sight, before, after)
                 if not gpus and not self._needs_fence(sight, change):
                     return self._keep_effect(sight, after, change)
                 message = self._message(change, sight, gpus)
@@ -198,12 +204,9 @@ class GitQuotas:
         with self._book.lock_cluster(cluster):
             for _ in range(_TRIES):
                 sight = self._sync(cluster, source)
-                merge, before = sight.merge, _wanted_gpus(self._book.mirrored_cluster(cluster))
+                merge, before = sight.merge, self._book.mirrored_cluster(cluster)
                 after = self._book.rehearse(change)
-                moves = _moves(sight, after)
-                if change.kind not in _INVERSES:  # a forward effect moves what it changes, and nothing else
-                    wanted = _wanted_gpus(after)
-                    moves = {team: gpus for team, gpus in moves.items() if before.get(team) != wanted[team]}
+                moves = _moves_of(change, sight, before, after)
                 if merge is not None and merge.is_of(change, moves):
                     if merge.is_open:
                         asked = merge.effect.but(asked_at=self._ledger.now(), pushed=True)
@@ -216,16 +219,17 @@ class GitQuotas:
                     if gone:
                         continue  # a forge merges first and deletes then
                 if merge is not None and merge.commit and (moves or merge.ends_with(change)):
-                    self._ledger.merges.keep(cluster, merge.effect.but(pushed=False))
-                    sight.repository.withdraw(merge.effect.branch, merge.commit)
+                    self._withdraw(cluster, sight, merge)
                     continue
                 if moves:
                     raise AwaitsMerge(waiting_text(source, self._push_branch(change, sight, moves)))
-                receipt = self._keep_effect(sight, after, change)
-                if merge is not None and merge.ends_with(change):
-                    self._ledger.merges.drop(cluster)
-                return receipt
+                return self._keep_effect(sight, after, change)
         raise Unavailable(f"the branch of {cluster} moves faster than Backstop can push to it")
+
+    def _withdraw(self, cluster: str, sight: _Sight, merge: Merge) -> None:
+        """Delete the branch of an effect. Then read again: it may have been merged before."""
+        self._ledger.merges.keep(cluster, merge.effect.but(pushed=False))
+        sight.repository.withdraw(merge.effect.branch, merge.commit)
 
     def _push_branch(self, change: Change, sight: _Sight, gpus: Mapping[str, int]) -> AwaitedMerge:
         """Push the effect to a branch of its own. The ledger has it first, so that no branch is without an owner."""
@@ -286,6 +290,8 @@ class GitQuotas:
         before = {team: limit.gpus for team, limit in after.limits.items()}
         moved = {team: gpus for team, gpus in written.items() if gpus != before.get(team)}
         self._book.note(change.cluster, moved, ours=True)
+        if sight.merge is not None and sight.merge.ends_with(change):
+            self._ledger.merges.drop(change.cluster)
         return receipt
 
     # --- SchedulerPort --------------------------------------------------------------------------
@@ -339,11 +345,7 @@ class GitQuotas:
     # --- reading --------------------------------------------------------------------------------
 
     def _source(self, cluster: str) -> GitSource | None:
-        return self._note_modes(self._book.git_sources([cluster])).get(cluster)
-
-    def _note_modes(self, sources: dict[str, GitSource]) -> dict[str, GitSource]:
-        self._proposing |= {cluster for cluster, source in sources.items() if source.mode is GitMode.PROPOSE}
-        return sources
+        return self._book.git_sources([cluster]).get(cluster)
 
     def _sync(self, cluster: str, source: GitSource) -> _Sight:
         """Bring the ledger to the branch's values; what others changed there is a change by others."""
@@ -363,13 +365,14 @@ class GitQuotas:
         return self._kept_in if isinstance(self._kept_in, Path) else Path(self._kept_in.name)
 
     def _look_at_branch(self, cluster: str, source: GitSource) -> _Sight:
-        url, branch, proposes = key = source.repository, source.branch, source.mode is GitMode.PROPOSE
+        proposes = source.mode is GitMode.PROPOSE or self._ledger.merges.of_cluster(cluster) is not None
+        url, branch, _ = key = source.repository, source.branch, proposes
         new = Repository(url, branch, self._folder, self._terms, proposes=proposes)
         repository = self._repositories.setdefault(key, new)
         tip = repository.fetch()
         before = self._sights.get(cluster)
         if before is not None and before[0] == source and before[1].tip == tip:
-            sight = before[1]
+            sight = before[1]._replace(repository=repository)
         else:
             sight = self._parse_commit(cluster, source, repository, tip)
             self._sights[cluster] = source, sight
@@ -377,8 +380,8 @@ class GitQuotas:
             merge = self._merges.read(cluster, repository, tip, sight.gpus)
             if merge is not None:
                 self._seen[cluster] = merge.effect.branch, merge.is_open, merge.is_merged
-            return sight._replace(merge=merge, pending={} if merge is None else merge.pending)
-        ours = sight.newest
+                return sight._replace(merge=merge, pending=merge.pending)
+        ours = sight.newest  # it was pushed, if Backstop might push then
         if ours is None or not self._book.awaits(cluster, Fence(rollout=ours.rollout, counter=ours.counter)):
             return sight
         wrote = self._parse_commit(cluster, source, repository, ours.oid).gpus
@@ -453,6 +456,13 @@ def _wanted_gpus(standing: MirroredCluster) -> dict[str, int]:
     return {team: gpus for team, gpus in admitted.items() if gpus is not None}
 
 
-def _moves(sight: _Sight, after: MirroredCluster) -> dict[str, int]:
-    """Return the quotas to write so that the branch is as it should be after the effect."""
-    return {team: n for team, n in _wanted_gpus(after).items() if team in sight.places and sight.places[team].gpus != n}
+def _moves_of(change: Change, sight: _Sight, before: MirroredCluster, after: MirroredCluster) -> dict[str, int]:
+    """Return the quotas to write so that the branch is as it should be after the effect.
+
+    A forward effect moves what it changes; it does not take back what people merged for another one.
+    """
+    wanted, earlier = _wanted_gpus(after), _wanted_gpus(before)
+    moves = {team: n for team, n in wanted.items() if team in sight.places and sight.places[team].gpus != n}
+    if change.kind in _INVERSES:
+        return moves
+    return {team: gpus for team, gpus in moves.items() if earlier.get(team) != gpus}

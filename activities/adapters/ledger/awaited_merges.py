@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import sqlalchemy as sa
 from sqlmodel import col
 
-from activities.adapters.ledger.bulk import store
+from activities.adapters.ledger.bulk import is_among, store
 from activities.adapters.ledger.database import LedgerPart
 from models.base import Model, Time
 from models.ledger_tables import AwaitedMergeRow, ClusterRow, RequestRow, RolloutRow
@@ -36,9 +37,17 @@ class AwaitedMerge(Model):
 
 class LedgerMerges(LedgerPart):
     def of_cluster(self, cluster: str) -> AwaitedMerge | None:
+        return self.of_clusters([cluster]).get(cluster)
+
+    def of_clusters(self, clusters: Sequence[str]) -> dict[str, AwaitedMerge]:
+        """Return those of these clusters, by cluster, in one query."""
+        if not clusters:
+            return {}
+        table = AwaitedMergeRow
+        rows = sa.select(col(table.cluster), col(table.document)).where(is_among(col(table.cluster), "names"))
         with self._database.reading() as session:
-            row = session.get(AwaitedMergeRow, cluster)
-            return None if row is None else AwaitedMerge.model_validate_json(row.document)
+            read = session.connection().execute(rows, {"names": list(clusters)}).all()
+        return {cluster: AwaitedMerge.model_validate_json(document) for cluster, document in read}
 
     def keep(self, cluster: str, merge: AwaitedMerge) -> None:
         """Keep it in place of the cluster's earlier one."""
