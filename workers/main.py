@@ -183,7 +183,7 @@ def make_worker(
     warrants = Warrants(keys, ledger.warrants, ledger.registry, now, wanted=wanted.now, admission=admission)
     ledger.fleet.tokens_in_clear = lambda: not warrants.is_required
     ledger.fleet.policy_takes_two = lambda: warrants.is_required and admission.two_persons
-    kuberneteses = Kuberneteses(ledger, kubernetes or {}, slurms.every)
+    kuberneteses = Kuberneteses(ledger, kubernetes or {}, slurms.every, branches=git.last_read)
     sources = slurms, git, prometheuses, kuberneteses
     calls = _calls(client, ledger, notify, held, *sources, telling or Telling(), warrants, now)
     tickets = [] if keys is None else [TicketsChecked(keys, wanted.is_known, now)]

@@ -23,6 +23,13 @@ SUFFIXES = (".yaml", ".yml", ".json")
 """The endings of the files in a folder that may have quotas."""
 
 
+class BranchQuotas(NamedTuple):
+    """A cluster's quotas, by team, at a commit of its branch."""
+
+    commit: str
+    gpus: Mapping[str, int]
+
+
 class QuotaNode(NamedTuple):
     team: str
     node: yaml.Node

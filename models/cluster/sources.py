@@ -260,3 +260,4 @@ class Sources(NamedTuple):
     slurm: Mapping[str, SlurmSource]
     prometheus: Mapping[str, PrometheusSource]
     kubernetes: Mapping[str, KubernetesSource] = MappingProxyType({})
+    git: Mapping[str, GitSource] = MappingProxyType({})

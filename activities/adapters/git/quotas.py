@@ -29,7 +29,7 @@ from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, differences
 from activities.adapters.source_threads import Faults, SourceThreads, sentence
 from activities.ports.ports import ByCluster, QuotaPort, SchedulerPort
-from activities.quota_files.dialects import SUFFIXES, changed_files, places_in
+from activities.quota_files.dialects import SUFFIXES, BranchQuotas, changed_files, places_in
 from activities.quota_files.yaml_text import WrittenNumber
 from models.base import count_text, some_of
 from models.cluster.fleet_file import ClusterInSlurm
@@ -343,6 +343,11 @@ class GitQuotas:
         raise Unavailable(f"the branch of {cluster} moves faster than Backstop can push to it")
 
     # --- reading --------------------------------------------------------------------------------
+
+    def last_read(self, cluster: str) -> BranchQuotas | None:
+        """Return the cluster's branch as last fetched; None: this worker has not fetched it."""
+        read = self._sights.get(cluster)
+        return None if read is None else BranchQuotas(read[1].tip, read[1].gpus)
 
     def _source(self, cluster: str) -> GitSource | None:
         return self._book.git_sources([cluster]).get(cluster)

@@ -24,6 +24,7 @@ from activities.adapters.kubernetes.api import (
     KubernetesConnection,
 )
 from activities.adapters.kubernetes.followed import Followed, Pause, pause_longer
+from activities.adapters.kubernetes.in_force import Branches, InForce
 from activities.adapters.kubernetes.objects import (
     HeldGpus,
     NodeGpus,
@@ -38,7 +39,7 @@ from activities.adapters.source_threads import WAITED, Faults, SourceThreads, se
 from models.base import some_of
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
-from models.cluster.sources import KubernetesSource, KubernetesUse, Sources
+from models.cluster.sources import GitSource, KubernetesSource, KubernetesUse, Sources
 from models.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -58,10 +59,16 @@ class Follower:
     """One cluster, as it is followed."""
 
     def __init__(
-        self, cluster: str, source: KubernetesSource, now: Callable[[], datetime], pause: Pause = pause_longer
+        self,
+        cluster: str,
+        source: KubernetesSource,
+        git: GitSource | None,
+        now: Callable[[], datetime],
+        pause: Pause = pause_longer,
     ) -> None:
         self.cluster = cluster
         self.source = source
+        self.git = git
         self.asked_at = time.monotonic()
         self.first = threading.Event()
         """Set once there is a picture, or a reason why not."""
@@ -79,6 +86,7 @@ class Follower:
         if source.use is not KubernetesUse.OFF:
             kind, read = (PODS, pod_gpus) if source.counts_pods else (QUEUES, queue_gpus)
             self.held = Followed(kind, None, partial(read, source=source), now, lambda: None, pause)
+        self.in_force = None if git is None or not InForce.is_readable(git) else InForce(git, now, pause)
         self.task: asyncio.Task[None] | None = None
 
     def _note_change(self) -> None:
@@ -111,8 +119,10 @@ class Kuberneteses:
         use_every: timedelta = _USE_EVERY,
         patience: timedelta = WAITED,
         pause: Pause = pause_longer,
+        branches: Branches = lambda _: None,
     ) -> None:
         self._ledger = ledger
+        self._branches = branches
         self._connections = connections
         self._every = every
         self._use_every = use_every
@@ -129,7 +139,7 @@ class Kuberneteses:
 
     def refresh_health(self, sources: Sources) -> dict[str, str]:
         """Bring what is known of these clusters' nodes to the ledger; return recent faults, by cluster."""
-        followers = self._follow(sources.kubernetes)
+        followers = self._follow(sources.kubernetes, sources.git)
         for follower in followers.values():
             try:
                 self._keep(follower)
@@ -137,13 +147,14 @@ class Kuberneteses:
                 self._note_fault("health", follower, sentence(error))
             if fault := follower.fault:
                 self._note_fault("health", follower, fault)
-        return self._faults.recent_faults()
+        return self._recent_faults(followers)
 
     def refresh_use(self, sources: Sources) -> dict[str, str]:
         """Bring these clusters' use to the ledger, if the last sample is old enough; return recent faults."""
         now, every = time.monotonic(), self._use_every.total_seconds()
         using = {c: source for c, source in sources.kubernetes.items() if source.use is not KubernetesUse.OFF}
-        for cluster, follower in self._follow(using).items():
+        followers = self._follow(using, sources.git)
+        for cluster, follower in followers.items():
             if now - self._use_read.get(cluster, -every) < every:
                 continue
             try:
@@ -151,7 +162,16 @@ class Kuberneteses:
                     self._use_read[cluster] = now
             except Exception as error:
                 self._note_fault("use", follower, sentence(error))
-        return self._faults.recent_faults()
+        return self._recent_faults(followers)
+
+    def _recent_faults(self, followers: Mapping[str, Follower]) -> dict[str, str]:
+        """Return recent faults by cluster, with the quotas of Git that are not in force now."""
+        faults = self._faults.recent_faults()
+        for cluster, follower in followers.items():
+            if follower.in_force is not None and (lag := follower.in_force.lag_text(self._branches(cluster))):
+                lag = f"Kubernetes {follower.source.connection}: {lag}"
+                faults[cluster] = f"{faults[cluster]}; {lag}" if cluster in faults else lag
+        return faults
 
     def check(self) -> dict[str, str]:
         """Return the fault in each cluster's present answer from its API server; empty: none. Nothing is kept."""
@@ -169,14 +189,17 @@ class Kuberneteses:
 
     async def _look_once(self, cluster: str, source: KubernetesSource) -> str:
         """List once what is followed; return what is wrong. Errors: Unavailable."""
-        follower, server = Follower(cluster, source, self._ledger.now), self._server(source)
+        follower, server = Follower(cluster, source, None, self._ledger.now), self._server(source)
         await follower.nodes.list_all(server)
         if follower.held is not None:
             await follower.held.list_all(server)
         running = self._followers.get(cluster)
         if running is not None and running.strange:
             return f"its nodes are in islands that the fleet file does not name: {some_of(running.strange)}"
-        return follower.fault or ("" if follower.held is None else follower.held.bad_text)
+        if fault := follower.fault or ("" if follower.held is None else follower.held.bad_text):
+            return fault
+        in_force = None if running is None else running.in_force
+        return "" if in_force is None else in_force.long_lag_text(self._branches(cluster))
 
     def _note_fault(self, what: str, follower: Follower, text: str) -> None:
         self._faults.note_fault(what, follower.cluster, f"Kubernetes {follower.source.connection}: {text}")
@@ -215,15 +238,17 @@ class Kuberneteses:
 
     # --- following ------------------------------------------------------------------------------
 
-    def _follow(self, sources: Mapping[str, KubernetesSource]) -> dict[str, Follower]:
+    def _follow(
+        self, sources: Mapping[str, KubernetesSource], git_sources: Mapping[str, GitSource]
+    ) -> dict[str, Follower]:
         """Follow these clusters, and return them; those that nobody has asked for in a while are followed no more."""
         now, followers = time.monotonic(), {}
         with self._lock:
             for cluster, source in sources.items():
-                follower = self._followers.get(cluster)
-                if follower is None or follower.source != source:
+                follower, git = self._followers.get(cluster), git_sources.get(cluster)
+                if follower is None or (follower.source, follower.git) != (source, git):
                     self._stop(self._followers.pop(cluster, None))
-                    follower = self._followers[cluster] = self._start(cluster, source)
+                    follower = self._followers[cluster] = self._start(cluster, source, git)
                 follower.asked_at = now
                 followers[cluster] = follower
             for cluster in [c for c, one in self._followers.items() if now - one.asked_at > _UNASKED_SECONDS]:
@@ -235,8 +260,8 @@ class Kuberneteses:
                 follower.first.wait(max(0.0, ends - time.monotonic()))
         return followers
 
-    def _start(self, cluster: str, source: KubernetesSource) -> Follower:
-        follower = Follower(cluster, source, self._ledger.now, self._pause)
+    def _start(self, cluster: str, source: KubernetesSource, git: GitSource | None) -> Follower:
+        follower = Follower(cluster, source, git, self._ledger.now, self._pause)
 
         async def start() -> None:
             follower.task = asyncio.create_task(self._run(follower))
@@ -274,7 +299,7 @@ class Kuberneteses:
     async def _run(self, follower: Follower) -> None:
         """Follow one cluster until it is stopped."""
         try:
-            of_nodes, of_held = self._server(follower.source), self._server(follower.source)
+            of_nodes, of_held, of_queues = (self._server(follower.source) for _ in range(3))
         except Unavailable as error:
             follower.nodes.fault = error.message
             follower.first.set()
@@ -283,6 +308,8 @@ class Kuberneteses:
             tasks.create_task(follower.nodes.follow(of_nodes))
             if follower.held is not None:
                 tasks.create_task(follower.held.follow(of_held))
+            if follower.in_force is not None:
+                tasks.create_task(follower.in_force.queues.follow(of_queues))
             tasks.create_task(self._push_changes(follower))
 
     async def _push_changes(self, follower: Follower) -> None:

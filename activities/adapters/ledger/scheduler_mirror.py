@@ -147,6 +147,10 @@ class _SourcesRead(NamedTuple):
     def slurm(self) -> dict[str, SlurmSource]:
         return {name: source for name, source in self.quotas.items() if isinstance(source, SlurmSource)}
 
+    @property
+    def git(self) -> dict[str, GitSource]:
+        return {name: source for name, source in self.quotas.items() if isinstance(source, GitSource)}
+
 
 def sources_of(session: Session, clusters: Sequence[str] | None) -> Sources:
     """Return these clusters' (or all clusters') schedulers, Prometheus servers and API servers."""
@@ -156,6 +160,7 @@ def sources_of(session: Session, clusters: Sequence[str] | None) -> Sources:
         sources.slurm,
         {name: source for name, source in of.items() if isinstance(source, PrometheusSource)},
         {name: source for name, source in of.items() if isinstance(source, KubernetesSource)},
+        sources.git,
     )
 
 
@@ -213,8 +218,7 @@ class SchedulerBook(LedgerPart):
 
     def git_sources(self, clusters: Sequence[str] | None = None) -> dict[str, GitSource]:
         """Return those of these clusters (or of all) whose quotas a Git repository holds. Errors: as `sources`."""
-        quotas = self._sources(clusters).quotas
-        return {name: source for name, source in quotas.items() if isinstance(source, GitSource)}
+        return self._sources(clusters).git
 
     def _sources(self, clusters: Sequence[str] | None) -> _SourcesRead:
         with self._database.reading() as session:
