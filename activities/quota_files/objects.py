@@ -1,8 +1,12 @@
-"""The least of each scheduler's objects that holds quotas, for people who have no files yet. Pure."""
+"""The least of each scheduler's objects that holds quotas or classes, for people who have no files yet. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 from models.cluster.sources import TEAM, GitDialect, GitSource
@@ -73,6 +77,68 @@ _OBJECTS: Mapping[GitDialect, Callable[[Mapping[str, int], GitSource, str], Obje
 }
 
 
-def objects_with(gpus: Mapping[str, int], source: GitSource, flavor: str) -> tuple[dict[str, Any], ...]:
-    """Return objects with these quotas and nothing else. `flavor`: of a Kueue team that names none."""
-    return tuple(_OBJECTS[source.dialect](dict(sorted(gpus.items())), source, flavor))
+def objects_with(
+    gpus: Mapping[str, int], source: GitSource, flavor: str, classes: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> tuple[dict[str, Any], ...]:
+    """Return objects with these quotas, and nothing else but what classes need of them.
+
+    `flavor`: of a Kueue team that names none. `classes`: by team, the strongest first. Errors: as `class_objects`.
+    """
+    objects = list(_OBJECTS[source.dialect](dict(sorted(gpus.items())), source, flavor) if gpus else ())
+    if source.dialect is GitDialect.KUEUE:
+        queues = {item["metadata"]["name"]: item["spec"] for item in objects}
+        for team in sorted(team for team, own in classes.items() if len(own) > 1):
+            queue = team.partition("/")[0]
+            if queue not in queues:
+                objects.append(_object("kueue.x-k8s.io/v1beta1", "ClusterQueue", queue, {}))
+                queues[queue] = objects[-1]["spec"]
+            queues[queue]["preemption"] = {"withinClusterQueue": "LowerPriority"}
+    return (*objects, *class_objects(classes, source))
+
+
+CLASSES = {
+    GitDialect.KUEUE: ("kueue.x-k8s.io/v1beta1", "WorkloadPriorityClass", 1000),
+    GitDialect.KAI: ("scheduling.k8s.io/v1", "PriorityClass", 99),
+    GitDialect.VOLCANO: ("scheduling.k8s.io/v1", "PriorityClass", 1000),
+}
+"""By dialect: the objects of classes, and their highest value. KAI preempts no job of 100 or more."""
+_OBJECT_NAME = re.compile(r"(?!system-)[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+
+
+def class_objects(classes: Mapping[str, Sequence[str]], source: GitSource) -> tuple[dict[str, Any], ...]:
+    """Return an object for each class of these teams, the strongest first; none in a dialect that has no such objects.
+
+    Errors: ValueError if teams disagree about the order, as a class has one value for all, or for a name.
+    """
+    if source.dialect not in CLASSES:
+        return ()
+    version, kind, highest = CLASSES[source.dialect]
+    stronger: dict[str, set[str]] = {}
+    for own in classes.values():
+        for name in own:
+            if not _OBJECT_NAME.fullmatch(name):
+                raise ValueError(
+                    f"class {name!r} cannot be the name of a {kind}: it takes up to 63 of a-z, 0-9 and - "
+                    "(no - at an end, no system- at the beginning)"
+                )
+            stronger.setdefault(name, set())
+        for above, below in pairwise(own):
+            stronger[below].add(above)
+    try:
+        ordered = list(TopologicalSorter({name: sorted(stronger[name]) for name in sorted(stronger)}).static_order())
+    except CycleError as error:
+        circle = " before ".join(error.args[1])
+        raise ValueError(
+            f"teams disagree about the order of classes ({circle}): a {kind} has one value for all"
+        ) from None
+    step = max(1, highest // max(1, len(ordered)))
+    return tuple(
+        {
+            "apiVersion": version,
+            "kind": kind,
+            "metadata": {"name": name},
+            "value": highest - step * place,
+            "description": "A class of jobs inside a quota. The weaker, with the smaller value, yields first.",
+        }
+        for place, name in enumerate(ordered)
+    )

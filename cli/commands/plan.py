@@ -115,7 +115,7 @@ def plan(
     history = _histories(health)
     plans = [_plan_of(snapshot, overlay.apply_to(own), history) for snapshot, own in snapshots]
     if render:
-        _print_change(plans, render, manifests, pointer, resource, file)
+        _print_change(plans, snapshots, render, manifests, pointer, resource, file)
         return
     _answer(plans, unplannable, bool(wanted), how)
 
@@ -127,10 +127,19 @@ def _check_rendering(render: str, options: Mapping[str, str], how: Listing) -> N
         raise BadInput(f"{option} goes with --render DIALECT")
 
 
-def _print_change(plans: list[Plan], render: str, manifests: str, pointer: str, resource: str, file: str) -> None:
+def _print_change(
+    plans: list[Plan],
+    snapshots: list[tuple[Snapshot, Policy]],
+    render: str,
+    manifests: str,
+    pointer: str,
+    resource: str,
+    file: str,
+) -> None:
     from cli.output import show_exactly
     from client.inputs.documents import STANDARD_INPUT, read_fleet
     from client.inputs.manifests import rendered, source_for
+    from models.cluster.classes import those_of
 
     # Standard input was read for the plan, and has no second reading.
     fleet = read_fleet(file) if file and file != STANDARD_INPUT else None
@@ -138,7 +147,10 @@ def _print_change(plans: list[Plan], render: str, manifests: str, pointer: str, 
     source = source_for(render, pointer, resource, None if spec is None else spec.git)
     if len(plans) != 1:
         raise BadInput(f"--render is of one cluster: name one of {_some(plan.cluster for plan in plans) or 'none'}")
-    show_exactly(rendered(plans[0], source, manifests))
+    (snapshot, policy), *_ = snapshots
+    parents = {quota.parent for quota in snapshot.quotas}  # only leaves hold jobs
+    classes = {q.team: those_of(q.classes, policy.classes) for q in snapshot.quotas if q.team not in parents}
+    show_exactly(rendered(plans[0], source, manifests, classes))
 
 
 def planned_from(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import codecs
 import difflib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import yaml
 from pydantic import ValidationError
 
 from activities.quota_files.dialects import SUFFIXES, changed_files, places_in
-from activities.quota_files.objects import objects_with
+from activities.quota_files.objects import CLASSES, objects_with
 from client.inputs.documents import decode_text
 from client.inputs.sentences import first_problem
 from models.base import count_text, gpus_text, some_of, verb_of
@@ -46,10 +46,11 @@ def source_for(dialect: str, pointer: str, resource: str, own: GitSource | None)
         raise BadInput(f"--{first_problem(error, data).text}") from None
 
 
-def rendered(plan: Plan, source: GitSource, manifests: str) -> str:
+def rendered(plan: Plan, source: GitSource, manifests: str, classes: Mapping[str, Sequence[str]]) -> str:
     """Return the diff that the plan would commit to these files; without files, the objects with the new values.
 
-    Errors: BadInput, if the files do not have the values that the plan was made from.
+    `classes`: of the teams' jobs. No effect writes them, so only objects have them. Errors: BadInput, if the files do
+    not have the values that the plan was made from, or no object can have the classes.
     """
     gpus = {quota.team: quota.after_gpus for quota in plan.quotas if quota.cut_gpus}
     stages = (
@@ -58,7 +59,7 @@ def rendered(plan: Plan, source: GitSource, manifests: str) -> str:
         f"# enforced: {count_text(len(gpus), 'quota')} {verb_of(len(gpus), 'changes', 'change')}\n"
     )
     if not manifests:
-        return stages + (_objects(plan, source, gpus) if gpus else "")
+        return stages + (_objects(plan, source, gpus, classes) if gpus or any(classes.values()) else "")
     texts = _read(manifests)
     try:
         places = places_in(texts, source)
@@ -81,11 +82,18 @@ def rendered(plan: Plan, source: GitSource, manifests: str) -> str:
     return stages + "".join(line for path in sorted(written) for line in _diff(path, texts[path], written[path]))
 
 
-def _objects(plan: Plan, source: GitSource, gpus: Mapping[str, int]) -> str:
-    objects = objects_with(gpus, source, plan.cluster)
+def _objects(plan: Plan, source: GitSource, gpus: Mapping[str, int], classes: Mapping[str, Sequence[str]]) -> str:
+    try:
+        objects = objects_with(gpus, source, plan.cluster, classes)
+    except ValueError as error:
+        raise BadInput(f"--render {source.dialect}: {error}") from None
+    if not objects:
+        return ""
     note = "# Merge these fields into your objects: what is not here stays as it is.\n"
     if source.dialect is GitDialect.KUEUE and any("/" not in team for team in gpus):
         note += f"# {plan.cluster} stands for the name of your flavor.\n"
+    if source.dialect in CLASSES and any(classes.values()):
+        note += "# No rollout writes classes: apply them once, and have jobs name theirs (docs/git.md, Classes).\n"
     return f"{note}---\n{yaml.safe_dump_all(objects, sort_keys=False, default_flow_style=False, allow_unicode=True)}"
 
 

@@ -254,3 +254,82 @@ def test_a_fleet_is_rendered_cluster_by_cluster(capsys: pytest.CaptureFixture[st
     assert run([*command, "--render", "kai"]) == 2
     assert capsys.readouterr().err == "backstop: --render is of one cluster: name one of h100, h200\n"
     assert printed(capsys, *command, "--render", "kai", "--cluster", "h200").startswith("# h200, plan ")
+
+
+CLASSES = {
+    "kueue": ("kueue.x-k8s.io/v1beta1", "WorkloadPriorityClass"),
+    "kai": ("scheduling.k8s.io/v1", "PriorityClass"),
+    "volcano": ("scheduling.k8s.io/v1", "PriorityClass"),
+}
+
+
+def classed(folder: Path, quotas: Quotas, policy: list[str], **own: list[str]) -> list[str]:
+    """As `fleet`, with the classes of the cluster's policy, and those of teams of their own."""
+    command, path = fleet(folder, quotas), folder / "fleet.yaml"
+    document = yaml.safe_load(path.read_text())
+    document["clusters"][0]["policy"]["classes"] = policy
+    for quota in document["clusters"][0]["quotas"]:
+        quota.update({"classes": own[quota["team"]]} if quota["team"] in own else {})
+    path.write_text(yaml.safe_dump(document))
+    return command
+
+
+@pytest.mark.parametrize("dialect", BEFORE)
+def test_classes_are_objects_of_which_the_stronger_has_the_larger_value(
+    dialect: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, quotas = BEFORE[dialect]
+    command = classed(folder, quotas, ["training", "engines"])
+    text = printed(capsys, *command, "--render", dialect, *POINTER.get(dialect, []))
+    objects = {
+        one["metadata"]["name"]: one
+        for one in yaml.safe_load_all(text)
+        if one.get("kind", "").endswith("PriorityClass")
+    }
+    if dialect not in CLASSES:
+        assert objects == {}
+        assert "classes" not in text
+        return
+    assert list(objects) == ["training", "engines"]
+    assert objects["training"]["value"] > objects["engines"]["value"] > 0
+    for one in objects.values():
+        assert (one["apiVersion"], one["kind"]) == CLASSES[dialect]
+        if dialect == "kueue" and CRDS.exists():
+            schema = dict(_schemas())[CLASSES[dialect]]
+            assert [error.message for error in Draft202012Validator(schema).iter_errors(one)] == []
+        assert dialect != "kai" or one["value"] < 100, "KAI takes a job of 100 or more for one that never yields"
+    assert "# No rollout writes classes: apply them once" in text
+
+
+def test_a_cluster_queue_with_classes_lets_the_weaker_yield(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = classed(folder, FLAT, [], speech=["training", "engines"], vision=["training"])
+    objects = list(yaml.safe_load_all(printed(capsys, *command, "--render", "kueue")))
+    yields = {one["metadata"]["name"]: one["spec"].get("preemption") for one in objects if "spec" in one}
+    assert yields == {"vision": None, "speech": {"withinClusterQueue": "LowerPriority"}}, "speech itself keeps its GPUs"
+
+
+def test_teams_with_other_orders_of_other_classes_share_one_scale(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = classed(folder, FLAT, [], vision=["training", "tuning"], speech=["tuning", "engines"])
+    objects = list(yaml.safe_load_all(printed(capsys, *command, "--render", "kai")))
+    values = {one["metadata"]["name"]: one["value"] for one in objects if one["kind"] == "PriorityClass"}
+    assert values == {"training": 99, "tuning": 66, "engines": 33}
+
+
+@pytest.mark.parametrize(
+    ("own", "sentence"),
+    [
+        (
+            {"vision": ["training", "engines"], "speech": ["engines", "training"]},
+            "teams disagree about the order of classes (engines before training before engines): a WorkloadPriority",
+        ),
+        ({"vision": ["Big Training"]}, "--render kueue: class 'Big Training' cannot be the name of a Workload"),
+        ({"vision": ["system-x"]}, "--render kueue: class 'system-x' cannot be the name of a WorkloadPriorityClass"),
+    ],
+)
+def test_classes_that_no_object_can_have_are_refused(
+    own: dict[str, list[str]], sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*classed(folder, FLAT, [], **own), "--render", "kueue"]) == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
