@@ -253,8 +253,10 @@ def _whose_phantom(plan: Plan) -> list[RenderableType]:
     """
     if not plan.phantom_gpus or sum(q.leaf for q in plan.quotas) < 2:
         return []
-    whose = "Phantom and to flex are parts of each cut: phantom is divided in proportion to the cuts, whoever's quota"
-    return [line((f"{whose} lacks hardware today. The status shows the backing of each quota today.", "dim"))]
+    parts = (
+        "PHANTOM and TO FLEX are the two parts of each cut. PHANTOM is divided in proportion to the cuts, not by whose"
+    )
+    return [line((f"{parts} quota lacks hardware today: the status shows that.", "dim"))]
 
 
 def _runs_on(plan: Plan) -> list[RenderableType]:

@@ -194,11 +194,13 @@ class FleetBringups(BringupExit):
         try:
             receipt = self._quotas.apply(change)
         except (Drift, Conflict) as error:
-            raise Unavailable(f"Backstop tries again to grant what is owed in {cluster}: {error.message}") from error
+            raise Unavailable(
+                f"Backstop tries again to give {cluster} the rest of its first quotas: {error.message}"
+            ) from error
         sentence = self._note(request, order, plan.hash, receipt.raised, "itself")
         if receipt.conflicts:
             raise Unavailable(
-                f"others have just changed quotas of {cluster}: Backstop tries again to grant what is owed"
+                f"others have just changed quotas of {cluster}: Backstop tries again to give its first quotas"
             )
         return sentence
 
@@ -234,11 +236,9 @@ class FleetBringups(BringupExit):
                 order += 1
                 sentences.append(self._note(request, order, plan.hash, answer.raised, f"rollout {opened.rollout}"))
                 if answer.raised.get(team) != gpus:
-                    raise Unavailable(
-                        f"an earlier grant is in place in {cluster}: Backstop computes again what is owed"
-                    )
+                    raise Unavailable(f"an earlier grant is in place in {cluster}: Backstop computes the rest again")
             elif answer.outcome is GrantOutcome.LATER or (fits and self._now() - request.at < _INSISTS):
-                raise Unavailable(f"Backstop tries again to grant what is owed in {cluster}: {answer.said}")
+                raise Unavailable(f"Backstop tries again to give {cluster} the rest of its first quotas: {answer.said}")
             else:
                 sentences.append(answer.said)
         return "; ".join(sentences)
@@ -249,7 +249,7 @@ class FleetBringups(BringupExit):
         if snapshot.healthy_gpus < came and self._now() - request.at < _CATCHES_UP:
             raise Unavailable(
                 f"{gpus_text(came)} of {request.entry.cluster} {verb_of(came)} healthy by its check, but so far only "
-                f"{snapshot.healthy_gpus} in the ledger: Backstop tries again to grant what is owed"
+                f"{snapshot.healthy_gpus} in the ledger: Backstop tries again to give the rest of the first quotas"
             )
 
     def _note(self, request: HandOverRequest, order: int, plan_hash: str, written: Mapping[str, int], by: str) -> str:

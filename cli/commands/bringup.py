@@ -151,7 +151,8 @@ def add(
 
     An entry describes one cluster to build; a recipe has the steps that build it and the checks that validate it
     (docs/bringup.md). The files are checked whole first. A cluster that is in the fleet or being built already is
-    refused; the others are entered, and the exit code is 3.
+    refused (unless Temporal has lost its bring-up, which then goes on); the others are entered, and the exit code
+    is 3.
     """
     from client.inputs.bringups import read_entries, read_recipes
     from models.bringup.messages import BringupStart

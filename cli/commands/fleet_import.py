@@ -44,8 +44,8 @@ FleetFiles = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILE",
-        help="YAML or JSON (docs/fleet-file.md; - is stdin), or tables as CSV. None with only --health, "
-        "--jobs or --slurm.",
+        help="YAML or JSON (docs/fleet-file.md; - is stdin), or tables as CSV. Leave it out to import "
+        "only what --health, --jobs or --slurm name.",
         show_default=False,
     ),
 ]

@@ -133,7 +133,10 @@ def _as_it_was(file: str, kept: Prospect, now: Prospect) -> None:
     for name in ("cut_gpus", "phantom_gpus", "to_flex_gpus", "assigned_gpus", "total_gpus", "healthy_gpus"):
         was, is_ = getattr(kept, name), getattr(now, name)
         if was != is_:
-            raise BadInput(f"{file}: {name} of {kept.cluster} is {was}, and {is_} in the plan itself: it was altered")
+            raise BadInput(
+                f"{file} was edited: it gives {name} of {kept.cluster} as {was}, and its plan has {is_}; write it "
+                f"again with `backstop fleet plan --out {file}`"
+            )
 
 
 def _cut_as_it_was(file: str, of: Prospect, kept: Mapping[str, int] | None, now: Mapping[str, int] | None) -> None:

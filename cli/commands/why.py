@@ -63,7 +63,7 @@ def why(
 ) -> None:
     """Show why a team cannot use its quota: what could start now, and what keeps the rest from starting.
 
-    The number beside a reason is how many more GPUs the team could use if that reason were gone (docs/reading.md).
+    Each reason has the GPUs that it costs; together they are what the team cannot use (docs/reading.md).
     """
     if not team.strip():
         raise BadInput("TEAM is empty: name a team")

@@ -35,7 +35,7 @@ def _move_lines(members: Iterable[Member], fleet: FleetRollout) -> tuple[list[st
     by_wave: dict[Wave, list[Member]] = {}
     for member in members:
         by_wave.setdefault(member.wave, []).append(member)
-    late = {Wave.AFTER: "nothing is moved to after all waves"}
+    late = {Wave.AFTER: "nothing can be moved behind the last wave"}
     late |= {Wave.PILOT: "the pilots are over"} if fleet.wave is not Wave.PILOT else {}
     lines = [
         f"backstop fleet move {_names(each)} --wave {wave.number} {REASON}"

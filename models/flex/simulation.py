@@ -430,9 +430,7 @@ class _Play(Floor):
         owners = ((o, o.spec.team == job.spec.team) for o in self.at_work().values())
         ends = [at for o, own in owners for kind in kinds if own is (kind is Claim.CLASS) for at in self.ends(o, kind)]
         first = min((at for at in ends if at > self.now), default=self.now)
-        return (
-            f"{job.spec.team} may claim the GPUs, and who has them is protected until {duration_text(first)} at least"
-        )
+        return f"{job.spec.team} may claim the GPUs, but their job is protected until {duration_text(first)} at least"
 
     def _scene(self, number: int, what: str, started: Sequence[str], taken: Sequence[Taken]) -> Scene:
         jobs, whys = [], {}

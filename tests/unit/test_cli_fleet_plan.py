@@ -122,7 +122,7 @@ def test_a_figure_of_a_team_that_is_not_the_plans_is_refused_by_its_team(
     assert "team a in c0000, and the plan itself cuts 9" in err
     code, sent, err = approve(lambda d: d["plan"]["clusters"][0].update(cut_gpus=1))
     assert (code, sent) == (2, [])
-    assert "cut_gpus of c0000 is 1, and 10 in the plan itself: it was altered" in err
+    assert "was edited: it gives cut_gpus of c0000 as 1, and its plan has 10" in err
     assert approve(lambda d: None) == (0, [BEFORE.hash], "")
 
 

@@ -211,19 +211,19 @@ LIFTS_BREAKER = "`backstop fleet resume` would also lift breaker"
 @pytest.mark.parametrize(
     ("command", "clusters", "said"),
     [
-        ("move", ("after",), "It cannot be undone: nothing is moved to after all waves."),
+        ("move", ("after",), "It cannot be undone: nothing can be moved behind the last wave."),
         ("move", ("pilot",), "It cannot be undone: the pilots are over."),
         (
             "move",
             ("idle", "after"),
-            "Undo: backstop fleet move idle --wave 3 {} (not of after: nothing is moved to after all waves)",
+            "Undo: backstop fleet move idle --wave 3 {} (not of after: nothing can be moved behind the last wave)",
         ),
         (
             "move",
             ("after", "pilot"),
-            "It cannot be undone: after: nothing is moved to after all waves; pilot: the pilots are over.",
+            "It cannot be undone: after: nothing can be moved behind the last wave; pilot: the pilots are over.",
         ),
-        ("skip", ("after",), "It cannot be undone: nothing is moved to after all waves."),
+        ("skip", ("after",), "It cannot be undone: nothing can be moved behind the last wave."),
         ("skip", ("open",), "It cannot be undone: its rollout goes on, and the fleet rollout leaves it alone."),
         (
             "skip",

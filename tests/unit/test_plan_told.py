@@ -111,7 +111,7 @@ def test_phantom_of_a_cut_goes_by_the_cuts_and_backing_by_the_quotas() -> None:
     assert {q.team: q.phantom_gpus for q in plan.quotas} == divide(4, cuts, cuts)
     assert back(here).of == {"a": 195, "b": 195, "c": 195, "d": 195, "e": 196}, "in proportion to quota, ties by name"
     shown = " ".join(said(plan_parts(plan)).split())
-    assert "phantom is divided in proportion to the cuts, whoever's quota lacks hardware today" in shown
+    assert "PHANTOM is divided in proportion to the cuts, not by whose quota lacks hardware today" in shown
     alone = make_plan(cluster("one", [(361, 319)], Quota(team="t", gpus=345, scheduled_gpus=310)), Policy())
     assert "in proportion to the cuts" not in said(plan_parts(alone)), "of one quota there is nothing to divide"
 

@@ -322,7 +322,11 @@ class Kuberneteses:
                 if await asyncio.to_thread(self._keep, follower) and not first:
                     await asyncio.to_thread(self._ledger.pushes.push, [follower.cluster])
             except Exception as error:  # its next reader keeps the sample, and the watch's round finds it
-                log.warning("a change of %s could not be pushed: %s", follower.cluster, sentence(error))
+                log.warning(
+                    "the watch was not told at once of changed nodes in %s, and reads them in its next round: %s",
+                    follower.cluster,
+                    sentence(error),
+                )
 
     def _server(self, source: KubernetesSource) -> ApiServer:
         """Return the way to the API server. Errors: Unavailable."""

@@ -288,7 +288,8 @@ def _why_not(session: Session, start: BringupStart, at: datetime, last: BringupB
             f"`backstop bringup status {shlex.quote(entry.cluster)}` says how it stands"
         )
     if last is not None and at <= last.opened_at:  # a late attempt of the call that opened it
-        return f"bring-up {last.number} of {entry.cluster} was opened after this call, and has ended: enter it again"
+        cluster, number = entry.cluster, last.number
+        return f"bring-up {number} of {cluster} was opened meanwhile, and has ended: give `backstop bringup add` again"
     if session.get(ClusterRow, entry.cluster) is not None:
         return f"{entry.cluster} is already in the fleet: a bring-up is only for a new cluster"
     default = Policy.model_validate(fleet_policy(session))

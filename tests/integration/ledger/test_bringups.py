@@ -275,7 +275,10 @@ def test_an_attempt_to_open_it_that_comes_after_its_end_opens_none(
     noted(ledger, BringupStage.CANCELLED)
     for at in calls:
         late = twice(partial(ledger.bringups.open_bringup, start(), at))
-        assert late.refused == "bring-up 1 of h100-new was opened after this call, and has ended: enter it again"
+        assert (
+            late.refused
+            == "bring-up 1 of h100-new was opened meanwhile, and has ended: give `backstop bringup add` again"
+        )
     assert tool.rows("SELECT number, stage FROM bringups") == [(1, "cancelled")]
     assert ledger.bringups.open_bringup(start(), NOW + timedelta(minutes=6)).number == 2
 
