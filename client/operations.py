@@ -290,7 +290,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/lost-bringups/{cluster}/give-up",
         f"{_BRINGUP}:BringupRow",
         "desk.give_up_bringup",
-        "End a bring-up that Temporal has lost, in the book alone.",
+        "End a bring-up that Temporal has lost, in the ledger only.",
         fields=("reason",),
     ),
     Operation(

@@ -54,7 +54,9 @@ def _by_pointers(root: yaml.Node, source: GitSource) -> QuotaNodes:
     named = {id(node) for node in own.values()}
     for name, value in teams.value:
         if name.value == MERGE:
-            raise ValueError(f"{line_of(name)}: teams may come by a merge key (<<): write them out")
+            raise ValueError(
+                f"{line_of(name)}: a merge key (<<) may add teams here, and is not followed: write them out"
+            )
         node = _at(value, after) if isinstance(name, yaml.ScalarNode) else None
         if node is not None and id(node) not in named and name.value not in source.pointers:
             yield QuotaNode(name.value, node)

@@ -121,7 +121,8 @@ def import_(
         raise BadInput("FILE is missing: give a fleet file, --health, --jobs or --slurm, or several")
     if paths and slurm:
         raise BadInput(
-            f"--slurm {slurm} is given together with {paths[0]}: give one of them (a file may say slurm: of a cluster)"
+            f"--slurm {slurm} is given together with {paths[0]}: give only one of them (in a fleet file a cluster has "
+            "the field `slurm`)"
         )
     if prune and slurm:
         raise BadInput(

@@ -129,8 +129,12 @@ def step_promise(asked: Derived, standing: int | None, of: int | None = None) ->
     now = grown(standing, of, asked.total)
     if now == standing:
         text = f"the promise rises from {standing} to {promise} at first"
-        text = text if promise != standing else f"{standing} stays promised: that is near enough"
+        text = text if promise != standing else f"{standing} stays promised: the new number differs too little"
     else:
         grows = f"the promise grows with the cluster from {standing} of {of} to {now}"
-        text = f"{grows} and rises to {promise} at first" if promise != now else f"{grows}: that is near enough"
+        text = (
+            f"{grows} and rises to {promise} at first"
+            if promise != now
+            else f"{grows}: the new number differs too little"
+        )
     return asked.model_copy(update={"needed": asked.total - promise, "text": f"{asked.text}; {text}"})

@@ -17,6 +17,8 @@ from models.lifecycle.command_rows import NEVER, REASON
 from models.requests.command_rows import REQUEST_ROWS
 from models.requests.state import RequestStage, RequestState, any_of
 
+_FOR_GOOD = "a grant without an end is part of the quota, and `fleet import` can lower that"
+
 
 class RequestCommand(StrEnum):
     APPROVE = "approve"
@@ -47,7 +49,7 @@ def refusal(
     """
     stage = state.stage
     if state.has_ended or stage is RequestStage.RETURNING:
-        for_good = ": lower the quota like any other" if stage is RequestStage.GRANTED else ""
+        for_good = f": {_FOR_GOOD}" if stage is RequestStage.GRANTED else ""
         return f"request {state.ask.request} is {stage}: {state.said}{for_good}"
     if REQUEST_ROWS[command].needs_reason and not request.reason.strip():
         return f"{command} needs a reason"
@@ -120,7 +122,7 @@ def undo_line(state: RequestState, command: str = "") -> str:
         case RequestStage.REFUSED:
             return ""
         case RequestStage.GRANTED if state.has_ended:
-            return f"{NEVER}: lower the quota like any other."
+            return f"{NEVER}: {_FOR_GOOD}."
         case RequestStage.ASKED | RequestStage.APPROVED | RequestStage.GRANTED:
             return f"Undo: backstop request withdraw {ask.request} {REASON}"
         case _:

@@ -273,7 +273,7 @@ def _prove_undo(change: Change, evidence: Known) -> Footing:
             why = error.message
     for at, aim in evidence.aims:
         if at > _last_forward(evidence) and _is_to_aim(change, evidence, aim):
-            return Footing("breach", (), f"the breach that was aimed at {at:%Y-%m-%d %H:%M:%SZ}")
+            return Footing("breach", (), f"the breach rollback that began at {at:%Y-%m-%d %H:%M:%SZ}")
     raise (
         Refusal(why)
         if why

@@ -227,7 +227,7 @@ def test_an_extended_grant_is_given_back_on_its_new_day() -> None:
         (granted(until=NOW + 2 * DAY), NOW + DAY, "extend needs a day after 2026-11-24 08:00Z, when the grant ends"),
         (granted(until=NOW + 2 * DAY), NOW + 2 * DAY, "extend needs a day after 2026-11-24 08:00Z"),
         (granted(until=NOW + 2 * DAY), None, "extend needs a day after 2026-11-24 08:00Z"),
-        (granted(), NOW + DAY, "lower the quota like any other"),
+        (granted(), NOW + DAY, "a grant without an end is part of the quota"),
         (asked(until=NOW + DAY), NOW + 2 * DAY, "request q-1 is asked: only a grant can be extended"),
     ],
     ids=["earlier", "the same day", "no day", "for good", "not granted yet"],

@@ -195,9 +195,9 @@ def test_week_by_week_a_cluster_that_grows_tenfold_is_promised_so_at_once() -> N
     ("standing", "of", "total", "said"),
     [
         (300, 400, 400, "the promise rises from 300 to 320 at first"),
-        (386, 400, 400, "386 stays promised: that is near enough"),
+        (386, 400, 400, "386 stays promised: the new number differs too little"),
         (16, 20, 200, "the promise grows with the cluster from 16 of 20 to 160 and rises to 170 at first"),
-        (19, 20, 200, "the promise grows with the cluster from 19 of 20 to 190: that is near enough"),
+        (19, 20, 200, "the promise grows with the cluster from 19 of 20 to 190: the new number differs too little"),
     ],
 )
 def test_what_holds_a_promise_back_is_said(standing: int, of: int, total: int, said: str) -> None:

@@ -48,7 +48,9 @@ class LedgerMilestones(LedgerPart):
             if row is None:
                 raise Refusal(f"there is no milestone {note.milestone!r}: `backstop milestones show` lists them")
             if row.measure in MEASURED:
-                raise Refusal(f"milestone {note.milestone!r} is measured ({row.measure}): only people's work is noted")
+                raise Refusal(
+                    f"Backstop measures milestone {note.milestone!r} itself ({row.measure}): it takes no notes"
+                )
             keep(session, MilestoneNoteRow, [{"key": key, **note.model_dump()}])
 
 

@@ -169,7 +169,11 @@ class Slurms:
         bounding = {pool: standing.reserved, f"{QOS}{sized}": standing.flex_gpus is not None}
         ours = {name for name in news.keys() & noted if bounding.get(name, False)}
         if ours:
-            log.warning("somebody has changed what bounds others in %s: %s", cluster, ", ".join(sorted(ours)))
+            log.warning(
+                "in %s somebody has changed limits that Backstop set above the teams or on a QOS: %s",
+                cluster,
+                ", ".join(sorted(ours)),
+            )
             self.book.record_astray(cluster, {n: news[n] for n in ours})
         self.book.note(cluster, {n: gpus for n, gpus in news.items() if n not in ours}, ours=False)
         return self.book.mirrored_cluster(cluster)
