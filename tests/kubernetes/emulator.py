@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
@@ -51,6 +52,8 @@ class Emulator(kmock.KubernetesEmulator):
     """What lists and watches asked for: the action and resource, and its parameters."""
     silent: bool = False
     """Whether it takes requests and says nothing."""
+    tokens: set[str] = attrs.field(factory=set)
+    """The tokens that it takes; none: it asks for no token."""
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -75,6 +78,8 @@ class Emulator(kmock.KubernetesEmulator):
 
     async def _handle(self, request: Request) -> web.StreamResponse:
         await self.until_heard()
+        if self.tokens and request.headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
+            raise kmock.KubernetesError(status=401, reason="Unauthorized", message="Unauthorized")
         action, of = "" if request.action is None else request.action.value.lower(), request.resource
         if of is not None and (code := self.refusals.get(f"{action} {of.plural}")):
             raise kmock.KubernetesError(status=code, reason="Forbidden", message=f"{of.plural}: {code}")
@@ -149,8 +154,9 @@ def selects(selector: str, raw: Mapping[str, Any]) -> bool:
 class Cluster:
     """A running emulator, which other threads and programs can talk to."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.url = ""
+        self._tls = tls
         self._loop = asyncio.new_event_loop()
         self._up = threading.Event()
         self._over: asyncio.Event
@@ -167,10 +173,13 @@ class Cluster:
                 verbs={"get", "list", "watch", "patch", "delete", "create"},
             )
         # Not kmock's own server: it replaces the resolver of the whole process.
-        async with self.emulator, RawTestServer(self.emulator, host="127.0.0.1") as server:
+        async with self.emulator:
+            server = RawTestServer(self.emulator, host="127.0.0.1")
+            await server.start_server(None, **({"ssl": self._tls} if self._tls else {}))
             self.url = str(server.make_url(""))
             self._up.set()
             await self._over.wait()
+            await server.close()
 
     def start(self) -> Self:
         self._thread.start()
@@ -256,8 +265,8 @@ class Cluster:
 
 
 @contextmanager
-def running() -> Iterator[Cluster]:
-    cluster = Cluster().start()
+def running(tls: ssl.SSLContext | None = None) -> Iterator[Cluster]:
+    cluster = Cluster(tls).start()
     try:
         yield cluster
     finally:

@@ -39,6 +39,8 @@ is known to be well twice a minute; where the connection has died unseen, it doe
 """
 _NUMBERS = itertools.count()
 _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_BAD_CREDENTIALS = (ValueError, LookupError, OSError, TypeError, RuntimeError)
+"""What kr8s raises for a kubeconfig, an account or a program that gives none."""
 _INSTALL = "kr8s is not installed on this worker: install backstop[kubernetes] (docs/kubernetes.md)"
 warnings.filterwarnings("ignore", message="Kubernetes version .* is not supported", module="kr8s")
 
@@ -184,6 +186,9 @@ class ApiServer:
         except httpx.HTTPError as error:
             self._api = None  # its address may have changed
             raise Unavailable(f"no connection: {type(error).__name__} {brief(str(error))}") from None
+        except _BAD_CREDENTIALS as error:  # those of a second reading, after the first were refused
+            self._api = None
+            raise Unavailable(f"its credentials cannot be used: {brief(str(error))}") from None
         finally:
             _remove_key_files(api)
 
@@ -204,6 +209,8 @@ class ApiServer:
             account = "" if connection.kubeconfig else _SERVICE_ACCOUNT
             if connection.kubeconfig and not _is_file(connection.kubeconfig):
                 raise Unavailable(f"{connection.kubeconfig} is missing on this worker")
+            if account and not _is_file(f"{account}/token"):
+                raise Unavailable(f"it names no kubeconfig, and this worker is in no pod: {account}/token is missing")
             try:
                 async with asyncio.timeout(self.seconds):
                     self._api = await kr8s.asyncio.api(
@@ -214,9 +221,12 @@ class ApiServer:
                     )
             except TimeoutError:
                 raise Unavailable(f"no answer within {self.seconds:g} s") from None
-            except (httpx.HTTPError, kr8s.ServerError) as error:
+            except httpx.HTTPError as error:
                 raise Unavailable(f"no connection: {type(error).__name__} {brief(str(error))}") from None
-            except (ValueError, LookupError, OSError, TypeError) as error:
+            except kr8s.ServerError as error:
+                code = getattr(error.response, "status_code", 0)
+                raise Unavailable(f"it refuses the worker ({code}): {brief(str(error))} (docs/kubernetes.md)") from None
+            except _BAD_CREDENTIALS as error:
                 raise Unavailable(f"its credentials cannot be used: {brief(str(error))}") from None
         return self._api
 
