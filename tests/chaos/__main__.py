@@ -29,6 +29,7 @@ def main() -> int:
             gap=given.gap,
             settle_seconds=given.settle,
             deletes=not given.keep_database,
+            git=given.git,
             seed=seed,
         )
         outcome, lost, tardy = _one(options, folder)
@@ -49,6 +50,7 @@ def _given() -> argparse.Namespace:
     parser.add_argument("--gap", type=float, default=Options.gap, help="seconds from fault to fault, on average")
     parser.add_argument("--settle", type=float, default=Options.settle_seconds, help="seconds until all must rest")
     parser.add_argument("--keep-database", action="store_true", help="Temporal's database is not deleted in between")
+    parser.add_argument("--git", action="store_true", help="a Git repository holds the quotas, and breaks as well")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--seed", type=int, default=None, help="the same seed, the same schedule")
     which.add_argument("--seeds", type=_seeds, default=None, help="several, one after the other: 1,2,3; and their sum")

@@ -228,6 +228,47 @@ def values_follow(case: Case) -> Iterator[Loss]:
             yield Loss("present value", where, f"receipts and foreign writes lead to {known}, not {row['gpus']}")
 
 
+def commits_follow(case: Case) -> Iterator[Loss]:
+    """In Git each effect landed once, in the order of fences; colleagues moved nothing; all ends as in the ledger."""
+    values: dict[str, dict[str, int]] = {}
+    allowed, last, undone = _values_of_receipts(case), dict[str, int](), set[str]()
+    for row in reversed(case.outcome.commits):
+        where, rollout = f"commit {row['commit'][:8]}", row["rollout"]
+        moved = {c: after for c, after in row["after"].items() if row["before"][c] and row["before"][c] != after}
+        values = row["after"] | values
+        if set(moved) - {row["cluster"]}:
+            yield Loss("commit", where, f"of {row['cluster'] or 'a colleague'} moved numbers of {sorted(moved)}")
+        if not rollout:
+            continue
+        counter = int(row["counter"])
+        if counter >= last.get(rollout, counter + 1):
+            yield Loss("commit", where, f"{rollout}#{counter} lies before #{last[rollout]}")
+        last[rollout] = counter
+        for team, gpus in moved.get(row["cluster"], {}).items():
+            if gpus not in allowed[row["cluster"], team]:
+                yield Loss("commit", where, f"gave {team} {gpus}, which no receipt ever had")
+        if (rollout, counter) not in case.receipts and rollout not in undone:
+            yield Loss("commit", where, f"{rollout}#{counter} has no receipt, and nothing of its rollout undid it")
+        if row["kind"] in ("restore", "soften"):
+            undone.add(rollout)
+    for row in case.rows("quotas"):
+        there = values.get(row["cluster"], {}).get(row["team"], row["gpus"])
+        if there != row["gpus"]:
+            yield Loss(
+                "commit", f"{row['cluster']}/{row['team']}", f"Git ends with {there}, the ledger with {row['gpus']}"
+            )
+
+
+def _values_of_receipts(case: Case) -> dict[tuple[str, str], set[int]]:
+    found: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for key, gpus in _imported(case).items():
+        found[key].add(gpus)
+    for receipt in case.receipts.values():
+        for team, gpus in (*receipt["before"].items(), *receipt["after"].items()):
+            found[receipt["cluster"], team].add(gpus)
+    return found
+
+
 def _imported(case: Case) -> dict[tuple[str, str], int]:
     first = [w["after"] for w in case.writes("quotas") if w["before"] is None]
     return {(row["cluster"], row["team"]): row["gpus"] for row in first}
@@ -688,6 +729,7 @@ CHECKS: tuple[Callable[[Case], Iterable[Loss]], ...] = (
     effects_landed_once,
     the_database_agrees,
     values_follow,
+    commits_follow,
     undone_is_as_before,
     lost_ones_are_taken_over,
     everything_ended,

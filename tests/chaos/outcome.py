@@ -92,6 +92,10 @@ class Outcome:
     """What attackers did, by kind."""
     clocks: dict[str, float] = field(default_factory=dict)
     """`breach_after` by cluster."""
+    commits: list[Row] = field(default_factory=list)
+    """Where Git holds the quotas: {commit, cluster, rollout, counter, kind, before, after}, as git tells them; the
+    last two are values by cluster and team.
+    """
 
     def save(self, path: Path) -> None:
         with gzip.open(path, "wt") as file:

@@ -18,10 +18,12 @@ from temporalio.worker import Replayer
 from client.connection import NAMESPACE
 from client.converter import data_converter
 from models.cluster.fleet_file import Fleet
+from tests.chaos import repository
 from tests.chaos.attackers import Attackers
 from tests.chaos.check import Loss, lost
 from tests.chaos.outcome import TABLES, Outcome, Row, Told
 from tests.chaos.people import BREACH_AFTER, Cluster, OnCall, shape
+from tests.chaos.repository import Repository
 from tests.chaos.site import FAULTS, ONCE, Site, site
 from tests.replaying import replays
 from workers.embedded_temporal import EmbeddedTemporal
@@ -38,7 +40,8 @@ UNSENT = "SELECT key FROM notices WHERE message IS NULL UNION ALL SELECT key FRO
 class Options:
     """`seconds`: how long it rages; `gap`: seconds from one fault to the next, on average.
 
-    `deletes`: Temporal's database is deleted once, at a time that the seed chooses.
+    `deletes`: Temporal's database is deleted once, at a time that the seed chooses. `git`: a repository holds the
+    quotas, but for those of attackers.
     """
 
     rollouts: int = 50
@@ -48,6 +51,7 @@ class Options:
     settle_seconds: float = 300.0
     watch_seconds: float = 0.5
     deletes: bool = True
+    git: bool = False
     seed: int = 0
 
 
@@ -63,6 +67,9 @@ async def run(options: Options, home: Path) -> tuple[Outcome, list[Loss]]:
 async def _lived(options: Options, there: Site) -> Outcome:
     rng = random.Random(options.seed)
     specs = [shape(f"c{n:02d}", rng) for n in range(options.rollouts)]
+    if options.git:
+        there.repository = Repository(there.home)
+        there.repository.hold(specs)
     clusters = [
         Cluster(there, spec, random.Random(rng.random()), calm=n % 5 == 4, shadow=n % 12 == 11)
         for n, spec in enumerate(specs)
@@ -119,11 +126,12 @@ def schedule(options: Options, rng: random.Random) -> list[tuple[float, str, flo
     """(second, fault, its own seed), in order. Every kind comes once before the lot decides; Temporal's database is
     deleted once, some time in the middle."""
     found = []
-    kinds = list(FAULTS)
+    weights = FAULTS | (repository.FAULTS if options.git else {})
+    kinds = list(weights)
     rng.shuffle(kinds)
     at = min(3.0, options.gap)
     while at < options.seconds - 1:
-        kind = kinds.pop() if kinds else rng.choices(list(FAULTS), list(FAULTS.values()))[0]
+        kind = kinds.pop() if kinds else rng.choices(list(weights), list(weights.values()))[0]
         found.append((at, kind, rng.random()))
         at += rng.uniform(0.5, 1.5) * options.gap
     if options.deletes:
@@ -201,6 +209,8 @@ async def _gather(there: Site, outcome: Outcome, patience: float) -> None:
     for table, order in TABLES.items():
         rows = await there.asked(f"SELECT * FROM {table} ORDER BY {order}")
         outcome.tables[table] = json.loads(json.dumps(rows, default=lambda at: at.isoformat()))
+    if there.repository is not None:
+        outcome.commits = await asyncio.to_thread(there.repository.commits)
     outcome.replays = await _replays(outcome.runs)
     outcome.notices = _notices(there.home / "notices.jsonl")
     outcome.book = _book(there.home / "notices.jsonl.book")
@@ -298,6 +308,7 @@ def table(outcome: Outcome) -> str:
         ("rollouts", len(outcome.tables["rollouts"])),
         ("lost and taken over", sum(r["superseded_by"] is not None for r in outcome.tables["rollouts"])),
         ("foreign writes", len(outcome.foreign)),
+        ("commits of ours", sum(bool(c["rollout"]) for c in outcome.commits)),
         ("health samples", len(outcome.health)),
         ("notices", len(outcome.notices)),
         ("archived entries", len(outcome.tables["audit"])),

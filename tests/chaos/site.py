@@ -33,6 +33,7 @@ from client.connection import NAMESPACE, TemporalTarget
 from client.converter import data_converter
 from tests.chaos.outcome import WITNESS, Row
 from tests.chaos.proxy import OnCommit, Proxy, Trap
+from tests.chaos.repository import Repository
 from tests.postgres_server import started
 from workers.embedded_temporal import EmbeddedTemporal
 
@@ -81,6 +82,8 @@ class Site:
         self.deleted: dict[str, str] = {}
         """When Temporal's database was deleted, and when an empty server answered."""
         self.ended_by_themselves = 0
+        self.repository: Repository | None = None
+        """Where it holds the clusters' quotas."""
         self._sockets = sockets
         self._watch_seconds = watch_seconds
         ledger_port, port, ui_port = free_ports(3)
@@ -132,6 +135,7 @@ class Site:
             "BACKSTOP_HOME": str(self.home),
             "BACKSTOP_LEDGER_URL": where,
             "BACKSTOP_WATCH_INTERVAL": str(self._watch_seconds),
+            "BACKSTOP_GIT_TIMEOUT": "5s",
             "BACKSTOP_CONTACT_NETWORKS": "127.0.0.0/8",  # where the webhook that drips is
             "TEMPORAL_ADDRESS": self.temporal.address,
             "TEMPORAL_NAMESPACE": NAMESPACE,
@@ -311,7 +315,7 @@ class Site:
         """The fault comes and goes; its time is noted."""
         noted: Row = {"kind": kind, "at": _now(), "until": _now()}
         self.faults.append(noted)
-        fault: Callable[[random.Random], Any] = getattr(self, kind)
+        fault: Callable[[random.Random], Any] = getattr(self if hasattr(self, kind) else self.repository, kind)
         try:
             await fault(rng)
         finally:

@@ -212,7 +212,20 @@ def good() -> Outcome:
     scribe.reached("rolled_back", "undo")
     scribe.reached("aborted")
     scribe.ended()
+    scribe.o.commits = [
+        commit("0", {}, {"c": {"b": 50}}),
+        commit("1", {"c": {"b": 50}}, {"c": {"b": 30}}, FIRST, 3, "harden"),
+        commit("2", {"c": {"b": 30}}, {"c": {"b": 30}}),
+        commit("3", {}, {}, SECOND, 4, "restore"),
+    ]
     return scribe.outcome()
+
+
+def commit(name: str, before: Row, after: Row, rollout: str = "", counter: int = 0, kind: str = "") -> Row:
+    """As git tells of it; one without a rollout is a colleague's."""
+    cluster = "c" if rollout else ""
+    row = {"commit": name * 40, "cluster": cluster, "rollout": rollout, "counter": str(counter), "kind": kind}
+    return row | {"before": {name: before.get(name, {}) for name in after}, "after": after}
 
 
 def adopted() -> Outcome:
@@ -560,6 +573,33 @@ def _rechain(o: Outcome) -> None:
     o.tables["audit_heads"] = [{"cluster": "c", "length": len(o.tables["audit"]), "hash": previous}]
 
 
+def commit_was_pushed_twice(o: Outcome) -> None:
+    o.commits.append(copy.deepcopy(o.commits[1]) | {"before": {}, "after": {}})
+
+
+def commit_came_after_its_undo(o: Outcome) -> None:
+    o.commits.append(commit("4", {}, {}, SECOND, 3, "set_soft"))
+
+
+def commit_has_no_receipt(o: Outcome) -> None:
+    o.commits.append(commit("4", {}, {}, SECOND, 9, "harden"))
+
+
+def colleague_moved_a_number_and_back(o: Outcome) -> None:
+    there, back = {"c": {"b": 50}}, {"c": {"b": 30}}
+    o.commits += [commit("4", back, there), commit("5", there, back)]
+
+
+def commit_moved_another_number_and_back(o: Outcome) -> None:
+    other, back = {"c": {"b": 31}}, {"c": {"b": 30}}
+    o.commits += [commit("4", back, other, SECOND, 5, "release"), commit("5", other, back, SECOND, 5, "release")]
+
+
+def git_ends_with_another_number(o: Outcome) -> None:
+    o.commits[2]["after"] = {"c": {"b": 50}}
+    o.commits[2]["before"] = {"c": {}}
+
+
 SPOILT: dict[Callable[[Outcome], None], set[str]] = {
     receipt_is_gone: {"receipt"},
     receipt_was_never_asked_for: {"unexplained receipt"},
@@ -570,6 +610,12 @@ SPOILT: dict[Callable[[Outcome], None], set[str]] = {
     values_were_written_twice: {"write without a receipt"},
     fence_is_skipped: {"fences"},
     effect_has_no_end: {"effect without an end"},
+    commit_was_pushed_twice: {"commit"},
+    commit_came_after_its_undo: {"commit"},
+    commit_has_no_receipt: {"commit"},
+    colleague_moved_a_number_and_back: {"commit"},
+    commit_moved_another_number_and_back: {"commit"},
+    git_ends_with_another_number: {"commit"},
     change_was_overwritten_unseen: {"overwritten unseen"},
     expected_was_something_else: {"overwritten unseen"},
     foreign_write_vanished: {"foreign write"},

@@ -335,3 +335,20 @@ def test_a_workers_settings_of_git_are_checked(monkeypatch: pytest.MonkeyPatch) 
             with pytest.raises(BadInput) as refusal:
                 load_settings()
         assert refusal.value.message.startswith(f"{name} {sentence}")
+
+
+def test_a_cluster_whose_fleet_file_names_no_quota_has_those_of_the_repository(
+    forge: Forge, ledger: Ledger, tmp_path: Path
+) -> None:
+    """So nobody writes the numbers down twice; floors and blocks come later, by the names that are in the ledger then."""
+    bare = {**spec(forge), "quotas": []}
+    assert take(ledger, bare).counts["clusters"] == 1
+    git_quotas = worker(ledger, tmp_path / "worker")
+    assert git_quotas.read(CLUSTER).values == forge.gpus() == {"a": 24, "b": 16}
+    for number, terms in enumerate(({}, {"prune": True}), 2):
+        take(ledger, bare, number=str(number), **terms)
+        assert git_quotas.read(CLUSTER).values == {"a": 24, "b": 16}, "neither does a later import take them away"
+    bare["quotas"] = [{"team": "a", "gpus": 24, "protected_blocks": [16]}]
+    take(ledger, bare, number="4")
+    blocks = {quota.team: quota.protected_blocks for quota in git_quotas.read(CLUSTER).quotas}
+    assert blocks == {"a": (16,), "b": ()}
