@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from models.buffers.hourly_health import Series
     from models.cluster.policy import Policy
     from models.cluster.snapshot import Snapshot
+    from models.cluster.sources import GitSource
     from models.planning.plan import Plan
 
 
@@ -41,6 +42,7 @@ def add_to(app: typer.Typer) -> None:
             "backstop plan --filter wave=busy --sort -cut_gpus -o wide",
             "backstop plan --file examples/fleet.yaml --cluster h100-worked --render kueue",
             "backstop plan h100-worked --render kueue --manifests clusters/h100/queues",
+            "backstop plan h100-worked --render git",
             "backstop plan h100-worked --render yaml --pointer '/teams/{team}/gpus' --manifests quotas.yaml",
         ),
         rich_help_panel=LOOK,
@@ -67,7 +69,8 @@ def plan(
         str,
         typer.Option(
             metavar="DIALECT",
-            help="Print the plan as a change of quota files: yaml, kueue, kai, volcano or yunikorn (docs/git.md).",
+            help="Print the plan as a change of quota files: yaml, kueue, kai, volcano or yunikorn; git: of those on "
+            "the cluster's own branch, which your git clones (docs/git.md).",
         ),
     ] = "",
     manifests: Annotated[
@@ -115,7 +118,7 @@ def plan(
     history = _histories(health)
     plans = [_plan_of(snapshot, overlay.apply_to(own), history) for snapshot, own in snapshots]
     if render:
-        _print_change(plans, snapshots, render, manifests, pointer, resource, file)
+        _print_change(plans, snapshots, render, manifests, pointer, resource, file, actor_of(actor))
         return
     _answer(plans, unplannable, bool(wanted), how)
 
@@ -135,22 +138,44 @@ def _print_change(
     pointer: str,
     resource: str,
     file: str,
+    actor: str,
 ) -> None:
     from cli.output import show_exactly
     from client.inputs.documents import STANDARD_INPUT, read_fleet
-    from client.inputs.manifests import rendered, source_for
+    from client.inputs.manifests import OWN, branch_files, read_manifests, rendered, source_for
     from models.cluster.classes import those_of
 
     # Standard input was read for the plan, and has no second reading.
     fleet = read_fleet(file) if file and file != STANDARD_INPUT else None
     spec = fleet.cluster(plans[0].cluster) if fleet is not None and len(plans) == 1 else None
-    source = source_for(render, pointer, resource, None if spec is None else spec.git)
+    source = None if spec is None else spec.git
+    if render != OWN:
+        source = source_for(render, pointer, resource, source)
+    elif manifests or pointer or resource:
+        raise BadInput(
+            "--render git takes the files, the pointer and the resource from the cluster's git: leave them out"
+        )
     if len(plans) != 1:
         raise BadInput(f"--render is of one cluster: name one of {_some(plan.cluster for plan in plans) or 'none'}")
+    if source is None:
+        source = None if file else _own_git(plans[0].cluster, actor)
+    if source is None:
+        raise BadInput(f"--render git: no Git repository holds the quotas of {plans[0].cluster}: name a dialect")
+    texts = branch_files(source) if render == OWN else read_manifests(manifests) if manifests else None
     (snapshot, policy), *_ = snapshots
     parents = {quota.parent for quota in snapshot.quotas}  # only leaves hold jobs
     classes = {q.team: those_of(q.classes, policy.classes) for q in snapshot.quotas if q.team not in parents}
-    show_exactly(rendered(plans[0], source, manifests, classes))
+    show_exactly(rendered(plans[0], source, manifests or source.path, texts, classes))
+
+
+def _own_git(cluster: str, actor: str) -> GitSource | None:
+    """Return the repository that holds the cluster's quotas, as the ledger knows it."""
+    from cli.session import ask
+
+    async def question(door: Backstop) -> GitSource | None:
+        return next((one.git for one in await door.clusters_named([cluster])), None)
+
+    return ask(actor, question)
 
 
 def planned_from(

@@ -5,8 +5,11 @@ from __future__ import annotations
 import codecs
 import difflib
 import io
+import os
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import yaml
 from pydantic import ValidationError
@@ -20,6 +23,9 @@ from models.cluster.sources import GitDialect, GitSource
 from models.errors import BadInput
 from models.planning.plan import Plan
 
+OWN = "git"
+"""In place of a dialect: that of the cluster's own `git`, and the files of its branch."""
+_CLONE_SECONDS = 60
 _NO_NEWLINE = "\n\\ No newline at end of file\n"
 
 
@@ -27,7 +33,7 @@ def source_for(dialect: str, pointer: str, resource: str, own: GitSource | None)
     """Return how the files hold quotas: by the options, else by the cluster's own `git`. Errors: BadInput."""
     if dialect not in list(GitDialect):
         *most, last = GitDialect
-        raise BadInput(f"--render must be {', '.join(most)} or {last}, not {dialect!r}")
+        raise BadInput(f"--render must be {OWN}, {', '.join(most)} or {last}, not {dialect!r}")
     fields = (
         {} if own is None or own.dialect != dialect else own.model_dump(include={"resource", "pointer", "pointers"})
     )
@@ -46,7 +52,13 @@ def source_for(dialect: str, pointer: str, resource: str, own: GitSource | None)
         raise BadInput(f"--{first_problem(error, data).text}") from None
 
 
-def rendered(plan: Plan, source: GitSource, manifests: str, classes: Mapping[str, Sequence[str]]) -> str:
+def rendered(
+    plan: Plan,
+    source: GitSource,
+    where: str,
+    texts: Mapping[str, str] | None,
+    classes: Mapping[str, Sequence[str]],
+) -> str:
     """Return the diff that the plan would commit to these files; without files, the objects with the new values.
 
     `classes`: of the teams' jobs. No effect writes them, so only objects have them. Errors: BadInput, if the files do
@@ -58,16 +70,15 @@ def rendered(plan: Plan, source: GitSource, manifests: str, classes: Mapping[str
         "# buffered: no file changes; what was admitted still is\n"
         f"# enforced: {count_text(len(gpus), 'quota')} {verb_of(len(gpus), 'changes', 'change')}\n"
     )
-    if not manifests:
+    if texts is None:
         return stages + (_objects(plan, source, gpus, classes) if gpus or any(classes.values()) else "")
-    texts = _read(manifests)
     try:
         places = places_in(texts, source)
     except ValueError as error:
         raise BadInput(str(error)) from None
     if absent := sorted(quota.team for quota in plan.quotas if quota.team not in places):
         there = f"it has {some_of(sorted(places), 10)}" if places else "it has none in this dialect"
-        raise BadInput(f"{manifests} has no quota of {some_of(absent, 10)}: {there}")
+        raise BadInput(f"{where} has no quota of {some_of(absent, 10)}: {there}")
     for quota in plan.quotas:
         place = places[quota.team]
         if place.gpus != quota.before_gpus:
@@ -97,7 +108,33 @@ def _objects(plan: Plan, source: GitSource, gpus: Mapping[str, int], classes: Ma
     return f"{note}---\n{yaml.safe_dump_all(objects, sort_keys=False, default_flow_style=False, allow_unicode=True)}"
 
 
-def _read(manifests: str) -> dict[str, str]:
+def branch_files(source: GitSource) -> dict[str, str]:
+    """Return the quota files of the branch, by their paths in the repository. Errors: BadInput.
+
+    The user's own git clones it, with the user's own credentials: whoever may not read the repository sees nothing.
+    """
+    with TemporaryDirectory(prefix="backstop-plan-") as folder:
+        options = ("--quiet", "--depth=1", "--single-branch", f"--branch={source.branch}")
+        environment = {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "file:https:ssh", "LC_ALL": "C.UTF-8"}
+        command = ["git", "-c", "core.symlinks=false", "clone", *options, "--", source.repository, folder]
+        try:
+            done = subprocess.run(
+                command, env=os.environ | environment, capture_output=True, timeout=_CLONE_SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise BadInput(f"--render {OWN}: git cannot clone {source.repository}: {error}") from None
+        if done.returncode:
+            why = " ".join(done.stderr.decode("utf-8", "replace").split())[-300:]
+            raise BadInput(f"--render {OWN}: git cannot clone {source.repository}: {why}")
+        try:
+            texts = read_manifests(f"{folder}/{source.path}")
+        except BadInput as error:
+            words = error.message.replace(f"{folder}/", "").removeprefix("--manifests: ")
+            raise BadInput(f"--render {OWN}: {source.branch} of {source.repository}: {words}") from None
+        return {path.removeprefix(f"{folder}/"): text for path, text in texts.items()}
+
+
+def read_manifests(manifests: str) -> dict[str, str]:
     """Return the texts of a file, or of a folder's YAML and JSON files, by path. Errors: BadInput."""
     place = Path(manifests)
     paths = [place]

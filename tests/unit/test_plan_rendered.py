@@ -12,7 +12,9 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from cli.main import run
-from models.cluster.sources import GitDialect
+from models.cluster.sources import GitDialect, GitSource
+from tests.git.world import QUEUE
+from tests.unit.cli_fakes import WORKED, FakeBackstop, answering
 from tests.unit.test_git_dialects import CRDS, GOLDEN, _schemas
 
 Quotas = Mapping[str, tuple[int, str | None]]
@@ -205,7 +207,7 @@ def test_without_files_the_objects_have_the_new_quotas_and_nothing_else(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("--render slurm", "--render must be yaml, kueue, kai, volcano or yunikorn, not 'slurm'"),
+        ("--render slurm", "--render must be git, yaml, kueue, kai, volcano or yunikorn, not 'slurm'"),
         ("--render yaml", "--render yaml needs --pointer, the place of a team's number, as in /teams/{team}/gpus"),
         (
             "--render yaml --pointer /gpus",
@@ -333,3 +335,77 @@ def test_classes_that_no_object_can_have_are_refused(
 ) -> None:
     assert run([*classed(folder, FLAT, [], **own), "--render", "kueue"]) == 2
     assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with the quotas in a folder of its branch `fleet`."""
+    work, bare = tmp_path / "work", tmp_path / "quotas.git"
+    (work / "h100").mkdir(parents=True)
+    (work / "h100" / "all.yaml").write_text(BEFORE["kueue"][0])
+    who = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
+    for words in (["init", "-b", "fleet"], ["add", "."], [*who, "commit", "-m", "Begin"]):
+        subprocess.run(["git", *words], cwd=work, check=True, capture_output=True)
+    subprocess.run(["git", "clone", "--bare", work, bare], check=True, capture_output=True)
+    return bare
+
+
+def in_git(repository: Path, **more: str) -> dict[str, Any]:
+    return {"repository": str(repository), "branch": "fleet", "path": "h100", "dialect": "kueue", **more}
+
+
+def test_the_diff_of_the_clusters_own_branch_needs_no_checkout(
+    folder: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    diff = printed(capsys, *fleet(folder, FLAVORS, git=in_git(repository)), "--render", "git")
+    assert "--- a/h100/all.yaml\n+++ b/h100/all.yaml\n" in diff
+    subprocess.run(["git", "apply", "-"], input=diff, text=True, check=True, cwd=repository.parent / "work")
+    assert (repository.parent / "work" / "h100" / "all.yaml").read_text() == after(BEFORE["kueue"][0])
+
+
+@pytest.mark.parametrize(
+    ("more", "words", "sentence"),
+    [
+        ({"branch": "none"}, [], "--render git: git cannot clone /"),
+        ({"path": "h200"}, [], "quotas.git: h200 cannot be read: No such file or directory"),
+        (
+            {},
+            ["--manifests", "h100"],
+            "--render git takes the files, the pointer and the resource from the cluster's git",
+        ),
+        (None, [], "--render git: no Git repository holds the quotas of h100: name a dialect"),
+    ],
+)
+def test_a_branch_that_cannot_be_rendered_is_one_sentence(
+    folder: Path,
+    repository: Path,
+    capsys: pytest.CaptureFixture[str],
+    more: dict[str, str] | None,
+    words: list[str],
+    sentence: str,
+) -> None:
+    of_git = {} if more is None else {"git": in_git(repository, **more)}
+    assert run([*fleet(folder, FLAVORS, **of_git), "--render", "git", *words]) == 2
+    text = " ".join(capsys.readouterr().err.split())
+    assert sentence in text
+    assert "backstop-plan-" not in text, "a folder of ours says nothing to people"
+
+
+def test_a_cluster_of_the_ledger_has_its_repository_from_there(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BACKSTOP_ACTOR", "tpm")
+    text = QUEUE.format(name=WORKED.quotas[0].team, gpus=WORKED.quotas[0].gpus)
+    own = GitSource.model_validate(in_git(repository))
+    work = repository.parent / "work"
+    (work / "h100" / "all.yaml").write_text(text)
+    who = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
+    subprocess.run(["git", *who, "commit", "-qam", "Change"], cwd=work, check=True)
+    subprocess.run(["git", "push", "-q", str(repository), "HEAD"], cwd=work, check=True)
+    with answering(FakeBackstop(specs=(WORKED.model_copy(update={"git": own}),))):
+        diff = printed(capsys, "plan", WORKED.name, "--render", "git")
+    assert "-      flavors: [{name: h100, resources: [{name: nvidia.com/gpu, nominalQuota: 345}]}]" in diff
+    assert "+      flavors: [{name: h100, resources: [{name: nvidia.com/gpu, nominalQuota: 306}]}]" in diff
+    with answering(FakeBackstop()):
+        assert run(["plan", WORKED.name, "--render", "git"]) == 2
+    assert "no Git repository holds the quotas of h100-worked" in capsys.readouterr().err
