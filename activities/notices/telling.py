@@ -1,7 +1,8 @@
 """Notifies teams: notices rendered from templates, delivered once per key.
 
-Theory of operation. A notice is written into the log at once. For people it goes into the outbox, from which it is sent
-alone or with others (models/notice_digests.py); the call sends what is due, and returns when the rest will be sent.
+Theory of operation. All notices of a call are written into the log first, together. Those for people go into the
+outbox, from which each is sent alone or with others (models/notice_digests.py); the call sends what is due, and returns
+when the rest will be sent.
 
 A receiver may let us wait until its delivery's time is over, and a team may have many of that kind. So each audience of
 a call has a postman from a pool that all calls share. The next one sets out when the one before is back, so that
@@ -17,12 +18,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import datetime
 from itertools import groupby
-from typing import NamedTuple
 
 from temporalio import activity
 
@@ -44,6 +44,8 @@ _MOMENT_SECONDS = 0.3
 _TURN_SECONDS = 1.0
 """How long a postman waits until the audience has one fewer."""
 _CALL_SECONDS = 60.0
+_LINES = 20
+"""Notices that are written into the log together; each is a file that is locked meanwhile."""
 _LATE = "the notice is still being sent: Backstop tries again"
 
 
@@ -68,15 +70,15 @@ class NoticeActivities:
             usual = self._usual(request.cluster)
         ends = time.monotonic() + _CALL_SECONDS
         rounds = [_Round(tuple(notices)) for _, notices in groupby(request.notices, key=lambda n: n.audience)]
+        # With the call's context: log records name the call.
+        _await([self._postmen.submit(copy_context().run, self._write_log, rounds, ends)], ends)
         away = []
         for each in rounds:
             contacts, choice = wishes.get(each.audience, ((), None))
-            wish = _Wish(contacts, usual if choice is None else choice)
-            # With the call's context: log records name the call.
-            away.append(self._postmen.submit(copy_context().run, self._go, each, wish, ends))
-            wait(away[-1:], timeout=_MOMENT_SECONDS)
-        while time.monotonic() < ends and not _leaving() and wait(away, timeout=_MOMENT_SECONDS).not_done:
-            pass
+            if posts := each.posts(contacts, usual if choice is None else choice):
+                away.append(self._postmen.submit(copy_context().run, self._go, each, posts))
+                wait(away[-1:], timeout=_MOMENT_SECONDS)
+        _await(away, ends)
         answers = [each.answer() for each in rounds]
         return TellAnswer(
             delivered={key: to for answer in answers for key, to in answer.delivered.items()},
@@ -102,28 +104,28 @@ class NoticeActivities:
         except BackstopError:  # no cluster, or a senseless policy, must not make anybody miss a notice
             return Notify.EACH
 
-    def _go(self, round_: _Round, wish: _Wish, ends: float) -> None:
-        """Bring one audience its notices in their order: into the log, and for people into the outbox."""
-        posts: list[tuple[Notice, Lane]] = []
-        first: dict[str, Lane] = {}
-        for notice in round_.notices:
+    def _write_log(self, rounds: Sequence[_Round], ends: float) -> None:
+        """Write all notices into the log, several at a time: a sync takes as long for one."""
+        lines: list[tuple[_Round, tuple[Notice, str, str]]] = []
+        for each in rounds:
+            for notice in each.notices:
+                with each.trying([notice.key]):
+                    lines.append((each, (notice.but(contacts=()), *render(notice))))
+        for some in (lines[n : n + _LINES] for n in range(0, len(lines), _LINES)):
             if time.monotonic() >= ends:
                 break
-            lane = lane_of(notice, wish.notify)
-            with self._trying(round_, [notice.key]), self._busy.one_of(notice.audience):
-                subject, body = render(notice)
-                logged = self._notify.deliver(notice.but(contacts=()), subject, body)
-                # A rehearsal is written to the log and troubles nobody else (ADR 0002).
-                if notice.shadow or not wish.contacts or lane is None:
-                    round_.delivered[notice.key] = logged
-                else:
-                    posts.append((notice, lane))
-                    if not any(delivery.repeated for delivery in logged):
-                        first[notice.key] = lane
+            try:
+                for (each, _), delivery in zip(some, self._notify.write_log([line for _, line in some]), strict=True):
+                    each.logged[delivery.key] = delivery
+            except Exception as error:
+                for each, (notice, _, _) in some:
+                    each.fail([notice.key], error)
+
+    def _go(self, round_: _Round, posts: Sequence[tuple[Notice, Lane]]) -> None:
+        """Put one audience's notices into the outbox, and send what is due."""
         keys = [notice.key for notice, _ in posts]
-        if not keys:
-            return
-        with self._trying(round_, keys), self._busy.one_of(round_.audience):
+        first = {notice.key: lane for notice, lane in posts if not round_.logged[notice.key].repeated}
+        with round_.trying(keys), self._busy.one_of(round_.audience):
             self._outbox.post(round_.audience, posts)
             self._sender.send(round_.audience, keys)
             round_.noted |= self._sender.noted_keys(keys)
@@ -132,28 +134,16 @@ class NoticeActivities:
                 if key in round_.waiting and key in first:  # it may be asked after again
                     meters.record_held_back(first[key])
 
-    @contextmanager
-    def _trying(self, round_: _Round, keys: Sequence[str]) -> Iterator[None]:
-        try:
-            yield
-        except Unavailable as error:
-            round_.failed.update(dict.fromkeys(keys, error.message))
-        except BackstopError as error:
-            round_.refused.update(dict.fromkeys(keys, error.message))
-        except Exception as error:  # a bug of ours ends the call, as it always has
-            round_.bug = error
-
-
-class _Wish(NamedTuple):
-    """The contacts of an audience, and its choice of notification."""
-
-    contacts: tuple[str, ...]
-    notify: Notify
-
 
 def _leaving() -> bool:
     """Return whether the worker is stopping, and must not be held up by a receiver that drips."""
     return activity.in_activity() and activity.is_worker_shutdown()
+
+
+def _await(away: Sequence[Future[None]], ends: float) -> None:
+    """Wait until all are back, the time is over, or the worker stops."""
+    while time.monotonic() < ends and not _leaving() and wait(away, timeout=_MOMENT_SECONDS).not_done:
+        pass
 
 
 class _Round:
@@ -167,7 +157,38 @@ class _Round:
         self.refused: dict[str, str] = {}
         self.waiting: dict[str, datetime] = {}
         self.noted: set[str] = set()
+        self.logged: dict[str, Delivery] = {}
         self.bug: Exception | None = None
+
+    def posts(self, contacts: Sequence[str], notify: Notify) -> list[tuple[Notice, Lane]]:
+        """Return the logged notices that go to people, each with its lane; the others are delivered."""
+        posts: list[tuple[Notice, Lane]] = []
+        for notice in self.notices:
+            if notice.key not in self.logged:
+                continue
+            lane = lane_of(notice, notify)
+            # A rehearsal is written to the log and troubles nobody else (ADR 0002).
+            if notice.shadow or not contacts or lane is None:
+                self.delivered[notice.key] = (self.logged[notice.key],)
+            else:
+                posts.append((notice, lane))
+        return posts
+
+    @contextmanager
+    def trying(self, keys: Sequence[str]) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.fail(keys, error)
+
+    def fail(self, keys: Sequence[str], error: Exception) -> None:
+        """Note why these notices were not sent."""
+        if isinstance(error, Unavailable):
+            self.failed.update(dict.fromkeys(keys, error.message))
+        elif isinstance(error, BackstopError):
+            self.refused.update(dict.fromkeys(keys, error.message))
+        else:  # a bug of ours ends the call, as it always has
+            self.bug = error
 
     def take_in(self, key: str, fate: Fate) -> None:
         """Note the fate of a notice that was posted."""

@@ -43,3 +43,9 @@ class OutboxPort(Protocol):
 class NotifyPort(Protocol):
     def deliver(self, notice: Notice, subject: str, body: str) -> tuple[Delivery, ...]:
         """Deliver the notice to the log and each of its contacts, once per key."""
+
+    def write_log(self, notices: Sequence[tuple[Notice, str, str]]) -> tuple[Delivery, ...]:
+        """Write notices, each with its subject and body, into the log alone, once per key; return their deliveries.
+
+        Nobody writes more than a few at a time. Errors: Unavailable.
+        """

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
+import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -577,10 +580,10 @@ class ForgetfulBook(SqliteBook):
 
     forgets = True
 
-    def remember(self, key: str, address: str, at: datetime) -> None:
+    def remember(self, keys: Sequence[str], address: str, at: datetime) -> None:
         if self.forgets:
             raise Unavailable("the disk is full")
-        super().remember(key, address, at)
+        super().remember(keys, address, at)
 
 
 def test_what_was_sent_but_not_remembered_is_sent_again_with_the_same_key(log_file: Path, web: Web) -> None:
@@ -606,21 +609,72 @@ def test_an_unusable_book_sends_nothing(log_file: Path, web: Web) -> None:
 
 def test_a_book_that_was_replaced_is_opened_anew(tmp_path: Path) -> None:
     book = SqliteBook(tmp_path / "book")
-    book.remember("k", "a", NOW)
+    book.remember(["k"], "a", NOW)
     for file in tmp_path.glob("book*"):
         file.unlink()
-    assert book.seen_at("k", "a") is None
-    book.remember("k", "b", NOW)
-    assert SqliteBook(tmp_path / "book").seen_at("k", "b") == NOW
+    assert book.sent_at(["k"], "a") == {}
+    book.remember(["k"], "b", NOW)
+    assert SqliteBook(tmp_path / "book").sent_at(["k"], "b") == {"k": NOW}
+
+
+def keyed(*keys: str) -> list[tuple[Notice, str, str]]:
+    return [(notice(key=key), f"about {key}", "body") for key in keys]
+
+
+def test_the_log_takes_many_notices_with_one_sync_each_once_and_in_their_order(
+    log_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs: list[int] = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (syncs.append(file), sync(file)))
+    notifier = Notifier(log_file, Clock(), reach=HERE)
+    first = notifier.write_log(keyed("b", "a", "c"))
+    again = notifier.write_log(keyed("c", "d", "b"))
+    assert [(d.key, d.channel, d.repeated) for d in first] == [
+        ("b", "log", False),
+        ("a", "log", False),
+        ("c", "log", False),
+    ]
+    assert [(d.key, d.repeated) for d in again] == [("c", True), ("d", False), ("b", True)]
+    assert [json.loads(line)["subject"] for line in log_file.read_text().splitlines()] == [
+        "about b",
+        "about a",
+        "about c",
+        "about d",
+    ]
+    assert len(syncs) == 2
+    assert [d.repeated for d in notifier.deliver(*keyed("a")[0])] == [True]
+    with sqlite3.connect(log_file.with_name("notices.jsonl.book")) as book:
+        assert book.execute("SELECT key FROM deliveries ORDER BY key").fetchall() == [("a",), ("b",), ("c",), ("d",)]
+
+
+def test_notices_that_many_write_at_once_in_any_order_are_in_the_log_once(log_file: Path) -> None:
+    workers = [Notifier(log_file, Clock(), reach=HERE) for _ in range(6)]
+    orders = list(itertools.permutations("xyz"))
+    with ThreadPoolExecutor(6) as pool:
+        calls = [pool.submit(worker.write_log, keyed(*order)) for worker, order in zip(workers, orders, strict=True)]
+        answers = [delivery for call in calls for delivery in call.result()]
+    assert sorted(json.loads(line)["key"] for line in log_file.read_text().splitlines()) == ["x", "y", "z"]
+    assert sorted(d.key for d in answers if not d.repeated) == ["x", "y", "z"]
+
+
+def test_a_log_that_cannot_be_written_fails_them_all_and_a_retry_writes_each_once(log_file: Path) -> None:
+    log_file.mkdir()
+    notifier = Notifier(log_file, Clock(), reach=HERE)
+    with pytest.raises(Unavailable, match="the log of notices cannot be written: Is a directory"):
+        notifier.write_log(keyed("a", "b"))
+    log_file.rmdir()
+    assert [d.repeated for d in notifier.write_log(keyed("a", "b"))] == [False, False]
+    assert len(lines(log_file)) == 2
 
 
 def test_the_book_keeps_the_first_time(tmp_path: Path) -> None:
     book = SqliteBook(tmp_path / "deep" / "book")
-    assert book.seen_at("k", "a") is None
-    book.remember("k", "a", NOW)
-    book.remember("k", "a", NOW + timedelta(days=1))
-    assert SqliteBook(tmp_path / "deep" / "book").seen_at("k", "a") == NOW
-    assert book.seen_at("k", "b") is None
+    assert book.sent_at(["k"], "a") == {}
+    book.remember(["k"], "a", NOW)
+    book.remember(["k"], "a", NOW + timedelta(days=1))
+    assert SqliteBook(tmp_path / "deep" / "book").sent_at(["k"], "a") == {"k": NOW}
+    assert book.sent_at(["k"], "b") == {}
 
 
 def test_half_a_line_left_by_a_crash_spoils_no_other(notifier: Notifier, log_file: Path) -> None:

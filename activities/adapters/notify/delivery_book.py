@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,11 +26,11 @@ from models.errors import Unavailable
 class DeliveryBook(Protocol):
     """Records which notice went to which address. Addresses are the masked ones: no secret is kept."""
 
-    def seen_at(self, key: str, address: str) -> datetime | None:
-        """Return when the notice went there; None if no delivery is recorded."""
+    def sent_at(self, keys: Sequence[str], address: str) -> dict[str, datetime]:
+        """Return when notices went there, by key; one whose delivery is not recorded is left out."""
 
-    def remember(self, key: str, address: str, at: datetime) -> None:
-        """Write the delivery to disk. The first time remembered stays."""
+    def remember(self, keys: Sequence[str], address: str, at: datetime) -> None:
+        """Write the deliveries to disk, all or none. The first time remembered stays."""
 
 
 class Turns(Protocol):
@@ -46,16 +47,17 @@ class SqliteBook:
         self._path = path
         self._mine = _Mine()
 
-    def seen_at(self, key: str, address: str) -> datetime | None:
+    def sent_at(self, keys: Sequence[str], address: str) -> dict[str, datetime]:
+        among = "SELECT key, at FROM deliveries WHERE address = ? AND key IN (SELECT value FROM json_each(?))"
         with self._open() as book:
-            row = book.execute("SELECT at FROM deliveries WHERE key = ? AND address = ?", (key, address)).fetchone()
-        return None if row is None else datetime.fromisoformat(row[0])
+            return {key: datetime.fromisoformat(at) for key, at in book.execute(among, (address, json.dumps(keys)))}
 
-    def remember(self, key: str, address: str, at: datetime) -> None:
+    def remember(self, keys: Sequence[str], address: str, at: datetime) -> None:
         with self._open() as book:
             book.execute(
-                "INSERT INTO deliveries (key, address, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                (key, address, at.astimezone(UTC).isoformat()),
+                "INSERT INTO deliveries (key, address, at) SELECT value, ?, ? FROM json_each(?) WHERE true "
+                "ON CONFLICT DO NOTHING",
+                (address, at.astimezone(UTC).isoformat(), json.dumps(keys)),
             )
 
     @contextmanager

@@ -18,6 +18,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 
@@ -48,23 +49,19 @@ class LogFile:
 
     def send(self, message: Message) -> None:
         """Write the line to disk, whole, even if others write too. Errors: Unavailable."""
-        notice = message.notice.model_dump(mode="json", exclude={"contacts"})
-        entry = {
-            "at": message.at.isoformat(),
-            "key": message.notice.key,
-            "subject": message.subject,
-            "body": message.body,
-            "notice": notice,
-        }
-        line = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+        self.write([message])
+
+    def write(self, messages: Sequence[Message]) -> None:
+        """Write a line for each, as `send`, with one sync for all."""
+        lines = b"".join(_line_of(message) for message in messages)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab+", buffering=0) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if self._ends_torn(file.fileno()):
-                    line = b"\n" + line  # a crash left half a line: keep ours apart from it
-                while line:
-                    line = line[file.write(line) :]
+                    lines = b"\n" + lines  # a crash left half a line: keep ours apart from it
+                while lines:
+                    lines = lines[file.write(lines) :]
                 os.fsync(file.fileno())
         except OSError as error:
             raise Unavailable(f"cannot be written: {error.strerror}") from error
@@ -73,6 +70,17 @@ class LogFile:
     def _ends_torn(file: int) -> bool:
         size = os.fstat(file).st_size
         return size > 0 and os.pread(file, 1, size - 1) != b"\n"
+
+
+def _line_of(message: Message) -> bytes:
+    entry = {
+        "at": message.at.isoformat(),
+        "key": message.notice.key,
+        "subject": message.subject,
+        "body": message.body,
+        "notice": message.notice.model_dump(mode="json", exclude={"contacts"}),
+    }
+    return json.dumps(entry, ensure_ascii=False).encode() + b"\n"
 
 
 class Notifier:
@@ -109,7 +117,8 @@ class Notifier:
         self._mail_server = mail_server
         self._book = book or SqliteBook(log_file.with_name(log_file.name + ".book"))
         self._turns = turns or FileTurns(log_file.with_name(log_file.name + ".turns"))
-        self._log = Route(LOG, LOG, LogFile(log_file).send)
+        self._log_file = LogFile(log_file)
+        self._log = Route(LOG, LOG, self._log_file.send)
 
     def deliver(self, notice: Notice, subject: str, body: str) -> tuple[Delivery, ...]:
         """Deliver the notice to the log and each of its contacts, once per key and address.
@@ -136,6 +145,27 @@ class Notifier:
         if refused:
             raise Refusal(_sentence(notice, "has contacts that cannot be used", refused))
         return tuple(deliveries)
+
+    def write_log(self, notices: Sequence[tuple[Notice, str, str]]) -> tuple[Delivery, ...]:
+        """Write the notices into the log, each once per key, in their order, with one sync for all."""
+        keys = [notice.key for notice, _, _ in notices]
+        with ExitStack() as turns:
+            for key in sorted({*keys}):  # whoever takes several takes them in the same order
+                turns.enter_context(self._turns.take_turn(key, LOG))
+            before, at = self._book.sent_at(keys, LOG), self._now()
+            fresh = {n.key: Message(n, subject, body, at) for n, subject, body in notices if n.key not in before}
+            if fresh:
+                try:
+                    with self._slow.try_address(LOG):
+                        self._log_file.write(list(fresh.values()))
+                except Unavailable as error:
+                    raise Unavailable(f"the log of notices {error.message}") from error
+                at = self._now()
+                self._book.remember(list(fresh), LOG, at)
+        logger.info("written into the log: %s", ", ".join(fresh))
+        return tuple(
+            Delivery(key=key, channel=LOG, address=LOG, at=before.get(key, at), repeated=key in before) for key in keys
+        )
 
     def _routes(self, notice: Notice) -> tuple[list[Route], list[str], list[str]]:
         """Return each address once, the log first; faults of invalid contacts; and of contacts to try again."""
@@ -173,13 +203,13 @@ class Notifier:
     def _deliver_once(self, route: Route, message: Message) -> Delivery:
         key = message.notice.key
         with self._turns.take_turn(key, route.address):
-            at = self._book.seen_at(key, route.address)
+            at = self._book.sent_at([key], route.address).get(key)
             repeated = at is not None
             if at is None:
                 with self._slow.try_address(route.address):
                     route.send(message)
                 at = self._now()
-                self._book.remember(key, route.address, at)
+                self._book.remember([key], route.address, at)
                 logger.info("notice %s delivered to %s %s", key, route.channel, route.address)
         return Delivery(key=key, channel=route.channel, address=route.address, at=at, repeated=repeated)
 
