@@ -626,7 +626,12 @@ def test_the_log_takes_many_notices_with_one_sync_each_once_and_in_their_order(
 ) -> None:
     syncs: list[int] = []
     sync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: (syncs.append(file), sync(file)))
+
+    def counted(file: int) -> None:
+        syncs.append(file)
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", counted)
     notifier = Notifier(log_file, Clock(), reach=HERE)
     first = notifier.write_log(keyed("b", "a", "c"))
     again = notifier.write_log(keyed("c", "d", "b"))
