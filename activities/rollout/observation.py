@@ -111,19 +111,28 @@ def observe_from(
         return bare
     as_tested = reading.but(quotas=tuple(p.but(gpus=values.get(p.team, p.gpus)) for p in reading.quotas))
     tested, present = (as_it_stands(each, request.gpus_per_node, timely) for each in (as_tested, reading))
+    ground = PlacementSolver(tested)
+    backing = back_on(ground)
+    there, there_backing = ground, backing  # solved again only if other values are tested
+    if present.quotas != tested.quotas:
+        there = PlacementSolver(present)
+        there_backing = back_on(there)
+    flex = None
+    if request.flex_after is not None:
+        flex = _flex(*((tested, backing) if request.shadow else (present, there_backing)), least or {})
     return bare.but(
         health=timely.but(fault=""),
-        **_backing_fields(tested, windows, evidence),
-        flex=None if request.flex_after is None else _flex(tested if request.shadow else present, least or {}),
+        **_backing_fields(tested, ground, backing, windows, evidence),
+        flex=flex,
         long_run=_long_run(tested.islands, usual or {}),
-        present=None if present.quotas == tested.quotas else _present_backing(PlacementSolver(present), evidence.usage),
+        present=None if there is ground else _present_backing(there, evidence.usage, there_backing),
     )
 
 
-def _backing_fields(snapshot: Snapshot, windows: tuple[Window, ...], evidence: Evidence) -> dict[str, Any]:
+def _backing_fields(
+    snapshot: Snapshot, ground: PlacementSolver, backing: Backing, windows: tuple[Window, ...], evidence: Evidence
+) -> dict[str, Any]:
     """Return the part of an observation about the values that it tests."""
-    ground = PlacementSolver(snapshot)
-    backing = back_on(ground)
     whole = without_absences(snapshot.islands, windows, evidence.at)
     standing = _present_backing(ground, evidence.usage, backing)
     return {
@@ -137,8 +146,8 @@ def _backing_fields(snapshot: Snapshot, windows: tuple[Window, ...], evidence: E
     }
 
 
-def _flex(snapshot: Snapshot, least: Mapping[str, int]) -> FlexSight:
-    surplus = surplus_of(snapshot)
+def _flex(snapshot: Snapshot, backing: Backing, least: Mapping[str, int]) -> FlexSight:
+    surplus = backing.healthy_gpus - backing.backed_gpus
     of_late = tuple(i.at_health(min(i.healthy_gpus, least.get(i.name, i.healthy_gpus))) for i in snapshot.islands)
     if of_late == snapshot.islands:
         return FlexSight(surplus_gpus=surplus, standing_gpus=surplus)
@@ -157,10 +166,7 @@ def surplus_of(snapshot: Snapshot) -> int:
     return backing.healthy_gpus - backing.backed_gpus
 
 
-def _present_backing(
-    ground: PlacementSolver, usage: Mapping[str, TeamUsage], backing: Backing | None = None
-) -> PresentBacking:
-    backing = back_on(ground) if backing is None else backing
+def _present_backing(ground: PlacementSolver, usage: Mapping[str, TeamUsage], backing: Backing) -> PresentBacking:
     return PresentBacking(
         assigned_gpus=backing.assigned_gpus,
         backed_gpus=backing.backed_gpus,
