@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.compiled_once import create_engine
+from tests.servers import *  # noqa: F403 - fixtures
 from tests.tried import SAID, TRIED, examples
 
 TESTS = Path(__file__).parent

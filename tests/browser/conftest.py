@@ -1,4 +1,4 @@
-"""One chromium and one Temporal for all of these tests; a worker, a ledger and a front for each."""
+"""One chromium for all of these tests; a worker, a ledger and a front for each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Browser
 
 from tests.browser.browsing import Console, chromium, console_of, missing
-from tests.e2e.conftest import *  # noqa: F403 - its server and databases are fixtures here too
+from tests.e2e.conftest import *  # noqa: F403 - its worlds are fixtures here too
 from tests.e2e.world import World
 
 

@@ -1,4 +1,4 @@
-"""One real Temporal server for all stories; a worker, a watch and a ledger for each."""
+"""Stories on a real Temporal server: a worker, a watch and a ledger for each."""
 
 from __future__ import annotations
 
@@ -11,16 +11,8 @@ from temporalio.client import Client
 from client import questions
 from client import workflow_calls as calls
 from tests.e2e.keys import FRONT_KEY, public_keys
-from tests.e2e.world import PATIENCE, World, connected, world_of
-from tests.integration.conftest import *  # noqa: F403 - its databases are fixtures here too
+from tests.e2e.world import PATIENCE, World, world_of
 from web import ledger_rights as rights
-from workers.embedded_temporal import EmbeddedTemporal
-
-
-@pytest.fixture(scope="session")
-async def temporal(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
-    async with EmbeddedTemporal(tmp_path_factory.mktemp("temporal"), None, None) as server:
-        yield await connected(server.address)
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ import pytest
 
 from activities.adapters.ledger.facade import Ledger
 from tests.git.world import Forge, GitSystem
-from tests.integration.conftest import *  # noqa: F403 - its databases are fixtures here too
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command, Stage
 from models.temporal_names import request_workflow_id
-from tests.e2e.conftest import *  # noqa: F403 - its server and worker are fixtures here too
+from tests.e2e.conftest import *  # noqa: F403 - its worlds are fixtures here too
 from tests.e2e.world import World, cluster, fresh, team, worked_case
 from tests.hostile import COUNTS, NAMES, TIMES, Rubbish, threw
 from tests.tried import some

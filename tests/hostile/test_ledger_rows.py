@@ -50,14 +50,6 @@ from models.questions import Calendar as CalendarOf
 from models.rollout.messages import ObserveRequest
 from models.temporal_names import WatchInput
 from tests.hostile import Rubbish, table, threw
-from tests.integration.conftest import (  # noqa: F401 - fixtures
-    ledger_url,
-    postgres_ledger,
-    postgres_ledger_url,
-    postgres_url,
-    sqlite_ledger,
-    sqlite_ledger_url,
-)
 from tests.integration.ledger.world import ForeignTool, import_fleet, note_stage
 
 SICK, WELL = "gamma", ("alpha", "worked")
@@ -258,7 +250,7 @@ class Site:
 
 
 @pytest.fixture
-def site(ledger_url: str) -> Iterator[Site]:  # noqa: F811
+def site(ledger_url: str) -> Iterator[Site]:
     """Three clusters, each monitored, health of now."""
     with Ledger(ledger_url) as ledger:
         import_fleet(ledger, FLEET, now=datetime.now(UTC))
@@ -273,7 +265,7 @@ def site(ledger_url: str) -> Iterator[Site]:  # noqa: F811
 
 
 @pytest.fixture
-def tool(ledger_url: str) -> Iterator[ForeignTool]:  # noqa: F811
+def tool(ledger_url: str) -> Iterator[ForeignTool]:
     foreign = ForeignTool(ledger_url)
     yield foreign
     foreign.close()

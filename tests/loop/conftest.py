@@ -15,7 +15,6 @@ from temporalio.client import Client
 from client import http_door, http_exchange
 from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.world import World, world_of
-from tests.integration.conftest import *  # noqa: F403 - its databases are fixtures here too
 from tests.loop.fronts import InMemorySocket, InMemoryUrl
 from tests.loop.temporal import create, in_memory
 from tests.loop.turned_loop import TurnedLoop, in_counted_thread, run_coroutine_threadsafe

@@ -1,4 +1,7 @@
-"""Real databases for the integration tests: a SQLite file, and a PostgreSQL server of our own."""
+"""Real servers, one of each for all tests of a process: a SQLite file, a PostgreSQL and a Temporal of our own.
+
+Their fixtures are in tests/conftest.py, so that folders share them: a folder that imports them has servers of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 import sqlalchemy as sa
+from temporalio.client import Client
 
-from activities.adapters.ledger.database import upgrade
 from tests.postgres_server import started
 
 
@@ -47,6 +50,8 @@ def postgres_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgres_ledger(postgres_url: str) -> str:
+    from activities.adapters.ledger.database import upgrade
+
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("CREATE DATABASE ledger")
     url = sa.make_url(postgres_url).set(database="ledger").render_as_string(hide_password=False)
@@ -56,9 +61,20 @@ def postgres_ledger(postgres_url: str) -> str:
 
 @pytest.fixture(scope="session")
 def sqlite_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from activities.adapters.ledger.database import upgrade
+
     path = tmp_path_factory.mktemp("ledger") / "ledger.db"
     upgrade(f"sqlite:///{path}")
     return path
+
+
+@pytest.fixture(scope="session")
+async def temporal(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
+    from tests.e2e.world import connected
+    from workers.embedded_temporal import EmbeddedTemporal
+
+    async with EmbeddedTemporal(tmp_path_factory.mktemp("temporal"), None, None) as server:
+        yield await connected(server.address)
 
 
 # One database serves one test after the other: emptying it takes a hundredth of the time of a new one.
