@@ -30,7 +30,7 @@ from models.rollout.commands import backing_for
 from models.rollout.effects import EffectKind
 from models.rollout.messages import RecordRequest
 from models.rollout.stages import Command, Stage
-from models.rollout.status_models import RolloutStatus
+from models.rollout.status_models import RolloutNote, RolloutStatus
 from tests.unit import pure_world
 
 CUT = 160
@@ -292,8 +292,29 @@ class Scene:
             adopt=False,
         )
         stage, needs, entries = self.stage(number), self.needs(number), self._entries(number)
-        record = RecordRequest(rollout=rollout, entries=entries, stage=stage, ended=False, completed=False, needs=needs)
+        record = RecordRequest(
+            rollout=rollout,
+            entries=entries,
+            stage=stage,
+            ended=False,
+            completed=False,
+            needs=needs,
+            held=self.status(number).holds,
+            note=self._note(number),
+        )
         ledger.registry.record(record)
+
+    def _note(self, number: int) -> RolloutNote:
+        """As its status says."""
+        status = self.status(number)
+        return RolloutNote(
+            entered_at=status.entered_at,
+            wave=status.wave,
+            waits=tuple(c for c in status.waiting_for if c.name != "holds"),
+            lacking_gpus=sum(r.quota_gpus - r.backing_gpus for r in status.at_risk) or status.phantom_gpus,
+            lacking_teams=tuple(r.team for r in status.at_risk),
+            lacking_team_count=len(status.at_risk),
+        )
 
     def _entries(self, number: int) -> tuple[AuditEntry, ...]:
         if trouble_of(number):

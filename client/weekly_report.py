@@ -1,80 +1,88 @@
-"""The weekly report's facts: the ledger's record of the week, and the present state of open rollouts."""
+"""The weekly report's facts: the ledger's record of the week, and what open rollouts have noted there of themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from models.cluster.windows import Entry
 from models.fleet.messages import FleetStatus
 from models.fleet.state import FLEET, FleetStage
 from models.planning.plan import make_plan
+from models.questions import OpenRollouts, Overview
 from models.reports.milestones import ROLLED_OUT_WAVES
-from models.reports.rollout_summary import RolloutSummary
 from models.reports.weekly import AHEAD, AtRisk, Blocked, Live, NextStep, Past, Week, waves_done, week
 from models.rollout.holds import HoldKind
 from models.rollout.stages import Stage
-from models.rollout.status_models import RolloutStatus
+from models.rollout.status_models import RolloutNote
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
 
-_PATIENCE_SECONDS = 60
-"""For what rollouts say of themselves."""
+_PROMISES = frozenset(stage.value for stage in Stage if stage.promises)
 
 
 async def weekly(
     door: Backstop, since: datetime, until: datetime, times: Sequence[datetime], within: timedelta, *, live: bool
 ) -> Week:
-    """Return the report of the week. `live`: it ends now, so that open rollouts are asked too."""
+    """Return the report of the week. `live`: it ends now, so that it has the present state of open rollouts too."""
     past = await door.past(since, until, times, within)
-    rollouts = [r for r in await door.overview() if r.open] if live or _asks_waves(past) else []
+    rollouts = await _open(door) if live or _asks_waves(past) else []
     waves = waves_done(await _wave_of(door, rollouts), past.monitored) if _asks_waves(past) else None
     return week(past, await _live(door, rollouts, until) if live else None, waves)
 
 
 async def waves_rolled_out(door: Backstop, monitored: Sequence[str]) -> int:
-    """Count the waves that are monitored whole. Open rollouts know their wave; today's plan gives the others'."""
-    return waves_done(await _wave_of(door, [r for r in await door.rollouts() if r.open]), monitored)
+    """Count the waves that are monitored whole. Open rollouts noted their wave; today's plan gives the others'."""
+    return waves_done(await _wave_of(door, await _open(door)), monitored)
+
+
+async def _open(door: Backstop) -> list[Overview]:
+    """Return the open rollouts as the ledger has them: to ask each of 1,000 would take seconds."""
+    return [row for row in await door.ask(OpenRollouts()) if not row.ended]
 
 
 def _asks_waves(past: Past) -> bool:
     return any(p.milestone.measure == ROLLED_OUT_WAVES for p in past.milestones.planned)
 
 
-async def _wave_of(door: Backstop, rollouts: Sequence[RolloutSummary]) -> Mapping[str, str]:
+async def _wave_of(door: Backstop, rollouts: Sequence[Overview]) -> Mapping[str, str]:
     """Return the wave of every cluster."""
-    waves = {r.cluster: r.wave for r in rollouts if r.wave}
+    waves = {row.cluster: row.note.wave for row in rollouts if row.note is not None and row.note.wave}
     for snapshot, policy in await door.snapshots():
         if snapshot.cluster not in waves:
             waves[snapshot.cluster] = make_plan(snapshot, policy).wave.value
     return waves
 
 
-async def _live(door: Backstop, rollouts: Sequence[RolloutSummary], now: datetime) -> Live:
-    """Return the present state. Rollouts that rest in monitored, all backed and asking nothing, are not asked."""
-    real = [r for r in rollouts if not r.shadow]
-    busy = [r.cluster for r in real if r.stage != Stage.MONITORED or r.needs or r.unbacked_gpus]
+async def _live(door: Backstop, rollouts: Sequence[Overview], now: datetime) -> Live:
+    """Return the present state."""
     fleet = await door.open_fleet()
     fleet = None if fleet is None or fleet.shadow else fleet
-    answers = await door.ask_rollouts(busy, _PATIENCE_SECONDS)
-    statuses = [s for s in answers.values() if s is not None and not s.stage.has_ended and not s.shadow]
-    blocked = [b for status in statuses for b in _blocks_of(status, now)] + _fleet_blocks(fleet)
+    real = [_Noted(row, row.note) for row in rollouts if not row.shadow and row.note is not None]
+    blocked = [b for one in real for b in _blocks_of(one, now)] + _fleet_blocks(fleet)
     return Live(
-        next=(*_fleet_next(fleet), *_coming(statuses, {b.cluster for b in blocked})),
-        at_risk=tuple(sorted(filter(None, map(_at_risk, statuses)), key=lambda r: (-r.lacking_gpus, r.cluster))),
+        next=(*_fleet_next(fleet), *_coming(real, {b.cluster for b in blocked}, now)),
+        at_risk=tuple(sorted(filter(None, map(_at_risk, real)), key=lambda r: (-r.lacking_gpus, r.cluster))),
         blocked=tuple(sorted(blocked, key=lambda b: (b.since or now, b.cluster))),
         windows=tuple(_ahead(await door.calendar(), now)),
-        silent=tuple(cluster for cluster, status in answers.items() if status is None),
-        shadows=tuple(r.cluster for r in rollouts if r.shadow),
+        silent=tuple(row.cluster for row in rollouts if not row.shadow and row.note is None),
+        shadows=tuple(row.cluster for row in rollouts if row.shadow),
     )
 
 
-def _coming(statuses: Sequence[RolloutStatus], halted: set[str]) -> list[NextStep]:
+class _Noted(NamedTuple):
+    """A rollout's row in the ledger, and what it noted there for reports."""
+
+    row: Overview
+    note: RolloutNote
+
+
+def _coming(rollouts: Sequence[_Noted], halted: set[str], now: datetime) -> list[NextStep]:
     """Return the next steps of rollouts that nobody halts, the soonest first."""
-    going = (s for s in statuses if s.stage is not Stage.MONITORED and s.cluster not in halted)
-    return sorted(map(_next, going), key=_soonest)
+    going = (one for one in rollouts if one.row.stage != Stage.MONITORED and one.row.cluster not in halted)
+    return sorted((_next(one, now) for one in going), key=_soonest)
 
 
 def _fleet_next(fleet: FleetStatus | None) -> list[NextStep]:
@@ -100,15 +108,15 @@ def _fleet_blocks(fleet: FleetStatus | None) -> list[Blocked]:
     return [by("decision", fleet.owner, fleet.entered_at, fleet.needs)] if fleet.needs else []
 
 
-def _next(status: RolloutStatus) -> NextStep:
-    unmet = [c for c in status.waiting_for if not c.met]
+def _next(one: _Noted, now: datetime) -> NextStep:
+    unmet = [c for c in one.note.waits if c.until is None or c.until > now]
     opens = [c.until for c in unmet if c.until is not None]
     return NextStep(
-        cluster=status.cluster,
-        stage=status.stage,
+        cluster=one.row.cluster,
+        stage=one.row.stage,
         at=max(opens) if opens and len(opens) == len(unmet) else None,
         waits_for="; ".join(c.text for c in unmet),
-        owner=status.owner,
+        owner=one.row.owner,
     )
 
 
@@ -116,43 +124,36 @@ def _soonest(step: NextStep) -> tuple[bool, float, str]:
     return step.at is None, 0.0 if step.at is None else step.at.timestamp(), step.cluster
 
 
-def _at_risk(status: RolloutStatus) -> AtRisk | None:
+def _at_risk(one: _Noted) -> AtRisk | None:
     """Return the quotas at risk; a rollout that has written nothing guards none, and its sums show the shortfall."""
-    advisory = not status.stage.promises
-    if not status.at_risk:
-        if not status.phantom_gpus:
-            return None
-        return AtRisk(
-            cluster=status.cluster,
-            stage=status.stage,
-            lacking_gpus=status.phantom_gpus,
-            teams=tuple(t.team for t in status.teams if t.leaf and (t.backing_gpus or 0) < t.quota_gpus),
-            advisory=advisory,
-        )
-    breaches = [r.breach_at for r in status.at_risk if r.breach_at is not None]
+    row, note = one
+    if not note.lacking_team_count and not note.lacking_gpus:
+        return None
     return AtRisk(
-        cluster=status.cluster,
-        stage=status.stage,
-        lacking_gpus=sum(max(0, r.quota_gpus - r.backing_gpus) for r in status.at_risk),
-        teams=tuple(r.team for r in status.at_risk),
-        breach_at=min(breaches) if breaches else None,
-        advisory=advisory,
+        cluster=row.cluster,
+        stage=row.stage,
+        lacking_gpus=note.lacking_gpus,
+        teams=note.lacking_teams,
+        team_count=note.lacking_team_count,
+        breach_at=note.breach_at,
+        advisory=row.stage not in _PROMISES,
     )
 
 
-def _blocks_of(status: RolloutStatus, now: datetime) -> list[Blocked]:
+def _blocks_of(one: _Noted, now: datetime) -> list[Blocked]:
     """Return one entry for each hold, and one for the owner where a decision is needed that lifts none of them."""
+    row, note = one
 
     def by(kind: str, who: str, since: datetime, reason: str) -> Blocked:
-        at, stage, needs = status.cluster, status.stage, status.needs
-        return Blocked(cluster=at, stage=stage, kind=kind, by=who, since=since, reason=reason, needs=needs)
+        return Blocked(
+            cluster=row.cluster, stage=row.stage, kind=kind, by=who, since=since, reason=reason, needs=row.needs
+        )
 
-    if status.stage is Stage.MONITORED and not status.needs:
+    if row.stage == Stage.MONITORED and not row.needs:
         return []  # no gate is left for them to shut
-    holds = [h for h in status.holds if h.until is None or h.until > now]
-    lifts = any(h.kind is HoldKind.PAUSED or h.reason in status.needs for h in holds)
-    asked = [by("decision", status.owner, status.entered_at, status.needs)] if status.needs and not lifts else []
-    return [*(by(hold.kind, hold.team or hold.actor, hold.at, hold.reason) for hold in holds), *asked]
+    lifts = any(h.kind is HoldKind.PAUSED or h.reason in row.needs for h in row.holds)
+    asked = [by("decision", row.owner, note.entered_at, row.needs)] if row.needs and not lifts else []
+    return [*(by(hold.kind, hold.team or hold.actor, hold.at, hold.reason) for hold in row.holds), *asked]
 
 
 def _ahead(entries: Sequence[Entry], now: datetime) -> list[Entry]:

@@ -376,6 +376,8 @@ class RolloutRow(SQLModel, table=True):
     superseded_by: str | None = Field(default=None, sa_type=NameText)
     held: str | None = Field(default=None, sa_type=Text)
     """Its holds as JSON, as it last noted them; None: it has noted none yet, or an earlier build serves it."""
+    note: str | None = Field(default=None, sa_type=Text)
+    """The rest of what reports show of it, as JSON; None: as `held`."""
 
 
 class FleetPlanRow(SQLModel, table=True):

@@ -53,6 +53,8 @@ from models.reports.tallies import Point
 from models.reports.weekly import Past
 from models.reports.why import WhyAnswers
 from models.requests.state import RequestState
+from models.rollout.holds import Hold
+from models.rollout.status_models import RolloutNote
 from models.seals import SealedTo, Sealing
 
 __all__ = [
@@ -174,10 +176,11 @@ class Overview(Model):
     needs: str
     """The action that a person has to take, as of the last event; empty: nothing."""
     held: str | None = None
-    """What holds its gates, by its last note and the calendar; empty: nothing does; None: it is not known.
-
-    Health that is unknown holds gates too, and is not part of it.
-    """
+    """What holds its gates, by its last note and the calendar; empty: nothing does; None: it is not known."""
+    holds: tuple[Hold, ...] = Field(default=(), exclude_if=lambda holds: not holds)
+    """The holds themselves."""
+    note: RolloutNote | None = Field(default=None, exclude_if=lambda note: note is None)
+    """The rest of what it noted for reports; None: it has noted none."""
     could: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
     """People who could take it, by the access file in force, where that was asked for."""
     health_at: Time | None

@@ -229,7 +229,7 @@ def _bringups(brought: BringupsWeek | None) -> list[Section]:
     ]
     columns = ("Cluster", "State", "Since", "Waits for", "Owner", "Touches")
     reached = [f"{clean(r.cluster)} is {r.stage.words}, {_long(r.took)} after it was entered" for r in brought.reached]
-    news = f"This week: {'; '.join(reached[:MOST])}{_more(reached, MOST)}." if reached else ""
+    news = f"This week: {'; '.join(reached[:MOST])}{_more(len(reached), MOST)}." if reached else ""
     lines = _cut("New clusters", columns, going, "No cluster is being brought up.", "backstop bringup status")
     times = [
         (t.stage.words, _big(t.bringups), _long(t.median), _long(t.slowest), clean(t.slowest_of)) for t in brought.times
@@ -288,7 +288,10 @@ def _live(week: Week) -> list[Section]:
         return [
             Section("Next, at risk, blocked", (), [], "This week is over: what was open then is not known any more.")
         ]
-    silent = f" {count(len(live.silent), 'rollout')} did not answer." if live.silent else ""
+    unknown = len(live.silent)
+    silent = (
+        f" How {count(unknown, 'rollout')} {verb_of(unknown, 'stands', 'stand')} is not noted yet." if unknown else ""
+    )
     goes = [
         (
             clean(n.cluster),
@@ -299,7 +302,7 @@ def _live(week: Week) -> list[Section]:
         for n in live.next
     ]
     risks = [
-        (clean(r.cluster), _standing(r), _big(r.lacking_gpus), clean(", ".join(r.teams[:4])) + _more(r.teams, 4))
+        (clean(r.cluster), _standing(r), _big(r.lacking_gpus), clean(", ".join(r.teams[:4])) + _more(r.team_count, 4))
         for r in live.at_risk
     ]
     windows = [(clean(where), clean(what), clean(why)) for where, what, why in _windows(live.windows)]
@@ -325,7 +328,7 @@ def _live(week: Week) -> list[Section]:
             "At risk: quotas that lack hardware",
             ("Cluster", "Stage", "GPUs lacking", "Teams"),
             risks,
-            f"Every quota of an open rollout{' that answered' if live.silent else ''} has its hardware.",
+            f"Every quota of an open rollout{' that noted how it stands' if live.silent else ''} has its hardware.",
             "backstop status --at-risk",
         ),
         _cut(
@@ -426,8 +429,8 @@ def _cut(
     return Section(name, columns, rows[:MOST], f"And {more} more: `{all_}`." if more > 0 else "")
 
 
-def _more(names: Sequence[str], shown: int) -> str:
-    return f" and {len(names) - shown} more" if len(names) > shown else ""
+def _more(names: int, shown: int) -> str:
+    return f" and {names - shown} more" if names > shown else ""
 
 
 def _day(at: object) -> str:

@@ -38,6 +38,11 @@ class RolloutPost(Host[Rollout]):
         super().__init__(start.state)
         self._recording: RecordRequest | None = None
         """The request on its way to the archive."""
+        self._noted: RecordRequest | None = None
+        """The last request that arrived there in this run."""
+        self._compared: int | None = None
+        """The count of changes at which it was last compared with the state."""
+        self._news = False
         self._busy_mailing = False
         self._leaving = False
         """The side loops start nothing new, so that even a busy rollout comes to its next run."""
@@ -69,7 +74,7 @@ class RolloutPost(Host[Rollout]):
             except ActivityError as error:
                 # The registry belongs to somebody else by now. This history has the entries.
                 workflow.logger.error("not archived: %s", reason_of(error)[1])
-            self._recording = None
+            self._recording, self._noted = None, request
             self._set(mailing.mark_archived(self._state, request))
             if self._waits is None:
                 leave_mark()
@@ -84,7 +89,18 @@ class RolloutPost(Host[Rollout]):
         if stays or self._state.is_closing:  # closing: the registry would end the rollout before its last effect
             return False
         post = self._state.post
-        return post.noted is not self._state.stage or (bool(post.outbox) and not self._haste.on)
+        if post.noted is not self._state.stage or (bool(post.outbox) and not self._haste.on):
+            return True
+        return self._has_news() and workflow.patched(patches.NOTES_AT_REST)
+
+    def _has_news(self) -> bool:
+        """Return whether the main loop rests and the registry shows what is no longer so: compared once a change."""
+        if self._waits != self._changes or self._haste.on:
+            return False
+        if self._compared != self._changes:
+            self._compared = self._changes
+            self._news = not call_requests.shows_the_same(self._noted, self._state, workflow.now())
+        return self._news
 
     async def _linger(self) -> None:
         """Wait until the main loop waits: a call is seven events and a workflow task, whatever it carries."""

@@ -139,6 +139,8 @@ class AtRisk(Model):
     stage: str
     lacking_gpus: Count
     teams: tuple[str, ...]
+    """The first of them."""
+    team_count: Count
     breach_at: Time | None = None
     advisory: bool = False
     """True: in this stage the quotas are no promises."""
@@ -168,7 +170,7 @@ class Live(Model):
     windows: tuple[Entry, ...] = ()
     """Declared windows that are not over and begin within two weeks."""
     silent: tuple[Name, ...] = ()
-    """Rollouts that did not answer: the report says nothing of them."""
+    """Rollouts that have noted nothing of themselves in the ledger: the report says nothing of them."""
     shadows: tuple[Name, ...] = ()
     """Clusters with an open shadow rollout, which changes nothing and is in none of the figures."""
 

@@ -16,14 +16,14 @@ from models.rollout.drift import baseline_beside
 from models.rollout.effect_changes import baseline_with
 from models.rollout.effect_table import EFFECT
 from models.rollout.effects import Change, EffectKind
-from models.rollout.gates import own_holds, values_of_others
+from models.rollout.gates import health_holds, own_holds, values_of_others
 from models.rollout.holds import Hold
 from models.rollout.mailing import ready_notices
 from models.rollout.messages import AimRequest, DraftRequest, EffectRequest, ObserveRequest, RecordRequest
 from models.rollout.next_actions import Draft, Look
 from models.rollout.proposals import derives_buffer, may_propose
 from models.rollout.state import Rollout
-from models.rollout.status import needs_of
+from models.rollout.status import needs_of, note_of
 from models.temporal_names import TellRequest
 
 _WITH_COMMANDS = frozenset({NoticeKind.BREACH, NoticeKind.ROLLED_BACK})
@@ -123,13 +123,21 @@ def record(rollout: Rollout, now: datetime) -> RecordRequest:
         completed=rollout.completed,
         needs=needs_of(rollout, now)[:_NEEDS],
         held=() if rollout.stage.has_ended else _noted_holds(rollout, now),
+        note=note_of(rollout, now),
         rollbacks=rollout.failed_rollbacks,
         fence=rollout.fence,
     )
 
 
+def shows_the_same(noted: RecordRequest | None, rollout: Rollout, now: datetime) -> bool:
+    """Return whether the registry, as of that request, shows what the rollout is now."""
+    update = record(rollout, now)
+    return noted is not None and (noted.needs, noted.held, noted.note) == (update.needs, update.held, update.note)
+
+
 def _noted_holds(rollout: Rollout, now: datetime) -> tuple[Hold, ...]:
-    return tuple(hold.but(reason=hold.reason[:_NEEDS]) for hold in own_holds(rollout, now)[:_HOLDS])
+    holds = (*own_holds(rollout, now)[:_HOLDS], *health_holds(rollout))
+    return tuple(hold.but(reason=hold.reason[:_NEEDS]) for hold in holds)
 
 
 def _fit_entries(outbox: tuple[AuditEntry, ...]) -> tuple[AuditEntry, ...]:

@@ -28,19 +28,23 @@ _WINDOW_HOLDS = {
 def holds_now(rollout: Rollout, now: datetime) -> tuple[Hold, ...]:
     """Return every hold in force: those of people and the guard, of the calendar, and of unknown health."""
     windows = rollout.seen.windows if rollout.seen is not None else ()
-    standing = [*own_holds(rollout, now), *window_holds(windows, now)]
+    return (*own_holds(rollout, now), *window_holds(windows, now), *health_holds(rollout))
+
+
+def health_holds(rollout: Rollout) -> tuple[Hold, ...]:
+    """Return the hold of unknown health, as the last look saw it."""
     unknown = unknown_since(rollout)
     if rollout.seen is not None and rollout.seen.ahead_to is not None:
         why = f"health samples dated ahead of now, up to {_time_text(rollout.seen.ahead_to)}, are left out"
-        standing.append(_unknown_health(why, rollout.seen.at))
-    elif (doubt := doubt_of(rollout)) is not None:
-        standing.append(_unknown_health(doubt.why, doubt.since))
-    elif (beyond := beyond_of(rollout)) is not None:
-        standing.append(_unknown_health(beyond.text, beyond.at))
-    elif rollout.looked_at is not None and rollout.looked_at - unknown >= rollout.policy.stale_after:
+        return (_unknown_health(why, rollout.seen.at),)
+    if (doubt := doubt_of(rollout)) is not None:
+        return (_unknown_health(doubt.why, doubt.since),)
+    if (beyond := beyond_of(rollout)) is not None:
+        return (_unknown_health(beyond.text, beyond.at),)
+    if rollout.looked_at is not None and rollout.looked_at - unknown >= rollout.policy.stale_after:
         why = f"no believable health since {_time_text(unknown)}"
-        standing.append(_unknown_health(why, unknown + rollout.policy.stale_after))
-    return tuple(standing)
+        return (_unknown_health(why, unknown + rollout.policy.stale_after),)
+    return ()
 
 
 def own_holds(rollout: Rollout, now: datetime) -> tuple[Hold, ...]:

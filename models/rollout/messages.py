@@ -35,6 +35,7 @@ from models.rollout.effects import Change
 from models.rollout.holds import Hold
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
+from models.rollout.status_models import RolloutNote
 
 # --- the rollout workflow --------------------------------------------------------------------
 
@@ -261,7 +262,9 @@ class RecordRequest(Model):
     needs: str = ""
     """The task for a person, as the registry shows it."""
     held: tuple[Hold, ...] | None = None
-    """The holds of people and the guard, as the registry shows them; None: the build did not say."""
+    """All holds but those of the calendar, as the registry shows them; None: the build did not say."""
+    note: RolloutNote | None = None
+    """The rest of what the registry shows for reports; None: the build did not say."""
     rollbacks: Count = 0
     """Rollbacks that no person asked for."""
     fence: Count | None = None

@@ -27,11 +27,15 @@ from models.rollout.status_models import (
     ProposalStatus,
     ProposedValue,
     Risk,
+    RolloutNote,
     RolloutStatus,
     TeamStatus,
     WouldStand,
 )
 from models.rollout.stuck import LAUNCH, choices, undo_status
+
+_TEXT, _TEAMS = 500, 20
+"""Characters of a condition, and teams, that the ledger keeps for reports."""
 
 
 def status_of(rollout: Rollout, now: datetime, *, history_events: int = 0, runs: int = 1) -> RolloutStatus:
@@ -93,6 +97,29 @@ def status_of(rollout: Rollout, now: datetime, *, history_events: int = 0, runs:
         fence=rollout.fence,
         history_events=history_events,
         runs=runs,
+    )
+
+
+def note_of(rollout: Rollout, now: datetime) -> RolloutNote:
+    """Return what the ledger keeps of the status for reports. It stays the same while only time passes."""
+    gate = [c for c in conditions(rollout, now) if c.name != "holds" and (not c.met or c.until is not None)]
+    quotas = rollout.written if rollout.shadow else present_values(rollout)
+    lacking = {team: min(gpus, quotas.get(team, 0)) for team, gpus in rollout.at_risk.items()}
+    lacking_gpus, due = sum(lacking.values()), None
+    if lacking:
+        clocks = (rollout.clocks.by_team[team] for team in lacking if team in rollout.clocks.by_team)
+        times = (clock.breaches_at(rollout.policy.breach_after) for clock in clocks)
+        due = min((at for at in times if at is not None), default=None)
+    elif rollout.seen is not None and (lacking_gpus := rollout.seen.now.phantom_gpus):
+        lacking = {t.team: 0 for t in _teams(rollout) if t.leaf and (t.backing_gpus or 0) < t.quota_gpus}
+    return RolloutNote(
+        entered_at=rollout.stay.since,
+        wave="" if rollout.plan is None else rollout.plan.wave.value,
+        waits=tuple(c.but(met=False, text=c.text[:_TEXT]) for c in gate),
+        lacking_gpus=lacking_gpus,
+        lacking_teams=tuple(lacking)[:_TEAMS],
+        lacking_team_count=len(lacking),
+        breach_at=due,
     )
 
 

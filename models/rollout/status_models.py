@@ -27,6 +27,21 @@ class Condition(Model):
     until: Time | None = None
 
 
+class RolloutNote(Model):
+    """The part of a status that the ledger keeps for reports, beside the stage, the need and the holds."""
+
+    entered_at: Time
+    wave: str = ""
+    waits: tuple[Condition, ...] = ()
+    """The conditions of its gate that are not met, or that time alone meets; without that of holds."""
+    lacking_gpus: Count = 0
+    """GPUs that its quotas lack; in a stage that guards none, that they would lack."""
+    lacking_teams: tuple[Name, ...] = ()
+    """The first of the teams that lack them."""
+    lacking_team_count: Count = 0
+    breach_at: Time | None = None
+
+
 class Risk(Model):
     """A quota that lacks hardware now, with both numbers."""
 

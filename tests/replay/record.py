@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,20 @@ async def close(world: World, name: str) -> None:
 async def finish(world: World, name: str, command: Command = Command.CLOSE) -> None:
     await world.say(name, command)
     await world.ended(name)
+
+
+async def noted(world: World, name: str, _: FaultyQuotas) -> None:
+    """Hardware fails that the waiting plan does not need: the ledger notes it, and the archive has no word of it."""
+
+    def is_noted(gone: int) -> bool:
+        note: dict[str, int] = json.loads(world.sql.row("rollouts", cluster=name)["note"] or "{}")
+        return note.get("lacking_gpus") == gone
+
+    await world.launch(name)
+    for healthy in (350, 340):
+        await world.healthy(name, main=(361, healthy))
+        await eventually(partial(is_noted, 361 - healthy), "the loss is noted")
+    await finish(world, name, Command.ABORT)
 
 
 async def straight(world: World, name: str, _: FaultyQuotas) -> None:
@@ -541,7 +557,7 @@ SCENES: dict[str, Scene] = {
         *(straight, paused, objected, undone, told, breached, shadowed, continued),
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
         *(swift, slow, called, warned, digested, risen, rederived, granted, requested, unheard, untold),
-        *(insisted, reworded, reported, marked, ticketed, rested, together, freed, asked, refitted, aimed_again),
+        *(insisted, reworded, reported, marked, ticketed, rested, together, freed, asked, refitted, aimed_again, noted),
         *(fleet, fleet_undone, fleet_paced, fleet_continued, fleet_marked),
     )
 }

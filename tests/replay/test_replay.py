@@ -188,7 +188,7 @@ async def test_a_plan_in_a_history_has_the_hash_that_was_approved() -> None:
     assert named > 10
 
 
-NEWEST = ("rested", "together", "freed", "reported", "asked", "refitted", "aimed_again")
+NEWEST = ("rested", "together", "freed", "reported", "asked", "refitted", "aimed_again", "noted")
 
 
 ASK_FOR_PATCHES = (
@@ -249,7 +249,16 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
     assert since.REFITS not in taken["asked.json.gz"], "its quota system has no limit above all quotas"
     assert since.REFITS in taken["refitted.json.gz"]
     assert since.AIMS_AGAIN in taken["aimed_again.json.gz"]
-    newest = {since.REFITS, since.AIMS_AGAIN, since.ASKS_OF_DRIFT, since.RESTS, since.TOGETHER, since.LEAVES_IN_TIME}
+    assert since.NOTES_AT_REST in taken["noted.json.gz"]
+    newest = {
+        since.NOTES_AT_REST,
+        since.REFITS,
+        since.AIMS_AGAIN,
+        since.ASKS_OF_DRIFT,
+        since.RESTS,
+        since.TOGETHER,
+        since.LEAVES_IN_TIME,
+    }
     assert all(not took & newest for name, took in taken.items() if not name.startswith(NEWEST))
     assert [since.LEAVES_IN_TIME in taken[f"freed-{run}.json.gz"] for run in (1, 2, 3, 4)] == WAITED
     assert taken["swift.json.gz"] == taken["slow.json.gz"] == {since.UNDO_FIRST}

@@ -51,6 +51,7 @@ from models.questions import (
     LedgerCluster,
     MilestonesNow,
     NoteMilestone,
+    OpenRollouts,
     Overview,
     PlanMilestones,
     Question,
@@ -196,6 +197,7 @@ class FakeBackstop:
     points: list[Point] = field(default_factory=list)
     source_at: datetime | None = None
     lost_rollouts: list[Overview] = field(default_factory=list)
+    in_ledger: tuple[Overview, ...] = ()
     taken: tuple[str, ...] = ()
     """Clusters whose launch is refused, and every command to them."""
     aheads: dict[str, Ahead | BackstopError] = field(default_factory=dict)
@@ -236,6 +238,8 @@ class FakeBackstop:
     async def ask(self, question: Question[Any]) -> Any:
         self._ask(question.kind, *dict(question).values())
         match question:
+            case OpenRollouts():
+                return self.in_ledger
             case DescribeSlurm():
                 return self.in_slurm.model_copy(update={"name": question.cluster, "slurm": question.slurm})
             case Declare():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
 import json
@@ -20,14 +19,13 @@ from cli.output import _plain
 from cli.pages.report import page
 from models.access.second_persons import Emergency
 from models.cluster.windows import Entry, Window, WindowKind
-from models.errors import Unavailable
+from models.questions import Overview
 from models.reports.milestones import Milestones
-from models.reports.rollout_summary import RolloutSummary
 from models.reports.weekly import BeforeAndAfter, Move, Passage, monitored_at, spans, steps_of, totals, waves_done, week
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Stage
-from models.rollout.status_models import RolloutStatus
-from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
+from models.rollout.status_models import RolloutNote
+from tests.unit.cli_fakes import NOON, FakeBackstop, answering
 from tests.unit.weeks import DAY, UNTIL, a_past, a_week, mean, point
 from views.burndown import burndown_parts
 from views.report import markdown
@@ -386,8 +384,11 @@ def test_a_report_of_nothing_says_so() -> None:
 # --- commands ---------------------------------------------------------------------------------------------------
 
 
-def held(stage: Stage, *holds: Hold, **more: object) -> RolloutStatus:
-    return status(stage, holds=holds, at_risk=(), **{"needs": "", **more})
+def held(stage: Stage, *holds: Hold, needs: str = "", shadow: bool = False, lacking: int = 0) -> Overview:
+    teams = ("research",) * bool(lacking)
+    note = RolloutNote(entered_at=NOON, lacking_gpus=lacking, lacking_teams=teams, lacking_team_count=len(teams))
+    row = {"cluster": "h100-worked", "rollout": "h100-worked/1", "stage": stage, "health_at": None, "owner": "tpm"}
+    return Overview.model_validate({**row, "needs": needs, "holds": holds, "note": note, "shadow": shadow})
 
 
 def hold(kind: HoldKind, actor: str, team: str | None = None, until: datetime | None = None) -> Hold:
@@ -415,28 +416,20 @@ APPROVE = "approve the plan: backstop approve h100-worked --plan 0123"
     ],
 )
 def test_who_blocks_is_named(
-    found: RolloutStatus, blocked: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+    found: Overview, blocked: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    door = FakeBackstop(statuses=[found])
-    door.summaries = [s.model_copy(update={"stage": "buffered"}) for s in _summaries()[:1]]
-    with answering(door):
+    with answering(FakeBackstop(in_ledger=(found,))):
         assert run(["report", "--weekly", "--json"]) == 0
     live = json.loads(capsys.readouterr().out)["live"]
     assert [(b["kind"], b["by"]) for b in live["blocked"]] == blocked
-    assert len(live["next"]) == (0 if blocked or found.stage is Stage.MONITORED else 1)
+    assert len(live["next"]) == (0 if blocked or found.stage == Stage.MONITORED else 1)
 
 
 def test_a_planned_rollout_whose_quotas_lack_hardware_is_at_risk(capsys: pytest.CaptureFixture[str]) -> None:
     """It guards nothing yet, and so knows of no risk; its quotas are advisory and lack hardware all the same."""
-    lacking = status(Stage.PLANNED, holds=(), needs="", at_risk=())
     sentence = "Every quota of an open rollout has its hardware."
-    for one, row in (
-        (lacking, "| h100-worked | planned (advisory, no promise) | 6 | research |"),
-        (lacking.model_copy(update={"phantom_gpus": 0}), sentence),
-    ):
-        door = FakeBackstop(statuses=[one])
-        door.summaries = [s.model_copy(update={"stage": "planned"}) for s in _summaries()[:1]]
-        with answering(door):
+    for gpus, row in ((6, "| h100-worked | planned (advisory, no promise) | 6 | research |"), (0, sentence)):
+        with answering(FakeBackstop(in_ledger=(held(Stage.PLANNED, lacking=gpus),))):
             assert run(["report", "--weekly"]) == 0
         text = capsys.readouterr().out
         assert row in text
@@ -445,24 +438,21 @@ def test_a_planned_rollout_whose_quotas_lack_hardware_is_at_risk(capsys: pytest.
 
 def test_a_shadow_neither_blocks_nor_comes_next(capsys: pytest.CaptureFixture[str]) -> None:
     for needs in ("", "approve the plan"):
-        door = FakeBackstop(statuses=[status(Stage.BUFFERED, holds=(), needs=needs, shadow=True)])
-        door.summaries = [s.model_copy(update={"stage": "buffered"}) for s in _summaries()[:1]]
-        with answering(door):
+        with answering(FakeBackstop(in_ledger=(held(Stage.BUFFERED, needs=needs, shadow=True),))):
             assert run(["report", "--weekly", "--json"]) == 0
         live = json.loads(capsys.readouterr().out)["live"]
         assert (live["blocked"], live["next"], live["at_risk"]) == ([], [], [])
 
 
-def test_a_rollout_that_does_not_answer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    door = FakeBackstop(statuses=[Unavailable("no worker is running")])
-    door.summaries = [s.model_copy(update={"stage": "buffered", "cluster": "quiet"}) for s in _summaries()[:1]]
-    with answering(door):
-        assert run(["report", "--weekly"]) == 0
-    assert "Nothing waits for a person. 1 rollout did not answer." in capsys.readouterr().out
-
-
-def _summaries() -> list[RolloutSummary]:
-    return asyncio.run(FakeBackstop().overview())
+def test_rollouts_that_noted_nothing_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    quiet = held(Stage.BUFFERED).but(note=None)
+    for rows, sentence in (
+        ((quiet,), "How 1 rollout stands is not noted yet."),
+        ((quiet, quiet), "How 2 rollouts stand is not noted yet."),
+    ):
+        with answering(FakeBackstop(in_ledger=rows)):
+            assert run(["report", "--weekly"]) == 0
+        assert f"Nothing waits for a person. {sentence}" in capsys.readouterr().out
 
 
 def test_a_report_is_written_beside_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

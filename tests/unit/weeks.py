@@ -144,7 +144,14 @@ def a_live(clusters: int) -> Live:
             for n, name in enumerate(under_way)
         ),
         at_risk=(
-            AtRisk(cluster=names[0], stage="monitored", lacking_gpus=6, teams=("research", "evals"), breach_at=UNTIL),
+            AtRisk(
+                cluster=names[0],
+                stage="monitored",
+                lacking_gpus=6,
+                teams=("research", "evals"),
+                team_count=2,
+                breach_at=UNTIL,
+            ),
         ),
         blocked=tuple(
             Blocked(

@@ -23,17 +23,8 @@ class _ByVisit(Composed):
     async def ask(self, question: Question[_AnswerT], payload: str = "") -> _AnswerT:
         return await self._visit.ask(question)
 
-    async def rollouts(self) -> Any:
-        return await self._visit.call("rollouts")
-
-    async def overview(self) -> Any:
-        return await self._visit.call("overview")
-
     async def open_fleet(self) -> Any:
         return await self._visit.call("open_fleet")
-
-    async def ask_rollouts(self, clusters: list[str], seconds: float) -> Any:
-        return await self._visit.call("ask_rollouts", clusters=clusters, seconds=seconds)
 
 
 def door_of(visit: Visit) -> Backstop:

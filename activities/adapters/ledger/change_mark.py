@@ -19,7 +19,10 @@ class LedgerPulse(LedgerPart):
         quotas = sa.select(sa.func.count(), sa.func.sum(col(ClusterRow.generation))).select_from(ClusterRow)
         requests = sa.select(col(RequestRow.id), col(RequestRow.stage)).where(col(RequestRow.ended).is_(False))
         rollouts = sa.select(
-            *(col(column) for column in (RolloutRow.id, RolloutRow.stage, RolloutRow.needs, RolloutRow.held))
+            *(
+                col(column)
+                for column in (RolloutRow.id, RolloutRow.stage, RolloutRow.needs, RolloutRow.held, RolloutRow.note)
+            )
         )
         rollouts = rollouts.where(col(RolloutRow.ended_at).is_(None)).order_by(col(RolloutRow.id))
         digest = hashlib.sha256()

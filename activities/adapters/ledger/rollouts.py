@@ -45,9 +45,10 @@ from models.ledger_tables import (
 from models.questions import ClusterFacts, Overview
 from models.rollout.effects import Fence
 from models.rollout.gates import window_holds
-from models.rollout.holds import Hold, holds_text
+from models.rollout.holds import Hold, HoldKind, holds_text
 from models.rollout.messages import RecordRequest
 from models.rollout.stages import Stage
+from models.rollout.status_models import RolloutNote
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +161,8 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
             )
             return True
         if row.ended_at is None or row.superseded_by is not None:
-            row.stage, row.needs, row.held = request.stage.value, request.needs, _held_column(request)
+            row.stage, row.needs = request.stage.value, request.needs
+            row.held, row.note = _held_column(request), _note_column(request)
             row.rollbacks = max(row.rollbacks, request.rollbacks)
         if owns and request.ended:
             row.ended_at = self._database.now()
@@ -178,7 +180,7 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
         )
         columns = [
             getattr(RolloutRow, name)
-            for name in ("id", "cluster", "stage", "needs", "held", "shadow", "owner", "opened_at", "fleet")
+            for name in ("id", "cluster", "stage", "needs", "held", "note", "shadow", "owner", "opened_at", "fleet")
         ]
         of_open = col(RolloutRow.id).in_(sa.select(col(ClusterRow.open_rollout)))
         past_shadow = sa.and_(col(RolloutRow.shadow), col(RolloutRow.ended_at).is_not(None), is_last)
@@ -192,12 +194,15 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
             ended = session.execute(by_cluster.where(past_shadow)).all()
 
         def overview_of(row: Any, *, ended: bool) -> Overview:
+            holds = () if ended else _holds_now(row.held, windows.get(row.cluster, ()), now)
             return Overview(
                 cluster=row.cluster,
                 rollout=row.id,
                 stage=row.stage,
                 needs="" if ended else row.needs,
-                held="" if ended else _held_now(row.held, windows.get(row.cluster, ()), now),
+                held="" if ended else holds_text(holds) or (None if _noted_holds(row.held) is None else ""),
+                holds=holds,
+                note=None if ended else _noted(row.note),
                 health_at=health[row.cluster].at if not ended and row.cluster in health else None,
                 shadow=row.shadow,
                 ended=ended,
@@ -245,7 +250,7 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
 def _is_noted(session: Session, request: RecordRequest) -> bool:
     """Return whether the ledger already has all that the request notes, as long as the rollout has not ended."""
     noted = session.connection().execute(_select_noted(), {"rollout": request.rollout}).first()
-    stands = (request.stage.value, request.needs, _held_column(request), request.rollbacks)
+    stands = (request.stage.value, request.needs, _held_column(request), _note_column(request), request.rollbacks)
     return noted is not None and tuple(noted) in ((*stands, True), (*stands, request.completed))
 
 
@@ -253,17 +258,32 @@ def _held_column(request: RecordRequest) -> str | None:
     return None if request.held is None else _HOLDS.dump_json(request.held).decode()
 
 
-def _held_now(column: str | None, windows: Sequence[Window], now: datetime) -> str | None:
-    """Say what holds a rollout now, by its note and the calendar; None: the note is missing and no window is open.
+def _note_column(request: RecordRequest) -> str | None:
+    return None if request.note is None else request.note.model_dump_json()
+
+
+def _noted(column: str | None) -> RolloutNote | None:
+    try:
+        return None if column is None else RolloutNote.model_validate_json(column)
+    except ValueError:
+        return None
+
+
+def _noted_holds(column: str | None) -> tuple[Hold, ...] | None:
+    try:
+        return None if column is None else _HOLDS.validate_json(column)
+    except ValueError:
+        return None
+
+
+def _holds_now(column: str | None, windows: Sequence[Window], now: datetime) -> tuple[Hold, ...]:
+    """Return what holds a rollout now, by its note and the calendar.
 
     A rollout notes its own holds as they change, and nothing when time alone opens or ends one.
     """
-    try:
-        noted = () if column is None else _HOLDS.validate_json(column)
-    except ValueError:
-        column, noted = None, ()
-    own = [hold for hold in noted if hold.until is None or now < hold.until]
-    return holds_text((*own, *window_holds(windows, now))) or (None if column is None else "")
+    noted = [hold for hold in _noted_holds(column) or () if hold.until is None or now < hold.until]
+    health = [hold for hold in noted if hold.kind is HoldKind.UNKNOWN_HEALTH]
+    return (*(hold for hold in noted if hold not in health), *window_holds(windows, now), *health)
 
 
 def _came_late(session: Session, request: RecordRequest) -> bool:
@@ -286,8 +306,8 @@ def _came_late(session: Session, request: RecordRequest) -> bool:
 
 
 @cache
-def _select_noted() -> sa.Select[str, str, str | None, int, bool]:
-    noted = (col(RolloutRow.stage), col(RolloutRow.needs), col(RolloutRow.held))
+def _select_noted() -> sa.Select[str, str, str | None, str | None, int, bool]:
+    noted = (col(RolloutRow.stage), col(RolloutRow.needs), col(RolloutRow.held), col(RolloutRow.note))
     columns = (*noted, col(RolloutRow.rollbacks), col(RolloutRow.completed))
     return sa.select(*columns).where(col(RolloutRow.id) == sa.bindparam("rollout"))
 

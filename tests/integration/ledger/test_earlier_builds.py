@@ -128,7 +128,8 @@ def test_every_row_of_an_earlier_build_stays_and_its_chains_hold(old_url: str, t
     assert (len(before["audit"]), len(before["quotas"]), len(before["receipts"])) == (47, 6, 9)
     upgrade(old_url)
     after = contents(tool)
-    before["rollouts"] = [(*row, None) for row in before["rollouts"]]  # nobody knows what held them: not "nothing"
+    # Nobody knows what held them, or how they stood: not "nothing".
+    before["rollouts"] = [(*row, None, None) for row in before["rollouts"]]
     assert {table: after[table] for table in before} == before
     assert not any(after[table] for table in set(after) - set(before))
     assert tool.one("SELECT version_num FROM alembic_version") == "0100"

@@ -44,11 +44,12 @@ def test_a_ledger_of_a_build_before_the_release_gets_the_column_that_it_lacks(
 ) -> None:
     open_rollout(ledger)
     tool.run("ALTER TABLE rollouts DROP COLUMN held")
+    tool.run("ALTER TABLE rollouts DROP COLUMN note")
     with pytest.raises(Unavailable, match=r"run `backstop migrate`"):
         ledger.check_schema()
     upgrade(ledger_url)
     ledger.check_schema()
-    assert tool.rows("SELECT id, held FROM rollouts") == [("r-1", None)]
+    assert tool.rows("SELECT id, held, note FROM rollouts") == [("r-1", None, None)]
 
 
 def test_the_migrations_travel_with_the_package() -> None:

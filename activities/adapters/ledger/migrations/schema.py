@@ -1,6 +1,6 @@
 """The whole schema: tables as the models have them, what their rows may not say, views, and triggers.
 
-A ledger of a build before the first release lacks whole tables, one column and one index: it gets just these.
+A ledger of a build before the first release lacks whole tables, two columns and one index: it gets just these.
 """
 
 from __future__ import annotations
