@@ -178,9 +178,9 @@ class Overview(Model):
     held: str | None = None
     """What holds its gates, by its last note and the calendar; empty: nothing does; None: it is not known."""
     holds: tuple[Hold, ...] = Field(default=(), exclude_if=lambda holds: not holds)
-    """The holds themselves."""
+    """The holds themselves, where that was asked for."""
     note: RolloutNote | None = Field(default=None, exclude_if=lambda note: note is None)
-    """The rest of what it noted for reports; None: it has noted none."""
+    """The rest of what it noted for reports, where that was asked for; None: it has noted none."""
     could: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
     """People who could take it, by the access file in force, where that was asked for."""
     health_at: Time | None
@@ -458,6 +458,8 @@ class OpenRollouts(Question[tuple[Overview, ...]], kind="overview"):
 
     could: bool = False
     """Add who could do what they need, for the first hundred that need a person."""
+    noted: bool = False
+    """Add what each noted for reports, and leave out when its health was last seen."""
 
 
 class Tallies(Question[Curve], kind="tallies"):

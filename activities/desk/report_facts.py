@@ -13,7 +13,7 @@ from models.bringup.stages import BringupStage
 from models.questions import Arrival, Curve, PastWeek, Tallies
 from models.reports.bringups import bringups_week
 from models.reports.milestones import MONITORED_CLUSTERS, PHANTOM_GPUS, PlanNow
-from models.reports.weekly import BeforeAndAfter, Passage, Past, in_order, monitored_at, spans, steps_of
+from models.reports.weekly import BeforeAndAfter, MonitoredStep, Passage, Past, in_order, monitored_at, spans, steps_of
 
 
 class ReportFacts:
@@ -32,6 +32,8 @@ class ReportFacts:
         self._milestones = milestones
         self._bringups = bringups
         self._emergencies = emergencies
+        self._steps: tuple[tuple[Passage, ...], tuple[MonitoredStep, ...]] = ((), ())
+        """The steps, and the passages that they were counted from: they are the same while no rollout moves."""
 
     def curve(self, asked: Tallies) -> Curve:
         within = timedelta(seconds=asked.within_seconds)
@@ -67,7 +69,7 @@ class ReportFacts:
             moves=tuple(move for move in in_order(passages) if asked.since < move.at <= asked.until),
             monitored=monitored_at(passages, asked.until),
             monitored_before=len(monitored_at(passages, asked.since)),
-            steps=steps_of(passages, asked.until),
+            steps=self._steps_of(passages, asked.until),
             outcomes=self._outcomes(passages, asked.until),
             points=self._tallies.points("", asked.times, within),
             week_ago=week_ago[0] if week_ago else None,
@@ -76,6 +78,13 @@ class ReportFacts:
             bringups=bringups_week(self._bringups(True), asked.since, asked.until),
             emergencies=tuple(one for one in self._emergencies() if one.at <= asked.until),
         )
+
+    def _steps_of(self, passages: tuple[Passage, ...], until: datetime) -> tuple[MonitoredStep, ...]:
+        """Return the steps. `passages`: those up to that time."""
+        before, steps = self._steps
+        if passages != before:
+            self._steps = passages, (steps := steps_of(passages, until))
+        return steps
 
     def _outcomes(self, passages: Sequence[Passage], until: datetime) -> tuple[BeforeAndAfter, ...]:
         measured = spans(passages, until)

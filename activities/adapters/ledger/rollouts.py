@@ -173,7 +173,7 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
             cluster.completed_rollouts += 1
         return True
 
-    def overview(self) -> tuple[Overview, ...]:
+    def overview(self, *, noted: bool = False) -> tuple[Overview, ...]:
         later = aliased(RolloutRow)
         is_last = ~sa.exists().where(
             col(later.cluster) == col(RolloutRow.cluster), col(later.opened_at) > col(RolloutRow.opened_at)
@@ -190,7 +190,8 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
             last = sa.select(col(ClusterRow.open_rollout), col(ClusterRow.last_counter))
             counters = {rollout: counter for rollout, counter in session.execute(last) if rollout}
             now, clusters = self._database.now(), [row.cluster for row in rows]
-            health, windows = latest_health(session, clusters, now), open_windows(session, clusters, now)
+            health = {} if noted else latest_health(session, clusters, now)
+            windows = open_windows(session, clusters, now)
             ended = session.execute(by_cluster.where(past_shadow)).all()
 
         def overview_of(row: Any, *, ended: bool) -> Overview:
@@ -201,8 +202,8 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
                 stage=row.stage,
                 needs="" if ended else row.needs,
                 held="" if ended else holds_text(holds) or (None if _noted_holds(row.held) is None else ""),
-                holds=holds,
-                note=None if ended else _noted(row.note),
+                holds=holds if noted else (),
+                note=_noted(row.note) if noted and not ended else None,
                 health_at=health[row.cluster].at if not ended and row.cluster in health else None,
                 shadow=row.shadow,
                 ended=ended,
