@@ -2,29 +2,37 @@
 
 kmock keeps the objects and answers discovery, reads and writes. Added here: resource versions, pages with `limit` and
 `continue`, label selectors, watches that begin at a version, bookmarks, 410 for a version that is forgotten, tables
-for kubectl's default output off, and switches with which a test breaks it.
+for kubectl's default output off, and switches with which a test breaks it. ClusterQueues have field managers,
+server-side apply and versions that a write may ask for (managed_fields.py); Kueue's published schema checks them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import ssl
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
 
 import attrs
 import kmock
+import yaml
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer
+from jsonschema import Draft202012Validator
 from kmock import Request
 
+from tests.kubernetes import managed_fields
+from tests.kubernetes.managed_fields import json_patched, merged
 from tests.waiting import PATIENCE
 
 NODES, PODS = kmock.resource("", "v1", "nodes"), kmock.resource("", "v1", "pods")
 QUEUES = kmock.resource("kueue.x-k8s.io", "v1beta1", "clusterqueues")
+_APPLY = "application/apply-patch+yaml"
 KINDS = {NODES: "Node", PODS: "Pod", QUEUES: "ClusterQueue"}
 
 
@@ -50,6 +58,12 @@ class Emulator(kmock.KubernetesEmulator):
     """By the resource's plural: bytes to answer a list with."""
     asked: list[tuple[str, dict[str, str]]] = attrs.field(factory=list)
     """What lists and watches asked for: the action and resource, and its parameters."""
+    writes: list[tuple[str, str, dict[str, str]]] = attrs.field(factory=list)
+    """Writes to ClusterQueues that were kept: the method, the name, and its parameters."""
+    interrupts: dict[str, Callable[[], int | None]] = attrs.field(factory=dict)
+    """By ClusterQueue: what happens once just before a patch of it; a status refuses the patch with it."""
+    lost: dict[str, int] = attrs.field(factory=dict)
+    """By ClusterQueue: the status that answers a patch of it once, although it was kept."""
     silent: bool = False
     """Whether it takes requests and says nothing."""
     tokens: set[str] = attrs.field(factory=set)
@@ -71,7 +85,8 @@ class Emulator(kmock.KubernetesEmulator):
     def note(self, resource: Any, kind: str, raw: Mapping[str, Any]) -> None:
         """Give the object the next version, and let the watches have the event."""
         self.version += 1
-        raw.setdefault("metadata", {})["resourceVersion"] = str(self.version)  # type: ignore[attr-defined]
+        meta = raw.setdefault("metadata", {})  # type: ignore[attr-defined]
+        meta |= {"uid": f"uid-{self.version}", "generation": 1} | meta | {"resourceVersion": str(self.version)}
         event = {"type": kind, "object": json.loads(json.dumps(raw))}
         self.events.setdefault(resource, []).append((self.version, event))
         self.news.set()
@@ -81,17 +96,74 @@ class Emulator(kmock.KubernetesEmulator):
         if self.tokens and request.headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
             raise kmock.KubernetesError(status=401, reason="Unauthorized", message="Unauthorized")
         action, of = "" if request.action is None else request.action.value.lower(), request.resource
-        if of is not None and (code := self.refusals.get(f"{action} {of.plural}")):
+        if of and (code := self.refusals.get(f"{action} {of.plural}")):
             raise kmock.KubernetesError(status=code, reason="Forbidden", message=f"{of.plural}: {code}")
         if of is not None and action == "list" and (body := self.answers.get(str(of.plural))) is not None:
             packed = {"Content-Encoding": "gzip"} if body.startswith(b"\x1f\x8b") else {}
             return web.Response(body=body, content_type="application/json", headers=packed)
+        if of == QUEUES and request.method in ("POST", "PATCH", "PUT"):
+            try:
+                return web.json_response(self.write_queue(request), status=201 if action == "create" else 200)
+            except Status as status:
+                return web.json_response(status.body, status=status.body["code"])
         response = await super()._handle(request)
         if of in KINDS and action in ("create", "update", "delete"):
             key = (of, request.namespace, request.name or (request.data or {}).get("metadata", {}).get("name"))
             raw = self.objects[key].last.raw
             self.note(of, {"create": "ADDED", "update": "MODIFIED", "delete": "DELETED"}[action], raw)
         return response
+
+    def write_queue(self, request: Request) -> dict[str, Any]:
+        """Create, replace or patch a ClusterQueue, as its content type says. Errors: Status."""
+        name = request.name or request.data["metadata"]["name"]
+        key, params, kind = (QUEUES, None, name), request.params, request.headers.get("Content-Type", "")
+        manager, now = params.get("fieldManager") or "unknown", f"2026-11-26T09:00:{self.version % 60:02}Z"
+        if request.method == "PATCH" and name in self.interrupts and (code := self.interrupts.pop(name)()):
+            raise Status(code, "Interrupted", f"{name}: {code}")
+        there = key in self.objects and not self.objects[key].deleted
+        old: dict[str, Any] = json.loads(json.dumps(self.objects[key].raw)) if there else {}
+        wanted: Any = json.loads(request.body) if request.body[:1] in b"{[" else yaml.safe_load(request.body)
+        asked = wanted.get("metadata", {}) if isinstance(wanted, dict) else {}
+        if request.method == "POST" and there:
+            raise Status(409, "AlreadyExists", f'clusterqueues.kueue.x-k8s.io "{name}" already exists')
+        if not there and request.method != "POST" and not (kind.startswith(_APPLY) and "uid" not in asked):
+            missing = Status(404, "NotFound", f'clusterqueues.kueue.x-k8s.io "{name}" not found')
+            raise moved(name) if kind.startswith(_APPLY) else missing
+        try:
+            if kind.startswith(_APPLY):
+                if "managedFields" in asked:
+                    raise Status(400, "BadRequest", "metadata.managedFields must be nil")
+                base = old or {"apiVersion": wanted["apiVersion"], "kind": "ClusterQueue", "metadata": {"name": name}}
+                force = params.get("force") == "true"
+                new = managed_fields.applied(base, wanted, manager, now, force=force)
+            else:
+                how: dict[str, Callable[[Any, Any], Any]] = {
+                    "application/json-patch+json": json_patched,
+                    "application/merge-patch+json": merged,
+                }
+                new = how[kind](old, wanted) if kind in how else wanted
+                new = managed_fields.updated(old or {"metadata": {}}, new, manager, now)
+        except managed_fields.Conflicts as conflicts:
+            raise Status(409, body=managed_fields.conflict_status(conflicts, old["apiVersion"])) from None
+        except ValueError as error:
+            raise Status(422, "Invalid", str(error)) from None
+        for field in ("uid", "resourceVersion"):
+            if there and asked.get(field, old["metadata"][field]) != old["metadata"][field]:
+                raise moved(name)
+        check_queue(new)
+        new["metadata"] |= {
+            field: old["metadata"][field] for field in ("uid", "generation", "resourceVersion") if there
+        }
+        if params.get("dryRun") or new == old:
+            return new
+        if there and new["spec"] != old["spec"]:
+            new["metadata"]["generation"] += 1
+        self.writes.append((request.method.value, name, dict(params)))
+        self.note(QUEUES, "MODIFIED" if there else "ADDED", new)
+        self.objects[key] = new
+        if request.method == "PATCH" and (code := self.lost.pop(name, 0)):
+            raise Status(code, "Lost", f"{name}: {code}")
+        return new
 
     async def until_heard(self) -> None:
         while self.silent:
@@ -151,6 +223,41 @@ def selects(selector: str, raw: Mapping[str, Any]) -> bool:
     return all(labels.get(key) == value for key, _, value in (one.partition("=") for one in selector.split(",") if one))
 
 
+class Status(Exception):
+    """An answer that is no success."""
+
+    def __init__(self, code: int, reason: str = "", message: str = "", body: dict[str, Any] | None = None) -> None:
+        status = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
+        self.body = body or {**status, "code": code, "reason": reason, "message": message}
+
+
+def moved(name: str) -> Status:
+    text = "the object has been modified; please apply your changes to the latest version and try again"
+    return Status(409, "Conflict", f'Operation cannot be fulfilled on clusterqueues.kueue.x-k8s.io "{name}": {text}')
+
+
+@functools.cache
+def _schema(version: str) -> Any:
+    path = Path(__file__).parents[3] / "shared" / "data" / "crds" / "kueue.x-k8s.io_clusterqueues.yaml"
+    if not path.exists():
+        return Draft202012Validator({})
+    versions = yaml.safe_load(path.read_text())["spec"]["versions"]
+    (one,) = (each["schema"]["openAPIV3Schema"] for each in versions if each["name"] == version)
+    return Draft202012Validator(one)
+
+
+def check_queue(raw: dict[str, Any]) -> None:
+    """Check a ClusterQueue by Kueue's schema, and one rule of its webhook. Errors: Status."""
+    errors = [error.message for error in _schema(raw["apiVersion"].rpartition("/")[2]).iter_errors(raw)]
+    flavors = [flavor for group in raw["spec"].get("resourceGroups", ()) for flavor in group["flavors"]]
+    for one in [one for flavor in flavors for one in flavor["resources"]]:
+        if "lendingLimit" in one and int(one["lendingLimit"]) > int(one["nominalQuota"]):
+            errors += ["lendingLimit: must be less than or equal to the nominalQuota"]
+    if errors:
+        name = raw["metadata"]["name"]
+        raise Status(422, "Invalid", f'ClusterQueue.kueue.x-k8s.io "{name}" is invalid: {"; ".join(errors)}')
+
+
 class Cluster:
     """A running emulator, which other threads and programs can talk to."""
 
@@ -170,7 +277,7 @@ class Cluster:
                 kind=kind,
                 singular=kind.lower(),
                 namespaced=resource == PODS,
-                verbs={"get", "list", "watch", "patch", "delete", "create"},
+                verbs={"get", "list", "watch", "patch", "update", "delete", "create"},
             )
         # Not kmock's own server: it replaces the resolver of the whole process.
         async with self.emulator:
@@ -307,3 +414,12 @@ def pod(name: str, namespace: str, gpus: int, on: str | None = "n1", **changes: 
     spec: dict[str, Any] = {"containers": [container]} | ({} if on is None else {"nodeName": on})
     status = {"phase": changes.get("phase", "Pending" if on is None else "Running")}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec, "status": status}
+
+
+def queue(name: str, gpus: int | str, /, **changes: Any) -> dict[str, Any]:
+    """A ClusterQueue with so many GPUs in the flavor h100. `changes`: of its one resource, and `labels`."""
+    meta = {"name": name, "labels": changes.pop("labels", {})}
+    resource = {"name": "nvidia.com/gpu", "nominalQuota": gpus, **changes}
+    groups = [{"coveredResources": ["nvidia.com/gpu"], "flavors": [{"name": "h100", "resources": [resource]}]}]
+    spec = {"cohort": "research", "namespaceSelector": {}, "resourceGroups": groups}
+    return {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ClusterQueue", "metadata": meta, "spec": spec}
