@@ -49,7 +49,7 @@ class Commands(LazyGroup):
         "detach": Listed(
             "detach",
             SET_UP,
-            "Take Backstop out of a cluster's Slurm or Git. Teams' limits stay, or are restored with --restore.",
+            "Take Backstop out of a cluster's Slurm, Git or Kueue. Teams' limits stay, or are restored with --restore.",
         ),
         "plan": Listed(
             "plan", LOOK, "Show what a rollout would do: who gives how many GPUs, from which tier, and why."

@@ -25,11 +25,11 @@ from models.cluster.fleet_file import ClusterSpec, Fleet, Team
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota
-from models.cluster.sources import GitSource, KubernetesSource, PrometheusSource, SlurmSource, Yield
+from models.cluster.sources import GitSource, KubernetesSource, KueueSource, PrometheusSource, SlurmSource, Yield
 from models.cluster.windows import Window
 
 DESCRIBED: tuple[type[Documented], ...] = (
-    *(Fleet, ClusterSpec, PrometheusSource, KubernetesSource, SlurmSource, Yield, GitSource),
+    *(Fleet, ClusterSpec, PrometheusSource, KubernetesSource, SlurmSource, Yield, GitSource, KueueSource),
     *(Island, Quota, Window, Team, Policy, HealthTerms),
 )
 BRINGUP_DESCRIBED: tuple[type[Documented], ...] = (

@@ -56,6 +56,7 @@ _LIMITS_ARE_OURS = "its limits can be read and set"
 _REMEDIES = {
     "slurm": "see docs/slurm.md, and the worker's BACKSTOP_SLURM",
     "git": "see docs/git.md; the worker's user must be able to fetch and push without a prompt",
+    "kueue": "see docs/kubernetes.md; deploy/kubernetes/rbac.yaml has the rights that the worker needs",
 }
 
 

@@ -49,6 +49,9 @@ def _held(cluster: ClusterAnswer) -> list[RenderableType]:
         parts.append(
             line(f"Git holds the quotas: {cluster.git.path} on {cluster.git.branch} of {cluster.git.repository}.")
         )
+    if cluster.kueue is not None:
+        which = "all ClusterQueues" if cluster.kueue.queues is None else f"ClusterQueues with {cluster.kueue.queues}"
+        parts.append(line(f"Kueue holds the quotas: {which} of Kubernetes {cluster.kueue.connection}."))
     if cluster.prometheus is not None:
         parts.append(line(f"Prometheus {cluster.prometheus.connection} says what is healthy."))
     if cluster.kubernetes is not None:

@@ -26,6 +26,7 @@ from activities.adapters.git.quotas import GitQuotas
 from activities.adapters.http import Reach
 from activities.adapters.kubernetes.api import KubernetesConnection
 from activities.adapters.kubernetes.kubernetes import Kuberneteses
+from activities.adapters.kubernetes.kueue_quotas import KueueQuotas
 from activities.adapters.ledger.facade import NOT_MIGRATED, Ledger, upgrade
 from activities.adapters.notify.notifier import Notifier
 from activities.adapters.prometheus.prometheus import NO_SECRETS, PrometheusConnection, Prometheuses
@@ -164,7 +165,9 @@ def make_worker(
     wanted: TicketsWanted | None = None,
     now: Clock | None = None,
 ) -> Workers:
-    """Make a worker with the ledger, and for some clusters Slurm or Git, behind every port; `quotas` replaces these.
+    """Make a worker with the ledger, and for some clusters Slurm, Git or Kueue, behind every port.
+
+    `quotas` replaces these.
 
     It listens to each task queue with slots of its own, so that no queue waits for another one's calls: `executor` has
     the threads of the general one. `build_id`: of a versioned worker. Rollouts keep to the build that they began a run
@@ -176,15 +179,16 @@ def make_worker(
     slurms = slurms or Slurms(ledger, ledger.schedulers)
     prometheuses = Prometheuses(ledger, prometheus or {}, slurms.every, secrets=secrets)
     git = git or GitQuotas(ledger, SlurmQuotas(slurms), slurms)
-    held = quotas or git
+    kuberneteses = Kuberneteses(ledger, kubernetes or {}, slurms.every, branches=git.last_read)
+    kueue = KueueQuotas(ledger, git, git, kuberneteses, slurms.every)
+    held = quotas or kueue
     admission = Admission(
         ledger.access, ledger.attribution, ledger.registry, short_by(held, ledger.health, ledger.registry)
     )
     warrants = Warrants(keys, ledger.warrants, ledger.registry, now, wanted=wanted.now, admission=admission)
     ledger.fleet.tokens_in_clear = lambda: not warrants.is_required
     ledger.fleet.policy_takes_two = lambda: warrants.is_required and admission.two_persons
-    kuberneteses = Kuberneteses(ledger, kubernetes or {}, slurms.every, branches=git.last_read)
-    sources = slurms, git, prometheuses, kuberneteses
+    sources = slurms, kueue, prometheuses, kuberneteses
     calls = _calls(client, ledger, notify, held, *sources, telling or Telling(), warrants, now)
     tickets = [] if keys is None else [TicketsChecked(keys, wanted.is_known, now)]
     shared: dict[str, Any] = {

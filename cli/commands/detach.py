@@ -42,7 +42,7 @@ def detach(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Take Backstop out of a cluster's Slurm or Git. Teams' limits stay, or are restored with --restore.
+    """Take Backstop out of a cluster's Slurm, Git or Kueue. Teams' limits stay, or are restored with --restore.
 
     In Slurm it also takes back the limits that it set on the account above the teams and on the QOS of flex and of
     the classes (docs/slurm.md). It shows all changes first, and asks. It leaves alone each value that somebody else

@@ -147,7 +147,7 @@ RIGHTS: dict[str, Right] = {
     "desk.remove_cluster":      _r("remove a cluster",         (_X,),     _F),
     "desk.rename_cluster":      _r("rename a cluster",         (_X,),     _F),
     "desk.describe_slurm":      _r("read a Slurm for an import", (_X,),   _F),
-    "desk.detach":              _r("detach from Slurm or Git", (_X,),     _F),
+    "desk.detach":              _r("detach from Slurm, Git or Kueue", (_X,), _F),
     "desk.add_health":          _r("import health",            (_X,),     _F),
     "desk.add_jobs":            _r("import jobs",              (_X,),     _F),
     "desk.import_access":       _r("change roles",             (_X,),     _F,   _S.ADMIN,

@@ -35,6 +35,7 @@ from models.cluster.sources import (
     GitMode,
     GitSource,
     KubernetesSource,
+    KueueSource,
     PrometheusSource,
     QuotaSource,
     SlurmSource,
@@ -56,6 +57,7 @@ class ClusterNow(Model):
     """Windows that files declared."""
     slurm: SlurmSource | None = None
     git: GitSource | None = None
+    kueue: KueueSource | None = None
     prometheus: PrometheusSource | None = None
     kubernetes: KubernetesSource | None = None
     busy: str = Field(default="", exclude=True)
@@ -66,7 +68,7 @@ class ClusterNow(Model):
     @property
     def holder(self) -> QuotaSource | None:
         """The source that holds its quotas; None: the ledger."""
-        return self.slurm or self.git
+        return self.slurm or self.git or self.kueue
 
     @property
     def by_team(self) -> dict[str, Present]:
@@ -102,7 +104,7 @@ def resolve_cluster(
         after = _cluster_in_file(spec)
         why = _ONLY_FOR_NOW.format(after.holder.title) if after.holder and after.quotas and not terms.partial else ""
         return after, [Line(verb=Verb.ADDED, kind="cluster", cluster=spec.name, after=after.summary, why=why, path=at)]
-    if now.holder is not None and (spec.slurm or spec.git) is None and not terms.partial:
+    if now.holder is not None and (spec.slurm or spec.git or spec.kueue) is None and not terms.partial:
         why = f"{now.holder.title} holds its quotas: add {now.holder.field}: to the file, or detach the cluster first"
         return now, [Line(verb=Verb.REFUSED, kind="cluster", cluster=now.name, why=why, path=at)]
     after, stays = _overlay(spec, now, terms, at)
@@ -128,6 +130,7 @@ def _cluster_in_file(spec: ClusterSpec) -> ClusterNow:
         windows=tuple(_sort_islands(window) for window in spec.windows),
         slurm=spec.slurm,
         git=spec.git,
+        kueue=spec.kueue,
         prometheus=spec.prometheus,
         kubernetes=spec.kubernetes,
     )
@@ -155,7 +158,7 @@ def _present(quota: Quota, now: Present | None = None, *, partial: bool = False)
 def _overlay(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePlace) -> tuple[ClusterNow, list[Line]]:
     """Return the cluster with the file laid over it, and lines for entries that stay although the file lacks them."""
     file_cluster = _cluster_in_file(spec)
-    fields = ("gpu_model", "gpus_per_node", "windows", *_SOURCES)
+    fields = ("gpu_model", "gpus_per_node", "windows", *SOURCES)
     taken = {
         field: getattr(file_cluster, field) for field in fields if not terms.partial or field in spec.model_fields_set
     }
@@ -179,7 +182,8 @@ def _overlay(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePla
     return now.model_copy(update={**taken, "islands": islands, "policy": policy, "quotas": quotas}), stays
 
 
-_SOURCES = ("slurm", "git", "prometheus", "kubernetes")
+HOLDERS = ("slurm", "git", "kueue")
+SOURCES = (*HOLDERS, "prometheus", "kubernetes")
 _THEIRS = "{0} holds it, and a file cannot set it: change it in {0}"
 _ONLY_FOR_NOW = "{0} holds its quotas, so those of the file last only until Backstop reads {0}"
 _OLDER = "a rollout or a grant has set it since; --reset takes the value of the file"
@@ -277,7 +281,7 @@ def setting_text(value: object) -> str:
         return "none"
     if isinstance(value, list | tuple):
         return some_of([str(each) for each in value])
-    if isinstance(value, SlurmSource | GitSource | PrometheusSource | KubernetesSource):
+    if isinstance(value, QuotaSource | PrometheusSource | KubernetesSource):
         return canonical_json(value.model_dump(mode="json", exclude_defaults=True))
     return value if isinstance(value, str) else canonical_json(value)
 
@@ -314,11 +318,11 @@ def _differences(now: ClusterNow, after: ClusterNow, spec: ClusterSpec, at: File
         for move in moved:
             line = Line(kind=kind, cluster=now.name, path=place.get(move["name"], at), **move)
             guarded = (kind == "island" and line.verb is Verb.REMOVED) or (
-                kind == "field" and line.name in ("slurm", "git") and moves
+                kind == "field" and line.name in HOLDERS and moves
             )
             lines.append(_refuse(line, now.busy) if guarded and now.busy else line)
 
-    fields = ("gpu_model", "gpus_per_node", *_SOURCES)
+    fields = ("gpu_model", "gpus_per_node", *SOURCES)
     before, wanted = ({field: getattr(of, field) for field in fields} for of in (now, after))
     add_lines("field", _diff_values(before, wanted), {field: (*at, field) for field in fields})
     places: dict[str, FilePlace] = {name: (*at, "islands", n) for name, n in islands.items()}

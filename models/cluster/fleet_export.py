@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.base import Model
-from models.cluster.fleet_diff import ClusterNow
+from models.cluster.fleet_diff import SOURCES, ClusterNow
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.island import Island
 from models.cluster.quota import Quota
@@ -45,7 +45,7 @@ def cluster_document(now: ClusterNow, health: Mapping[str, Island]) -> dict[str,
     document["quotas"] = [_quota(quota, most[quota.team]) for quota in now.quotas]
     if now.windows:
         document["windows"] = [window.model_dump(mode="json", exclude_none=True) for window in now.windows]
-    for field in ("slurm", "git", "prometheus", "kubernetes"):
+    for field in SOURCES:
         source = getattr(now, field)
         if source is not None:
             document[field] = source.model_dump(mode="json", exclude_defaults=True)

@@ -22,7 +22,7 @@ from models.base import (
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands
-from models.cluster.sources import GitSource, KubernetesSource, PrometheusSource, SlurmSource
+from models.cluster.sources import GitSource, KubernetesSource, KueueSource, PrometheusSource, SlurmSource
 from models.cluster.windows import Window
 from models.notices import Notify
 
@@ -69,6 +69,8 @@ class ClusterSpec(Documented):
     """The Slurm that holds its quotas, health and use (docs/slurm.md). Without it: the ledger does."""
     git: GitSource | None = Field(default=None, exclude_if=lambda source: source is None)
     """The Git repository that holds its quotas (docs/git.md). Without it: Slurm or the ledger does."""
+    kueue: KueueSource | None = Field(default=None, exclude_if=lambda source: source is None)
+    """The Kueue that holds its quotas (docs/kubernetes.md). Without it: as without git."""
     prometheus: PrometheusSource | None = Field(default=None, exclude_if=lambda source: source is None)
     """The Prometheus that reports its health (docs/prometheus.md). Without it: Slurm, or whoever writes samples."""
     kubernetes: KubernetesSource | None = Field(default=None, exclude_if=lambda source: source is None)
@@ -77,8 +79,10 @@ class ClusterSpec(Documented):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.slurm is not None and self.git is not None:
-            raise fault_at(("git",), f"is given beside slurm: one of them holds the quotas of cluster {self.name}")
+        first, *others = [one.field for one in (self.slurm, self.git, self.kueue) if one is not None] or [""]
+        if others:
+            what = f"is given beside {first}: one of them holds the quotas of cluster {self.name}"
+            raise fault_at((others[0],), what)
         beside = "slurm" if self.slurm is not None else "prometheus" if self.prometheus is not None else ""
         if self.kubernetes is not None and beside:
             what = f"is given beside {beside}: one of them reports the health of cluster {self.name}"

@@ -160,6 +160,21 @@ class GitSource(Documented):
                 raise fault_at(place, "must begin with /")
 
 
+class KueueSource(Documented):
+    """The ClusterQueues of a Kueue that hold a cluster's quotas; Backstop writes them to the API server."""
+
+    field: ClassVar = "kueue"
+    title: ClassVar = "Kueue"
+    sets: ClassVar = ("gpus",)  # fields of a quota that no fleet file changes
+    lacks: ClassVar = "Kueue had no ClusterQueue of this name when Backstop last read it: create it in Kubernetes"
+    connection: Name = "local"
+    """The way to reach it: a name of the file that BACKSTOP_KUBERNETES names. A fleet file names no address."""
+    queues: Name | None = None
+    """A label selector of the cluster's ClusterQueues, such as example.com/model=h100. Without it: all of them."""
+    resource: Name = "nvidia.com/gpu"
+    """The promised resource, as ClusterQueues name it."""
+
+
 class PrometheusSource(Documented):
     """A Prometheus that reports a cluster's health, and its name for the cluster."""
 
@@ -222,11 +237,11 @@ def health_source_in(text: str) -> HealthSource:
     return (KubernetesSource if "resource" in json_object(text) else PrometheusSource).model_validate_json(text)
 
 
-def health_source_text(source: HealthSource | None) -> str | None:
-    """Return the ledger's text of the source; `resource` marks a Kubernetes."""
+def source_text(source: HealthSource | QuotaSource | None) -> str | None:
+    """Return the ledger's text of the source; `resource` marks one of Kubernetes."""
     if source is None:
         return None
-    marked = {"resource": source.resource} if isinstance(source, KubernetesSource) else {}
+    marked = {"resource": source.resource} if isinstance(source, KubernetesSource | KueueSource) else {}
     return json.dumps({**source.model_dump(mode="json", exclude_defaults=True), **marked}, separators=(",", ":"))
 
 
@@ -238,12 +253,14 @@ def reporting(source: str | None) -> dict[str, Any]:
     return {"kubernetes" if isinstance(reports, KubernetesSource) else "prometheus": reports}
 
 
-QuotaSource = SlurmSource | GitSource
+QuotaSource = SlurmSource | GitSource | KueueSource
 
 
 def quota_source_in(text: str) -> QuotaSource:
     """Parse the ledger's text of the source that holds a cluster's quotas. Errors: ValueError."""
-    return (GitSource if "repository" in json_object(text) else SlurmSource).model_validate_json(text)
+    fields = json_object(text)
+    kind = GitSource if "repository" in fields else KueueSource if "resource" in fields else SlurmSource
+    return kind.model_validate_json(text)
 
 
 def holding(source: str | None) -> dict[str, Any]:

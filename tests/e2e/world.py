@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -27,6 +27,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer
 
 from activities.adapters.http import Reach, networks_of
+from activities.adapters.kubernetes.api import KubernetesConnection
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
 from activities.clock import utc_now
@@ -490,6 +491,7 @@ async def world_of(
     keys: tuple[SigningKey, KeysOf] | None = None,
     bringups: BringupParts | None = None,
     wanted: TicketsWanted | None = None,
+    kubernetes: Mapping[str, KubernetesConnection] | None = None,
 ) -> AsyncIterator[World]:
     """A worker serves this ledger, the watch runs; afterwards nothing of the story runs, and all of it replays.
 
@@ -513,6 +515,7 @@ async def world_of(
         public = None if keys is None else keys[1]
         quotas = wrapped(ledger.quotas)
         more: dict[str, Any] = {"telling": telling, "bringups": bringups, "keys": public, "wanted": wanted}
+        more["kubernetes"] = kubernetes
         async with make_worker(client, ledger, notify, executor, quotas, **more):
             await ensure_watch(client, watch_seconds, tally_seconds=tally_seconds)
             try:

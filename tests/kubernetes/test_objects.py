@@ -23,7 +23,7 @@ from models.cluster.sources import (
     KubernetesUse,
     PrometheusSource,
     health_source_in,
-    health_source_text,
+    source_text,
 )
 from tests.kubernetes.emulator import node, pod
 
@@ -163,7 +163,7 @@ def test_a_queue_holds_what_its_flavors_report() -> None:
 def test_the_ledger_keeps_the_source_and_tells_it_from_a_prometheus() -> None:
     sources = KubernetesSource(), KubernetesSource(nodes="a=b"), PrometheusSource(), PrometheusSource(cluster="x")
     for source in sources:
-        text = health_source_text(source)
+        text = source_text(source)
         assert text is not None
         assert health_source_in(text) == source
-    assert health_source_text(None) is None
+    assert source_text(None) is None

@@ -26,14 +26,20 @@ from activities.adapters.git.merges import Merge, MergeReader, branch_of, declin
 from activities.adapters.git.repository import File, OurCommit, Repository
 from activities.adapters.ledger.awaited_merges import AwaitedMerge
 from activities.adapters.ledger.facade import Ledger
-from activities.adapters.ledger.scheduler_mirror import MirroredCluster, differences
+from activities.adapters.ledger.scheduler_mirror import (
+    MirroredCluster,
+    differences,
+    moves_to,
+    quotas_as_seen,
+    wanted_gpus,
+)
 from activities.adapters.source_threads import Faults, SourceThreads, sentence
 from activities.ports.ports import ByCluster, QuotaPort, SchedulerPort
 from activities.quota_files.dialects import SUFFIXES, BranchQuotas, changed_files, places_in
 from activities.quota_files.yaml_text import WrittenNumber
 from models.base import count_text, some_of
 from models.cluster.fleet_file import ClusterInSlurm
-from models.cluster.readings import ForeignChange, Present, QuotaReading
+from models.cluster.readings import ForeignChange, QuotaReading
 from models.cluster.sources import GitMode, GitSource, SlurmSource
 from models.errors import AwaitsMerge, Conflict, Refusal, Unavailable
 from models.questions import SchedulerCheck
@@ -286,7 +292,7 @@ class GitQuotas:
     def _keep_effect(self, sight: _Sight, after: MirroredCluster, change: Change) -> Receipt:
         """Keep the effect in the ledger, with the branch's present values as last seen."""
         receipt = self._others.apply(change)
-        written = {team: gpus for team, gpus in _wanted_gpus(after).items() if team in sight.places}
+        written = {team: gpus for team, gpus in wanted_gpus(after).items() if team in sight.places}
         before = {team: limit.gpus for team, limit in after.limits.items()}
         moved = {team: gpus for team, gpus in written.items() if gpus != before.get(team)}
         self._book.note(change.cluster, moved, ours=True)
@@ -311,7 +317,7 @@ class GitQuotas:
             barred, standing = self._barred_reason(cluster, source, sight), self._book.mirrored_cluster(cluster)
         except Exception as error:  # one that cannot be checked must not stop the checks of others
             return SchedulerCheck(system="git", wrong=sentence(error))
-        wanted = _wanted_gpus(standing)
+        wanted = wanted_gpus(standing)
         astray = sorted(team for team, gpus in sight.gpus.items() if wanted.get(team) != gpus)
         text = f"quotas that are not what they should be: {some_of(astray)}" if astray else ""
         return SchedulerCheck(system="git", wrong=text, barred=barred)
@@ -357,7 +363,7 @@ class GitQuotas:
         for _ in range(_TRIES):
             seen = self._book.mirrored_cluster(cluster)
             sight = self._look_at_branch(cluster, source)
-            held = _quotas_as_seen(sight, seen)
+            held = quotas_as_seen(sight.gpus, sight.pending, seen)
             foreign, landed = differences(seen, held)
             if not foreign and not landed and all(team in seen.limits for team in held):
                 return sight
@@ -444,30 +450,13 @@ def _changed_texts(sight: _Sight, gpus: Mapping[str, int]) -> dict[str, str]:
         raise Refusal(f"{error} (commit {sight.tip[:8]})") from None
 
 
-def _quotas_as_seen(sight: _Sight, seen: MirroredCluster) -> dict[str, Present]:
-    """Return the branch's quotas for the ledger: our writes that it has not kept yet keep their old value."""
-    held = dict[str, Present]()
-    for team, gpus in sight.gpus.items():
-        limit, quota = seen.limits.get(team), seen.quotas.get(team)
-        stays = team in sight.pending and limit is not None and limit.gpus is not None
-        number = limit.gpus if stays and limit is not None and limit.gpus is not None else gpus
-        held[team] = Present(team=team, gpus=number, parent=None if quota is None else quota.parent)
-    return held
-
-
-def _wanted_gpus(standing: MirroredCluster) -> dict[str, int]:
-    """Return the values that the branch should have, by team."""
-    admitted = {team: standing.admitted_limit(team) for team in standing.quotas}
-    return {team: gpus for team, gpus in admitted.items() if gpus is not None}
-
-
 def _moves_of(change: Change, sight: _Sight, before: MirroredCluster, after: MirroredCluster) -> dict[str, int]:
     """Return the quotas to write so that the branch is as it should be after the effect.
 
     A forward effect moves what it changes; it does not take back what people merged for another one.
     """
-    wanted, earlier = _wanted_gpus(after), _wanted_gpus(before)
-    moves = {team: n for team, n in wanted.items() if team in sight.places and sight.places[team].gpus != n}
+    moves = moves_to(after, sight.gpus)
     if change.kind in _INVERSES:
         return moves
+    earlier = wanted_gpus(before)
     return {team: gpus for team, gpus in moves.items() if earlier.get(team) != gpus}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 import tempfile
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -17,11 +18,12 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 from pydantic import Field
 
-from models.base import Duration, Model, Name, brief
-from models.errors import Unavailable
+from models.base import Duration, Model, Name, brief, shorten
+from models.errors import Refusal, Unavailable
 
 if TYPE_CHECKING:
     from kr8s.asyncio import Api
@@ -37,6 +39,9 @@ WATCH_SECONDS = 30
 """How long a watch goes on before the server ends it. Its end proves that nothing was missed, so that a quiet cluster
 is known to be well twice a minute; where the connection has died unseen, it does not come.
 """
+_APPLIES = {"Content-Type": "application/apply-patch+yaml"}
+_CONFLICT = "FieldManagerConflict"
+_MANAGER = re.compile(r'conflict with "([^"]{1,128})"')
 _NUMBERS = itertools.count()
 _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _BAD_CREDENTIALS = (ValueError, LookupError, OSError, TypeError, RuntimeError)
@@ -80,6 +85,18 @@ class Gone(Exception):
 
 class NoSuchKind(Unavailable):
     """The server has no such kind of objects."""
+
+
+class Moved(Exception):
+    """The object is no longer at the version that the write was made for."""
+
+
+class Managed(Exception):
+    """Other field managers have what the write would change. `managers`: their names."""
+
+    def __init__(self, managers: tuple[str, ...]) -> None:
+        super().__init__(*managers)
+        self.managers = managers
 
 
 class NoEvent(Unavailable):
@@ -152,26 +169,60 @@ class ApiServer:
         except TimeoutError:
             raise Unavailable(f"its watch of {kind.plural} did not end in time: the connection is dead") from None
 
+    async def get(self, kind: ObjectKind, name: str) -> Any:
+        """Read one object. Errors: NoSuchKind if it is gone, Unavailable."""
+        return await self._exchange(kind, name, {}, None)
+
+    async def apply(self, kind: ObjectKind, raw: Mapping[str, Any], manager: str, *, dry_run: bool = False) -> Any:
+        """Write the object's fields by server-side apply, without force; return it as it is then.
+
+        With `metadata.resourceVersion` in it only at that version. `dry_run`: as if, nothing is kept.
+        Errors: Moved, Managed, Refusal; Unavailable, also where it may have been written.
+        """
+        asked = {"fieldManager": manager, "force": "false", **({"dryRun": "All"} if dry_run else {})}
+        return await self._exchange(kind, raw["metadata"]["name"], asked, json.dumps(raw).encode())
+
+    async def _exchange(self, kind: ObjectKind, name: str, asked: Mapping[str, str], body: bytes | None) -> Any:
+        """Return the one object that the server answers with. Errors: as `apply`; NoSuchKind."""
+        path = self._paths.get(kind.plural, kind.paths[0])
+        try:
+            async with asyncio.timeout(self.seconds):
+                chunks = [chunk async for chunk in self._stream(kind, path, asked, _EVENT_BYTES, name, body)]
+            document = json.loads(b"".join(chunks))
+        except TimeoutError:
+            raise Unavailable(f"no answer about {name} of {kind.plural} within {self.seconds:g} s") from None
+        except (ValueError, RecursionError) as error:
+            raise Unavailable(f"it did not answer with one of {kind.plural}: {type(error).__name__}") from None
+        return document
+
     async def _stream(
-        self, kind: ObjectKind, path: str, asked: Mapping[str, str], most: int | None
+        self,
+        kind: ObjectKind,
+        path: str,
+        asked: Mapping[str, str],
+        most: int | None,
+        name: str = "",
+        body: bytes | None = None,
     ) -> AsyncIterator[bytes]:
-        """Yield the body of an answer as it comes. Errors: Gone, NoSuchKind, Unavailable."""
+        """Yield the body of an answer as it comes. `body`: to apply. Errors: Gone, NoSuchKind; `apply`'s."""
         try:
             import httpx
             from kr8s import APITimeoutError, ServerError
         except ImportError:
             raise Unavailable(_INSTALL) from None
         size, (base, _, version) = 0, path.rpartition("/")
+        applies: dict[str, Any] = {} if body is None else {"content": body, "headers": _APPLIES}
         api = await self._open()
         try:
             async with api.call_api(
-                "GET",
+                "GET" if body is None else "PATCH",
                 version=version,
                 base=base,
-                url=kind.plural,
+                url=f"{kind.plural}/{quote(name)}" if name else kind.plural,
                 params=dict(asked),
                 stream=True,
                 timeout=self._limits(),
+                **applies,
             ) as answer:
                 _remove_key_files(api)
                 async for chunk in answer.aiter_bytes():
@@ -180,7 +231,7 @@ class ApiServer:
                         raise Unavailable(f"it answered more than {most:,} bytes for a page of {kind.plural}")
                     yield chunk
         except ServerError as error:
-            raise _refused(kind, error) from None
+            raise (_refused(kind, error) if body is None else _not_applied(kind, name, error)) from None
         except APITimeoutError:
             raise Unavailable(f"no answer about {kind.plural} within {self.seconds:g} s") from None
         except httpx.HTTPError as error:
@@ -239,7 +290,7 @@ def _selecting(kind: ObjectKind, selector: str | None) -> dict[str, str]:
     """Return the parameters that leave out objects that do not count."""
     if kind is PODS:
         return {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-    return {"labelSelector": selector} if selector and kind is NODES else {}
+    return {"labelSelector": selector} if selector else {}
 
 
 def _page_in(kind: ObjectKind, body: bytes) -> Page:
@@ -287,11 +338,8 @@ def _event_in(kind: ObjectKind, line: bytes) -> tuple[str, Any]:
 
 def _refused(kind: ObjectKind, error: Any) -> Exception:
     """Return the error for an answer that is no success."""
-    code = getattr(error.response, "status_code", 0)
-    try:
-        text = brief(error.response.json()["message"])
-    except (ValueError, LookupError, TypeError, RecursionError):
-        text = "it does not say why"
+    code, message, _ = _status_of(error)
+    text = brief(message) if message else "it does not say why"
     if code == 410:
         return Gone()
     if code == 404:
@@ -299,6 +347,34 @@ def _refused(kind: ObjectKind, error: Any) -> Exception:
     if code in (401, 403):
         return Unavailable(f"the worker may not list and watch {kind.plural} ({code}): {text} (docs/kubernetes.md)")
     return Unavailable(f"it refused to list or watch {kind.plural} ({code}): {text}")
+
+
+def _not_applied(kind: ObjectKind, name: str, error: Any) -> Exception:
+    """Return the error for an answer to an apply that is no success."""
+    code, message, causes = _status_of(error)
+    text = shorten(" ".join(message.split()), 300) or "it does not say why"
+    what = f"{name} of {kind.plural}"
+    if code == 409:
+        managers = [_MANAGER.search(str(one.get("message"))) for one in causes if one.get("reason") == _CONFLICT]
+        names = tuple(sorted({match[1] for match in managers if match}))
+        return Managed(names or ("another field manager",)) if managers else Moved()
+    if code == 403:
+        return Refusal(f"Kubernetes does not let the worker change {what} (403): {text} (docs/kubernetes.md)")
+    if code in (401, 408, 429) or code >= 500:
+        return Unavailable(f"it could not change {what} ({code}): {text}")
+    return Refusal(f"Kubernetes refused the change of {what} ({code}): {text}")
+
+
+def _status_of(error: Any) -> tuple[int, str, list[dict[str, Any]]]:
+    """Return the HTTP status of an answer that is no success, its message, and its causes."""
+    code = getattr(error.response, "status_code", 0)
+    try:
+        status = error.response.json()
+        message = str(status["message"])
+        causes = (status.get("details") or {}).get("causes") or []
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return code, "", []
+    return code, message, [one for one in causes if isinstance(one, dict)] if isinstance(causes, list) else []
 
 
 def _remove_key_files(api: Any) -> None:

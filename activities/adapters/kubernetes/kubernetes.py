@@ -179,7 +179,7 @@ class Kuberneteses:
         sentences = dict.fromkeys(sources, "its API server does not answer")
 
         def look(cluster: str, source: KubernetesSource) -> None:
-            sentences[cluster] = self._on_loop(self._look_once(cluster, source))
+            sentences[cluster] = self.on_loop(self._look_once(cluster, source))
 
         def wrong(cluster: str, text: str) -> None:
             sentences[cluster] = text
@@ -189,7 +189,7 @@ class Kuberneteses:
 
     async def _look_once(self, cluster: str, source: KubernetesSource) -> str:
         """List once what is followed; return what is wrong. Errors: Unavailable."""
-        follower, server = Follower(cluster, source, None, self._ledger.now), self._server(source)
+        follower, server = Follower(cluster, source, None, self._ledger.now), self.server(source.connection)
         await follower.nodes.list_all(server)
         if follower.held is not None:
             await follower.held.list_all(server)
@@ -266,7 +266,7 @@ class Kuberneteses:
         async def start() -> None:
             follower.task = asyncio.create_task(self._run(follower))
 
-        self._on_loop(start())
+        self.on_loop(start())
         return follower
 
     def _stop(self, follower: Follower | None) -> None:
@@ -275,7 +275,7 @@ class Kuberneteses:
             await asyncio.wait([task], timeout=_CLOSING_SECONDS)
 
         if follower is not None and follower.task is not None:
-            self._on_loop(stop(follower.task))
+            self.on_loop(stop(follower.task))
 
     def stop(self) -> None:
         """Follow no cluster any more, and end the connections and their thread."""
@@ -288,7 +288,7 @@ class Kuberneteses:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._loop = None
 
-    def _on_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
+    def on_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Do the work on the loop of all API servers, and return its result."""
         with self._loop_lock:
             if self._loop is None:
@@ -299,7 +299,7 @@ class Kuberneteses:
     async def _run(self, follower: Follower) -> None:
         """Follow one cluster until it is stopped."""
         try:
-            of_nodes, of_held, of_queues = (self._server(follower.source) for _ in range(3))
+            of_nodes, of_held, of_queues = (self.server(follower.source.connection) for _ in range(3))
         except Unavailable as error:
             follower.nodes.fault = error.message
             follower.first.set()
@@ -328,9 +328,9 @@ class Kuberneteses:
                     sentence(error),
                 )
 
-    def _server(self, source: KubernetesSource) -> ApiServer:
-        """Return the way to the API server. Errors: Unavailable."""
-        connection = self._connections.get(source.connection)
+    def server(self, name: str) -> ApiServer:
+        """Return a way to the API server of this name. Errors: Unavailable."""
+        connection = self._connections.get(name)
         if connection is None:
-            raise Unavailable(f"this worker has no Kubernetes {source.connection!r}: BACKSTOP_KUBERNETES names them")
-        return ApiServer(source.connection, connection)
+            raise Unavailable(f"this worker has no Kubernetes {name!r}: BACKSTOP_KUBERNETES names them")
+        return ApiServer(name, connection)

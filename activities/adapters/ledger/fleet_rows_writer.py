@@ -46,7 +46,7 @@ from models.cluster.fleet_oddities import oddities_of
 from models.cluster.import_outcome import WRITES, FleetOutcome, ImportTerms, Line, Verb, outcome_of
 from models.cluster.quota import Quota
 from models.cluster.readings import Present
-from models.cluster.sources import health_source_text
+from models.cluster.sources import source_text
 from models.cluster.windows import FILE
 from models.errors import Refusal
 from models.ledger_tables import (
@@ -438,8 +438,8 @@ def _cluster_row(cluster: ClusterNow) -> Row:
         "gpu_model": cluster.gpu_model,
         "gpus_per_node": cluster.gpus_per_node,
         "policy": canonical_json(cluster.policy),
-        "source": None if cluster.holder is None else cluster.holder.model_dump_json(exclude_defaults=True),
-        "health_source": health_source_text(cluster.prometheus or cluster.kubernetes),
+        "source": source_text(cluster.holder),
+        "health_source": source_text(cluster.prometheus or cluster.kubernetes),
     }
 
 

@@ -30,6 +30,7 @@ from models.cluster.sources import (
     GitSource,
     HealthSource,
     KubernetesSource,
+    KueueSource,
     PrometheusSource,
     QuotaSource,
     SlurmSource,
@@ -139,6 +140,28 @@ def differences(seen: MirroredCluster, held: Mapping[str, Present]) -> tuple[lis
     return foreign, landed
 
 
+def quotas_as_seen(there: Mapping[str, int], pending: Mapping[str, int], seen: MirroredCluster) -> dict[str, Present]:
+    """Return a system's quotas for the ledger: our writes that it has not kept yet keep their old value."""
+    held = dict[str, Present]()
+    for team, gpus in there.items():
+        limit, quota = seen.limits.get(team), seen.quotas.get(team)
+        stays = team in pending and limit is not None and limit.gpus is not None
+        number = limit.gpus if stays and limit is not None and limit.gpus is not None else gpus
+        held[team] = Present(team=team, gpus=number, parent=None if quota is None else quota.parent)
+    return held
+
+
+def wanted_gpus(standing: MirroredCluster) -> dict[str, int]:
+    """Return the values that the system should have, by team."""
+    admitted = {team: standing.admitted_limit(team) for team in standing.quotas}
+    return {team: gpus for team, gpus in admitted.items() if gpus is not None}
+
+
+def moves_to(after: MirroredCluster, there: Mapping[str, int]) -> dict[str, int]:
+    """Return the quotas to write so that the system, which has these, is as it should be after an effect."""
+    return {team: gpus for team, gpus in wanted_gpus(after).items() if team in there and there[team] != gpus}
+
+
 class _SourcesRead(NamedTuple):
     quotas: ByCluster[QuotaSource]
     health: ByCluster[HealthSource]
@@ -219,6 +242,11 @@ class SchedulerBook(LedgerPart):
     def git_sources(self, clusters: Sequence[str] | None = None) -> dict[str, GitSource]:
         """Return those of these clusters (or of all) whose quotas a Git repository holds. Errors: as `sources`."""
         return self._sources(clusters).git
+
+    def kueue_sources(self, clusters: Sequence[str] | None = None) -> dict[str, KueueSource]:
+        """Return those of these clusters (or of all) whose quotas ClusterQueues hold. Errors: as `sources`."""
+        quotas = self._sources(clusters).quotas
+        return {name: source for name, source in quotas.items() if isinstance(source, KueueSource)}
 
     def _sources(self, clusters: Sequence[str] | None) -> _SourcesRead:
         with self._database.reading() as session:
