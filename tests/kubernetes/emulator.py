@@ -418,7 +418,8 @@ def pod(name: str, namespace: str, gpus: int, on: str | None = "n1", **changes: 
 
 def queue(name: str, gpus: int | str, /, **changes: Any) -> dict[str, Any]:
     """A ClusterQueue with so many GPUs in the flavor h100. `changes`: of its one resource, and `labels`."""
-    meta = {"name": name, "labels": changes.pop("labels", {})}
+    labels = changes.pop("labels", {})
+    meta = {"name": name, **({"labels": labels} if labels else {})}
     resource = {"name": "nvidia.com/gpu", "nominalQuota": gpus, **changes}
     groups = [{"coveredResources": ["nvidia.com/gpu"], "flavors": [{"name": "h100", "resources": [resource]}]}]
     spec = {"cohort": "research", "namespaceSelector": {}, "resourceGroups": groups}
