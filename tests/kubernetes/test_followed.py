@@ -269,8 +269,8 @@ async def test_a_worker_that_ends_leaves_no_connection_open(
     connections = make().adapter._connections
     adapters: list[Kuberneteses] = []
 
-    def kept(*terms: Any) -> Kuberneteses:
-        adapters.append(Kuberneteses(*terms))
+    def kept(*terms: Any, **named: Any) -> Kuberneteses:
+        adapters.append(Kuberneteses(*terms, **named))
         return adapters[0]
 
     monkeypatch.setattr(main, "Worker", lambda *_, **__: Idle())
