@@ -325,7 +325,9 @@ OPERATIONS: tuple[Operation, ...] = (
         "doctor", "GET", "/doctor", f"list[{_CHECK}]", "read.doctor", "What is well and what is not.", seconds=240
     ),
     Operation("watch", "GET", "/watch", _CHECK, "read.watch", "Whether the shared watch is alive."),
-    Operation("unserved", "GET", "/unserved", "bool", "read.unserved", "Whether no worker polls, as far as is known."),
+    Operation(
+        "unserved", "GET", "/unserved", "bool", "read.unserved", "True if it is known that no worker is running."
+    ),
     Operation(
         "builds", "GET", "/builds", "list[client.answer_models:Build]", "read.builds", "Builds of versioned workers."
     ),

@@ -67,7 +67,9 @@ async def lifted_by_others(ask: AskDesk, answer: LaunchAnswer, launcher: str) ->
         return ""
     may = some_of(answer.lifters, _NAMED)
     if is_one_of(launcher, answer.deciders):
-        return f"An objection to it is resolved by {may}, and not by {launcher}, who may resolve other holds."
+        return (
+            f"An objection to it can be resolved by {may}; {launcher}, who launched it, can resolve only other holds."
+        )
     others = [name for name in answer.deciders if name not in answer.lifters]
     more = f" (other holds: {some_of(others, _NAMED)} too)" if others else ""
     return f"Its holds can be resolved by {may}{more}, not by {launcher}, who launched it."

@@ -183,7 +183,7 @@ class RequestActivities:
                     outcome=GrantOutcome.NO, said=f"others have changed the quota of {', '.join(theirs)} since"
                 )
             if not order.ends and request.namespace and asks and not asks.as_quota().admits(request.namespace):
-                why = f"{request.namespace} may no longer target the quota of {order.team}"
+                why = f"the quota of {order.team} no longer admits jobs of namespace {request.namespace}"
                 return Prepared(outcome=GrantOutcome.NO, said=why)
             prepared = self._prepare_alone(request) if opened is None else self._prepare_beside(request, opened)
             above = {*prepared.raised, order.team} if prepared.change is not None else {order.team}

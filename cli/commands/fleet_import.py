@@ -72,7 +72,8 @@ SizeFlex = Annotated[
     bool | None,
     typer.Option(
         "--size-flex/--no-size-flex",
-        help="With --slurm: also set the limit of the flex QOS, which takes an Administrator in Slurm.",
+        help="With --slurm: from now on Backstop also sets the limit of the flex QOS, as an Administrator in Slurm; "
+        "the import itself writes nothing to Slurm.",
         show_default=False,
     ),
 ]

@@ -49,9 +49,9 @@ def new(
     """Make the key that a front signs with. The private half stays here; workers read the public half from the
     book of keys (keys/keys.json).
 
-    A worker that has the book refuses unsigned commands if BACKSTOP_KEYS names the book, or as soon as an access file
-    (who may do what, docs/access.md) is in force. In a new state folder `backstop up` makes the key itself; in a
-    restored backup, give --lost.
+    A worker refuses unsigned commands if its BACKSTOP_KEYS is set to the book's path. With the book in its state
+    folder alone, it does so once an access file (who may do what, docs/access.md) is in force. In a new state folder
+    `backstop up` makes the key itself; in a restored backup, give --lost.
     """
     from client.front_key_files import new_key, replace_lost_key
 

@@ -69,8 +69,8 @@ def plan(
         str,
         typer.Option(
             metavar="DIALECT",
-            help="Print the plan as a change of quota files: yaml, kueue, kai, volcano or yunikorn; git: of those on "
-            "the cluster's own branch, which your git clones (docs/git.md).",
+            help="Print the plan as a change of quota files: yaml, kueue, kai, volcano or yunikorn. With git: "
+            "of the files on the cluster's branch, which the git of this machine clones (docs/git.md).",
         ),
     ] = "",
     manifests: Annotated[

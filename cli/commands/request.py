@@ -101,8 +101,8 @@ def new(
 ) -> None:
     """Ask for more quota. A request that does not fit is refused at once; the answer lists what would fit.
 
-    A request that fits waits for an owner of the cluster (the policy's `owners`); an approved one is a
-    *grant* (docs/requests.md). `backstop request TEAM CLUSTER GPUS` is short for this.
+    A request that fits waits for an owner of the cluster (the policy's `owners`) or of the rollout that is open there;
+    an approved one is a *grant* (docs/requests.md). `backstop request TEAM CLUSTER GPUS` is short for this.
     """
     from models.requests.state import QuotaAsk, RequestStage
 

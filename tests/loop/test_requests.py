@@ -263,7 +263,7 @@ async def test_who_owns_the_cluster_and_who_may_target_it_counts_on_the_day_of_t
     await until(world, one, RequestStage.GRANTED)
     await say(world, other, RequestCommand.APPROVE, "board")
     refused = await until(world, other, RequestStage.REFUSED)
-    assert refused.said == "it no longer fits: lab may no longer target the quota of research"
+    assert refused.said == "it no longer fits: the quota of research no longer admits jobs of namespace lab"
 
 
 async def test_two_grants_of_one_team_end_one_by_one_and_a_parent_rises_with_them(world: World) -> None:

@@ -228,7 +228,9 @@ class ApiServer:
                 async for chunk in answer.aiter_bytes():
                     size += len(chunk)
                     if most is not None and size > most:
-                        raise Unavailable(f"it answered more than {most:,} bytes for a page of {kind.plural}")
+                        raise Unavailable(
+                            f"its page of {kind.plural} has more than {most:,} bytes, the most that Backstop reads"
+                        )
                     yield chunk
         except ServerError as error:
             raise (_refused(kind, error) if body is None else _not_applied(kind, name, error)) from None

@@ -220,7 +220,7 @@ class SlurmClasses:
         self._write(taking_out(mine, used, site))
         left = self._qos().keys() & mine.keys() - used
         if left:
-            raise Unavailable(f"Slurm did not take back {', '.join(sorted(left))}: try again")
+            raise Unavailable(f"Slurm still has what Backstop set at {', '.join(sorted(left))}: give the command again")
 
     def _write(self, lines: Sequence[str]) -> None:
         for at in range(0, len(lines), _LINES):

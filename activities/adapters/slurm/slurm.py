@@ -457,7 +457,9 @@ class Slurms:
                 there = self.limits(cluster, source, back)
                 wrong = sorted(n for n, (_, first) in back.items() if there[n] != first)
                 if wrong:
-                    raise Unavailable(f"Slurm did not take back {', '.join(wrong)}: try again")
+                    raise Unavailable(
+                        f"Slurm still has what Backstop set at {', '.join(wrong)}: give the command again"
+                    )
             back |= classes.take_out(only_look=False)
             self.book.detach(cluster)
         return back
