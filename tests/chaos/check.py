@@ -252,11 +252,10 @@ def commits_follow(case: Case) -> Iterator[Loss]:
         if row["kind"] in ("restore", "soften"):
             undone.add(rollout)
     for row in case.rows("quotas"):
-        there = values.get(row["cluster"], {}).get(row["team"], row["gpus"])
-        if there != row["gpus"]:
-            yield Loss(
-                "commit", f"{row['cluster']}/{row['team']}", f"Git ends with {there}, the ledger with {row['gpus']}"
-            )
+        there, where = values.get(row["cluster"], {}).get(row["team"], row["gpus"]), f"{row['cluster']}/{row['team']}"
+        admits = row["mode"] == "soft" and there > row["gpus"]  # a soft quota keeps the number from before the rollout
+        if there != row["gpus"] and not admits:
+            yield Loss("commit", where, f"Git ends with {there}, the ledger with {row['gpus']} ({row['mode']})")
 
 
 def _values_of_receipts(case: Case) -> dict[tuple[str, str], set[int]]:
