@@ -34,7 +34,7 @@ from models.cluster.fleet_file import MOST_QUOTAS, merged_policy
 from models.cluster.island import Island
 from models.cluster.policy import MOST_NAMES, Policy
 from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands
-from models.cluster.sources import WHOLE, PrometheusSource, SlurmSource
+from models.cluster.sources import WHOLE, GitSource, KubernetesSource, PrometheusSource, SlurmSource
 
 ClusterName = Annotated[
     str,
@@ -81,6 +81,10 @@ class BringupEntry(Documented):
     """The Slurm that will hold its quotas, health and use. Without it: none."""
     prometheus: PrometheusSource | None = None
     """The Prometheus that will report healthy GPUs. Without it: none."""
+    git: GitSource | None = Field(default=None, exclude_if=lambda source: source is None)
+    """The Git repository that will hold its quotas; it has the first ones, too. Without it: none."""
+    kubernetes: KubernetesSource | None = Field(default=None, exclude_if=lambda source: source is None)
+    """The Kubernetes API server that will report its health and use. Without it: none."""
     policy: dict[str, Any] = Field(default_factory=dict)
     """Settings that differ from the fleet's policy; the same fields. Without it: nothing."""
     quotas: tuple[Quota, ...] = Field(default=(), max_length=MOST_QUOTAS)
@@ -99,12 +103,22 @@ class BringupEntry(Documented):
         ordered = sum(i.nodes for i in self.islands)
         if self.islands and ordered != self.nodes:
             raise ValueError(f"nodes is {self.nodes}, but the islands have {ordered} in all")
+        self._check_sources()
         self._check_quotas()
         for name in self.values.keys() & OWN_VALUES:
             raise fault_at(
                 ("values", name), f"is a name of Backstop's own, for {OWN_VALUES[name]}: choose another name"
             )
         return self
+
+    def _check_sources(self) -> None:
+        if self.git is not None and self.slurm is not None:
+            raise fault_at(("git",), "is given beside slurm: one of them holds the quotas")
+        if self.git is not None and self.quotas:
+            raise fault_at(("quotas",), "are the repository's, and git is given: leave them out")
+        for field in ("slurm", "prometheus"):
+            if self.kubernetes is not None and getattr(self, field) is not None:
+                raise fault_at(("kubernetes",), f"is given beside {field}: one of them reports the health")
 
     def _check_quotas(self) -> None:
         for number, quota in enumerate(self.quotas):

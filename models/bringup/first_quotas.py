@@ -146,6 +146,8 @@ def spec_of(entry: BringupEntry, islands: Sequence[Island], stand: FirstStand) -
         quotas=quotas,
         slurm=entry.slurm,
         prometheus=entry.prometheus,
+        git=entry.git,
+        kubernetes=entry.kubernetes,
     )
 
 

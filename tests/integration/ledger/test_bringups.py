@@ -486,6 +486,36 @@ def test_slurms_limits_are_what_stands_and_what_the_entry_wants_above_is_granted
     assert quotas_of(tool) == {"a": 26, "b": 24, "other": 4}
 
 
+GIT = {"repository": "/srv/quotas.git", "path": "h100.yaml", "pointer": "/teams/{team}/gpus"}
+
+
+def test_a_cluster_of_kubernetes_and_git_comes_in_with_both_sources_and_git_has_the_quotas(
+    ledger: Ledger, tool: ForeignTool
+) -> None:
+    sources = {"git": GIT, "kubernetes": {"connection": "east", "use": "kueue"}}
+    opened(ledger, quotas=[], owed_until=None, **sources)
+    handed = twice(lambda: Book(ledger).hand_over([island(8)], quotas=[], owed_until=None, **sources))
+    assert (handed.granted, handed.owed, quotas_of(tool)) == ({}, {}, {})
+    row = tool.rows("SELECT source, health_source FROM clusters WHERE name = ?", NEW)[0]
+    git, kubernetes = (json.loads(str(text)) for text in row)
+    assert git == GIT
+    assert (kubernetes["connection"], kubernetes["use"]) == ("east", "kueue")
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"git": GIT, "quotas": A_AND_B}, "are the repository's, and git is given: leave them out"),
+        ({"git": GIT, "slurm": {}}, "is given beside slurm: one of them holds the quotas"),
+        ({"kubernetes": {}, "prometheus": {}}, "is given beside prometheus: one of them reports the health"),
+        ({"kubernetes": {}, "slurm": {}}, "is given beside slurm: one of them reports the health"),
+    ],
+)
+def test_an_entry_has_one_source_of_each(more: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        entry(**more)
+
+
 # --- what is owed -----------------------------------------------------------------------------------
 
 
