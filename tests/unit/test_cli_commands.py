@@ -594,3 +594,14 @@ def test_the_audit_says_whether_who_commanded_was_proven(
         assert run([*words, "--json"]) == 0
     (document,) = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
     assert document["proof"] == shown.removeprefix("tpm").removeprefix(", ")
+
+
+def test_status_says_what_is_not_in_force_in_words_and_in_json(
+    fake: FakeBackstop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = "Kubernetes east: not in force: vision has 64 in Git and 72 in the cluster, seen since 2026-11-26 10:02:11Z"
+    fake.statuses = [status(health_fault=note)]
+    assert run(["status", "h100-worked"]) == 0
+    assert f"source {note}" in " ".join(capsys.readouterr().out.split())
+    assert run(["status", "h100-worked", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["health_fault"] == note
