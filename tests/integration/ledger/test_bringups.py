@@ -492,7 +492,7 @@ GIT = {"repository": "/srv/quotas.git", "path": "h100.yaml", "pointer": "/teams/
 def test_a_cluster_of_kubernetes_and_git_comes_in_with_both_sources_and_git_has_the_quotas(
     ledger: Ledger, tool: ForeignTool
 ) -> None:
-    sources = {"git": GIT, "kubernetes": {"connection": "east", "use": "kueue"}}
+    sources: dict[str, Any] = {"git": GIT, "kubernetes": {"connection": "east", "use": "kueue"}}
     opened(ledger, quotas=[], owed_until=None, **sources)
     handed = twice(lambda: Book(ledger).hand_over([island(8)], quotas=[], owed_until=None, **sources))
     assert (handed.granted, handed.owed, quotas_of(tool)) == ({}, {}, {})
