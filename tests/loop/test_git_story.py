@@ -233,3 +233,19 @@ async def test_a_breach_is_not_rolled_back_before_people_have_merged_the_undo(wo
     assert sum(world.sql.gpus(name).values()) == 300
     assert forge.text() == QUOTAS, "a soft limit admits what it did before the rollout"
     assert forge.branches() == []
+
+
+async def test_an_owner_who_cannot_wait_for_a_merge_lets_backstop_push_the_rollback(world: World, forge: Forge) -> None:
+    name = await promoted(world, forge, breach_after="6s")
+    forge.merge("squash", delete=True)
+    await world.until(name, Stage.ENFORCED)
+    await world.healthy(name, main=(361, 300))
+    await world.until(name, lambda s: waits(s) and s.stage is Stage.ROLLING_BACK)
+    assert len(forge.branches()) == 1
+    source = {"repository": forge.url, "path": PATH, "pointer": "/teams/{team}/gpus", "mode": "push"}
+    islands = [{"name": "main", "total_gpus": 361, "healthy_gpus": 300}]
+    await world.fleet({"name": name, "islands": islands, "git": source})
+    await world.until(name, Stage.ROLLED_BACK)
+    assert (forge.text(), forge.branches()) == (QUOTAS, []), "its branch is withdrawn, and nobody has merged it"
+    assert sum(world.sql.gpus(name).values()) == 300
+    assert git(forge.bare, "log", "-1", "--format=%an: %s", "main").startswith("Fleet bot: Set 1 quota of ")
