@@ -266,8 +266,9 @@ def _calls(
         *(prometheuses.refresh_health, kuberneteses.refresh_health, kuberneteses.refresh_use),
         *(slurms.refresh_health, slurms.refresh_use),
     )
+    one_moment = ledger.schedulers.one_moment
     of_a_look = quotas, health, usage, calendar, registry, ledger.jobs, doubts, warrants, now
-    rollouts = ClusterActivities(*of_a_look, ledger.schedulers.one_moment)
+    rollouts = ClusterActivities(*of_a_look, one_moment)
     fleets = FleetActivities(client, quotas, health, calendar, registry, rollouts, warrants)
     owed = ledger.bringups.owed_gpus
     asked = RequestActivities(client, quotas, registry, usage, rollouts, owed, warrants)
@@ -310,7 +311,7 @@ def _calls(
             rollouts.observe,
             rollouts.ledger_mark,
             rollouts.aim_rollback,
-            QuotaActivities(quotas, registry, evidence, now).apply_effect,
+            QuotaActivities(quotas, registry, evidence, now, one_moment).apply_effect,
             watch.watch,
         ],
         notices=[notices.tell, notices.send_due],

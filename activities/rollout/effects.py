@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 
 from temporalio import activity
@@ -27,8 +28,11 @@ class QuotaActivities:
         registry: RegistryPort,
         evidence: EvidenceRoom | None = None,
         now: Clock = utc_now,
+        one_moment: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> None:
+        """`one_moment`: within it, reads of this cluster see one moment where they can, until the write."""
         self._now = now
+        self._one_moment = one_moment
         self._quotas = quotas
         self._registry = registry
         self._evidence = evidence
@@ -40,7 +44,7 @@ class QuotaActivities:
         The blast radius is booked before the write, once per fence, and given back if the write is refused. Errors:
         those of QuotaPort.apply, and BlastRadius; Refusal if nothing in the ledger allows it.
         """
-        with translate_errors():
+        with translate_errors(), self._one_moment(request.change.cluster):
             if request.shadow:
                 return self._rehearse(request)
             if self._evidence is not None and self._evidence.warrants.is_required:

@@ -11,12 +11,17 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from activities.adapters.git.quotas import GitQuotas
 from activities.adapters.ledger.facade import Ledger
+from activities.adapters.slurm.quotas import SlurmQuotas
+from activities.adapters.slurm.slurm import Slurms
 from activities.rollout.cluster_calls import ClusterActivities
+from activities.rollout.effects import QuotaActivities
 from models.errors import Refusal, Unavailable
-from models.rollout.messages import ObserveRequest
+from models.rollout.effects import EffectKind
+from models.rollout.messages import EffectRequest, ObserveRequest
 from tests.integration.ledger.test_observations import counted_queries
-from tests.integration.ledger.world import CLUSTER, NOW, ForeignTool
+from tests.integration.ledger.world import CLUSTER, NOW, ForeignTool, effect, open_rollout, values
 
 EARLIER, LATER = 120, 119
 """Quota b of the small fleet, and what a foreign tool makes of it."""
@@ -113,3 +118,17 @@ def test_a_look_is_one_transaction_and_asks_once_who_speaks_for_the_cluster(ledg
     assert len(transactions) == 1
     assert sum("clusters.health_source" in query for query in queries) == 1
     assert seen == apart.observe(request)
+
+
+@pytest.mark.usefixtures("tool")
+def test_an_effect_reads_in_one_transaction_and_writes_in_another(ledger: Ledger) -> None:
+    open_rollout(ledger)
+    slurms = Slurms(ledger, ledger.schedulers)
+    quotas = GitQuotas(ledger, SlurmQuotas(slurms), slurms)
+    effects = QuotaActivities(quotas, ledger.registry, now=lambda: NOW, one_moment=ledger.schedulers.one_moment)
+    change = effect(EffectKind.SET_SOFT, 1, writes=values(("c", 80, 70)))
+    with counted_transactions() as transactions, counted_queries() as queries:
+        receipt = effects.apply_effect(EffectRequest(change=change, shadow=False, limit_gpus=None, at=NOW))
+    assert receipt.after == {"c": 70}
+    assert len(transactions) == 2
+    assert sum("clusters.health_source" in query for query in queries) == 1
