@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,19 @@ from alembic.migration import MigrationContext
 from sqlmodel import SQLModel
 
 import models.ledger_tables
-from activities.adapters.ledger.database import NOT_MIGRATED, database_url
+from activities.adapters.ledger.database import NOT_MIGRATED, database_url, make_engine
 from activities.adapters.ledger.facade import Ledger, upgrade
 from models.errors import BadInput, Refusal, Unavailable
+from tests.compiled_once import plain_create_engine
 from tests.integration.ledger.world import ForeignTool, fleet, import_fleet, open_rollout
+
+
+def test_what_sqlite_has_committed_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sa, "create_engine", plain_create_engine)  # other tests do not wait for the disk
+    engine = make_engine(f"sqlite:///{tmp_path / 'ledger.db'}", timedelta(seconds=1))
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2, "FULL"
+    engine.dispose()
 
 
 def test_the_migrations_make_exactly_the_tables_of_the_models(ledger_url: str) -> None:
