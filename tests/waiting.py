@@ -21,6 +21,9 @@ PAUSES = (0.01, 0.02, 0.03, 0.03, 0.06, 0.06, 0.12)
 
 TURNED_PAUSES = (0.01, 0.05, 0.15)
 """On a turned clock a pause takes no time, and a look as long as ever. Still shorter than any stage of a story."""
+TURNED_MOST = 8
+"""On a turned clock a look after which no task of a workflow and no activity has ended is left out, so often in a row:
+what is looked at may change without one."""
 
 
 def _pauses(what: str, seconds: float, now: Callable[[], float], pauses: tuple[float, ...] = PAUSES) -> Iterator[float]:
@@ -43,8 +46,13 @@ async def async_attempts(what: str, seconds: float = PATIENCE) -> AsyncIterator[
     loop = asyncio.get_running_loop()
     turned = isinstance(loop, TurnedLoop)
     clock, pauses = (loop.time, TURNED_PAUSES) if turned else (time.monotonic, PAUSES)
+    seen, left_out = -1, 0
     for pause in _pauses(what, seconds, clock, pauses):
-        yield
+        if isinstance(loop, TurnedLoop) and loop.tasks_ended == seen and left_out < TURNED_MOST:
+            left_out += 1
+        else:
+            seen, left_out = loop.tasks_ended if isinstance(loop, TurnedLoop) else -1, 0
+            yield
         await asyncio.sleep(pause)
 
 

@@ -117,6 +117,7 @@ class Activities:
 
     def answered(self, completion: ActivityTaskCompletion) -> None:
         """What a worker made of an attempt; of one that nobody waits for any more, nothing comes."""
+        self._loop.tasks_ended += 1
         call = self._tokens.pop(completion.task_token, None)
         if call is None or call.token != completion.task_token or not call.run.runs:
             return

@@ -32,6 +32,8 @@ class TurnedLoop(asyncio.SelectorEventLoop):
         self._waiting = 0
         """Threads that wait for what this loop does for them."""
         self._counts = threading.Lock()
+        self.tasks_ended = 0
+        """Tasks of workflows and attempts of activities, but no queries, that the server in memory has answers to."""
         super().__init__(_Turning(self))
         self._clock_resolution = 0.0  # else what is due in less than that comes at once, and it never gets later
 

@@ -210,6 +210,7 @@ class Workflows:
         run = self._by_run[completion.run_id]
         run.busy = False
         asked, run.asked = run.asked, None
+        self._loop.tasks_ended += asked is None
         if completion.HasField("failed"):
             why = completion.failed.failure
             if asked is not None and not asked.done():
