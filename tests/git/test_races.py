@@ -15,7 +15,7 @@ from activities.adapters.git.quotas import GitQuotas
 from activities.adapters.git.repository import Repository
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
-from models.errors import Conflict, Drift, Unavailable
+from models.errors import Conflict, Drift, Refusal, Unavailable
 from models.rollout.effects import Change, EffectKind, Receipt
 from tests.git.world import CLUSTER, PATH, QUOTAS, GitSystem, ask_for_more, git, spec, take, worker
 from tests.integration.ledger.world import ForeignTool
@@ -111,6 +111,36 @@ def test_a_worker_that_dies_after_its_push_has_pushed_once(site: GitSystem, tmp_
     assert another.changes(CLUSTER, read) == ()
 
 
+def test_a_commit_of_a_dead_worker_is_kept_although_others_have_pushed_another_number_since(
+    site: GitSystem, tmp_path: Path
+) -> None:
+    """The branch took it under the generation of its plan. Drift would say that nothing was written."""
+    site.open()
+    read = site.generation()
+    with pytest.raises(Unavailable):
+        dying(site, tmp_path).apply(site.change(SOFT, 1, ("a", 24, 16), expected_generation=read))
+    site.forge.edit("{gpus: 16,", "{gpus: 12,")
+    receipt = site.apply(SOFT, 1, ("a", 24, 16), expected_generation=read)
+    assert (receipt.before, receipt.after, receipt.generation) == ({"a": 24}, {"a": 16}, read + 1)
+    assert site.there() == (16, 12)
+    assert site.port.read(CLUSTER).values == {"a": 16, "b": 12}
+
+
+def test_a_commit_of_a_dead_worker_whose_number_a_person_has_changed_is_refused_so_that_it_is_undone(
+    site: GitSystem, tmp_path: Path
+) -> None:
+    site.open()
+    read = site.generation()
+    with pytest.raises(Unavailable):
+        dying(site, tmp_path).apply(site.change(SOFT, 1, ("a", 24, 16), ("b", 16, 8), expected_generation=read))
+    site.forge.edit("{gpus: 8,", "{gpus: 12,")
+    with pytest.raises(Refusal, match="after the effect had begun"):
+        site.apply(SOFT, 1, ("a", 24, 16), ("b", 16, 8), expected_generation=read)
+    receipt = site.apply(RESTORE, 2, ("a", 16, 24), ("b", 8, 16))
+    assert [(c.team, c.found_gpus) for c in receipt.conflicts] == [("b", 12)]
+    assert site.there() == (24, 12)
+
+
 def test_what_a_dead_worker_pushed_is_taken_back_by_an_undo(site: GitSystem, tmp_path: Path) -> None:
     site.open()
     read = site.generation()
@@ -135,7 +165,7 @@ def test_a_push_that_was_delayed_past_the_undo_is_refused(
         another.apply(site.change(RESTORE, 2, ("a", 16, 24)))
 
     before_push(undone_meanwhile)
-    with pytest.raises(Conflict, match="came too late and was not written: the ledger already has its effect 2"):
+    with pytest.raises(Conflict, match="came too late and was not written: the branch already has its effect 2"):
         site.apply(SOFT, 1, ("a", 24, 16))
     assert site.there() == (24, 16)
     assert site.forge.commits() == ["Begin", "Keep the quotas of h100 (restore)"]

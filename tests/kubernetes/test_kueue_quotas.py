@@ -249,11 +249,27 @@ def test_a_half_written_effect_that_meets_a_change_by_others_is_refused_so_that_
     read = site.generation()
     died_between(site, read)
     site.somebody_sets("b", 12)
-    with pytest.raises(Refusal, match="after some of the queues had been written"):
+    with pytest.raises(Refusal, match="after the effect had begun"):
         another.apply(site.change(SOFT, 1, ("a", 24, 16), ("b", 16, 8), expected_generation=read))
     receipt = another.apply(site.change(RESTORE, 2, ("a", 16, 24), ("b", 8, 16)))
     assert [(c.team, c.found_gpus) for c in receipt.conflicts] == [("b", 12)]
     assert site.there() == (24, 12)
+
+
+def test_an_effect_that_all_queues_have_is_kept_although_others_have_changed_another_quota_since(
+    site: Site, another: Any
+) -> None:
+    """It was written under the generation of its plan; the worker died before the ledger had it."""
+    site.open()
+    read = site.generation()
+    site.emulator(lambda emulator: emulator.lost.update({"a": 504}))
+    with pytest.raises(Unavailable):
+        site.apply(SOFT, 1, ("a", 24, 16), expected_generation=read)
+    site.somebody_sets("b", 12)
+    receipt = another.apply(site.change(SOFT, 1, ("a", 24, 16), expected_generation=read))
+    assert (receipt.before, receipt.after, receipt.generation) == ({"a": 24}, {"a": 16}, read + 1)
+    assert site.there() == (16, 12)
+    assert site.writes() == ["a"]
 
 
 def test_a_write_whose_answer_is_lost_is_made_once(site: Site) -> None:

@@ -187,11 +187,12 @@ class GitQuotas:
                 if sight.merge is not None and sight.merge.commit:  # proposed before Backstop might push
                     self._withdraw(change.cluster, sight, sight.merge)
                     continue
+                if self._has_landed(sight, change):
+                    theirs = self.changes(change.cluster, change.expected_generation or 0)
+                    after = self._book.rehearse_begun(change, sight.gpus, theirs)
+                    return self._keep_effect(sight, after, change.but(expected_generation=None))
                 before = self._book.mirrored_cluster(change.cluster)
                 after = self._book.rehearse(change)
-                if self._has_landed(sight, after, change):
-                    # The branch took it while the generation was as expected: it is late in the ledger, but valid.
-                    return self._keep_effect(sight, after, change.but(expected_generation=None))
                 gpus = _moves_of(change, sight, before, after)
                 if not gpus and not self._needs_fence(sight, change):
                     return self._keep_effect(sight, after, change)
@@ -261,7 +262,7 @@ class GitQuotas:
         self._ledger.merges.keep(cluster, effect.but(pushed=True))
         return effect
 
-    def _has_landed(self, sight: _Sight, after: MirroredCluster, change: Change) -> bool:
+    def _has_landed(self, sight: _Sight, change: Change) -> bool:
         """Return whether the branch has this very effect already. Errors: Conflict if it has a newer one."""
         ours, fence = sight.newest, change.fence
         if ours is None or ours.rollout != fence.rollout:

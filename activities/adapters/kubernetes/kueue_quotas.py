@@ -35,6 +35,7 @@ from activities.adapters.ledger.scheduler_mirror import (
     differences,
     moves_to,
     quotas_as_seen,
+    teams_moved,
     wanted_gpus,
 )
 from activities.adapters.source_threads import Faults, SourceThreads, sentence
@@ -171,12 +172,11 @@ class KueueQuotas:
             for _ in range(_TRIES):
                 sight = self._sync(change.cluster, source)
                 begun = self._is_begun(sight, change)
-                try:
+                if begun:
+                    theirs = self.changes(change.cluster, change.expected_generation or 0)
+                    after = self._book.rehearse_begun(change, sight.gpus, theirs)
+                else:
                     after = self._book.rehearse(change)
-                except Drift as drift:
-                    if begun:  # Drift means that nothing was written
-                        raise Refusal(f"{drift.message}, after some of the queues had been written") from None
-                    raise
                 moves = moves_to(after, sight.gpus)
                 names = {sight.places[team].path for team in moves} | self._unfenced(sight, after, change)
                 if not names:
@@ -206,10 +206,7 @@ class KueueQuotas:
         """
         if change.kind not in _INVERSES:
             return set()
-        teams = {write.team for write in change.writes if write.gpus != write.expected_gpus}
-        quotas = after.quotas.items()
-        teams |= {team for team, quota in quotas if quota.written not in (None, after.baseline.get(team))}
-        names = {sight.places[team].path for team in teams if team in sight.places}
+        names = {sight.places[team].path for team in teams_moved(change, after) if team in sight.places}
         return {name for name in names if not _undoes(sight.queues[name], change.fence)}
 
     def _write(

@@ -23,7 +23,7 @@ from activities.bad_rows import build_each, those_that_do
 from activities.ports.ports import ByCluster
 from models.audit_chain import AuditEntry, AuditKind
 from models.cluster.island import Island
-from models.cluster.readings import LimitMode, Present
+from models.cluster.readings import ForeignChange, LimitMode, Present
 from models.cluster.snapshot import Snapshot
 from models.cluster.sources import (
     OF_CLASS,
@@ -38,7 +38,7 @@ from models.cluster.sources import (
     health_source_in,
     quota_source_in,
 )
-from models.errors import NoSuchCluster, Refusal, Unavailable
+from models.errors import Drift, NoSuchCluster, Refusal, Unavailable
 from models.ledger_tables import (
     AuditRow,
     ClusterRow,
@@ -160,6 +160,12 @@ def wanted_gpus(standing: MirroredCluster) -> dict[str, int]:
 def moves_to(after: MirroredCluster, there: Mapping[str, int]) -> dict[str, int]:
     """Return the quotas to write so that the system, which has these, is as it should be after an effect."""
     return {team: gpus for team, gpus in wanted_gpus(after).items() if team in there and there[team] != gpus}
+
+
+def teams_moved(change: Change, after: MirroredCluster) -> set[str]:
+    """Return the teams whose values in the system this effect, or one that it undoes, may write."""
+    written = {team for team, q in after.quotas.items() if q.written not in (None, after.baseline.get(team))}
+    return written | {write.team for write in change.writes if write.gpus != write.expected_gpus}
 
 
 class _SourcesRead(NamedTuple):
@@ -284,6 +290,23 @@ class SchedulerBook(LedgerPart):
             after = _standing(session, change.cluster)
             trial.rollback()
         return after
+
+    def rehearse_begun(
+        self, change: Change, there: Mapping[str, int], changes: Iterable[ForeignChange]
+    ) -> MirroredCluster:
+        """As `rehearse`, of an effect that the system has, wholly or in part, though the ledger has not kept it yet.
+
+        One that is whole was written under the generation that it expects: others' changes of other quotas make it
+        late, but valid. Errors: Refusal if it is not whole, or they have changed what it wrote. Drift would say that
+        nothing was written.
+        """
+        try:
+            return self.rehearse(change)
+        except Drift as drift:
+            after = self.rehearse(change.but(expected_generation=None))
+            if moves_to(after, there) or teams_moved(change, after) & {each.team for each in changes}:
+                raise Refusal(f"{drift.message}, after the effect had begun") from None
+            return after
 
     def limits(self, names: Mapping[str, str]) -> dict[str, int | None]:
         """Return each cluster's limit of this name, as it was last seen or written; None if it has none."""
