@@ -12,7 +12,7 @@ from models.access.decision import Target, who_could
 from models.access.principals import is_one_of
 from models.access.rights import RIGHTS, Case
 from models.base import some_of
-from models.errors import BackstopError, Refusal
+from models.errors import BackstopError, Refusal, Unavailable
 from models.questions import AccessNow, AimOf, Question
 from models.rollout.messages import LaunchAnswer
 from models.rollout.stages import Command, Stage, command_line
@@ -22,6 +22,7 @@ _NAMED = 5
 _COULD = 3
 """People who could open a gate that are named where it is waited for."""
 _UNLESS = "unless an access file says otherwise"
+UNKNOWN = "nobody knows who: no worker answered"
 _SECONDS = 5
 """What is only shown beside something else is not waited for longer."""
 AskWhoCould = Callable[[str, str], Awaitable[Sequence[str]]]
@@ -31,18 +32,21 @@ AskDesk = Callable[[Question[Any]], Awaitable[Any]]
 
 async def who_could_now(ask: AskDesk, key: str, target: Target, subject: str = "") -> tuple[str, ...] | None:
     """Return who could give the command, as the access file in force names them, without the person who launched, asked
-    for or entered it where somebody else must act. None: there is no file. Empty: the answer did not come in time."""
+    for or entered it where somebody else must act. None: there is no file. Errors: Unavailable where no answer comes in
+    time."""
     stands = await _in_time(ask(AccessNow()))
-    if stands is None or (stands.version is not None and key not in RIGHTS):
-        return ()
+    if stands is None:
+        raise Unavailable(UNKNOWN)
     if stands.version is None:
         return None
+    if key not in RIGHTS:
+        return ()
     try:
         target = await asyncio.wait_for(ask(AimOf(command=key, target=target, subject=subject)), _SECONDS)
     except Refusal:
         pass  # no worker has keys: nobody knows whose doing it is
     except (BackstopError, TimeoutError):
-        return ()
+        raise Unavailable(UNKNOWN) from None
     return who_could(stands.version.file, key, target)
 
 
@@ -85,7 +89,7 @@ class Openers(NamedTuple):
 async def who_could_open(who_could: AskWhoCould, status: RolloutStatus) -> Openers:
     """Return who could open the rollout's gate, without holds that end by themselves.
 
-    An access file decides where there is one: `who_could` answers for it.
+    An access file decides where there is one: `who_could` answers for it, or raises where no answer comes.
     """
     lines = {hold.id: status.lifts.get(hold.id, "") for hold in (*status.holds, *status.recorded_objections)}
     end = f"{command_line('calendar end', status.cluster)} ID"
@@ -93,17 +97,35 @@ async def who_could_open(who_could: AskWhoCould, status: RolloutStatus) -> Opene
     ack = command_line(Command.ACK, status.cluster)
     acks = {team: f"{ack} --team {shlex.quote(team)}" for team in unacknowledged(status)[:_COULD]}
     needed = {(command_awaited(line), team_awaited(line)): line for line in (*lines.values(), *acks.values()) if line}
-    answers = await asyncio.gather(*(who_could(line, status.cluster) for line in needed.values()))
+    answers = await asyncio.gather(*(_or_unknown(who_could(line, status.cluster)) for line in needed.values()))
     able = dict(zip(needed, answers, strict=True))
 
     def text(line: str, without_file: Sequence[str] = ()) -> str:
-        names = able[command_awaited(line), team_awaited(line)]
-        return some_of(names, _COULD) if names else f"{some_of(without_file, _COULD) or 'anybody'}, {_UNLESS}"
+        return could_text(able[command_awaited(line), team_awaited(line)], without_file)
 
     return Openers(
         {hold: text(line, status.may_lift.get(hold, ())) for hold, line in lines.items() if line},
         {team: text(line) for team, line in acks.items()},
     )
+
+
+def could_text(names: Sequence[str] | None, without_file: Sequence[str] = ()) -> str:
+    """Name who could act; None: no answer came. `without_file`: who may, if there is no access file; empty: anybody."""
+    if names is None:
+        return UNKNOWN
+    return some_of(names, _COULD) if names else f"{some_of(without_file, _COULD) or 'anybody'}, {_UNLESS}"
+
+
+async def or_nobody(names: Awaitable[list[str]]) -> list[str]:
+    """Return the names; none where nobody answers, for what shows them beside something else."""
+    return list(await _or_unknown(names) or ())
+
+
+async def _or_unknown(names: Awaitable[Sequence[str]]) -> Sequence[str] | None:
+    try:
+        return await names
+    except BackstopError:
+        return None
 
 
 def unacknowledged(status: RolloutStatus) -> list[str]:

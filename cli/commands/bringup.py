@@ -242,13 +242,14 @@ def status(
 ) -> None:
     """Show all bring-ups by state, or one as a graph with each step's log, duration and runs."""
     if cluster:
+        from client.who_could_act import or_nobody
         from views.bringup import status_parts
 
         how.of_one("CLUSTER")
 
         async def of_one(door: Backstop) -> tuple[BringupStatus, list[str]]:
             status = await door.bringup_status(cluster)
-            return status, await door.who_could(status.needs, cluster) if status.needs else []
+            return status, await or_nobody(door.who_could(status.needs, cluster)) if status.needs else []
 
         graph, could = ask(actor_of(actor), of_one)
         how.tell(lambda: graph, lambda: status_parts(graph, could), None)

@@ -149,12 +149,13 @@ def status(
     GPUs that it may still move this hour and today)."""
     from cli.output import complain
     from cli.watching import look_at_fleet
+    from client.who_could_act import or_nobody
     from models.fleet.state import Member
     from views.fleet_rollout import of_interest, status_parts
 
     async def question(door: Backstop) -> tuple[FleetStatus, list[str]]:
         status = (await look_at_fleet(door)).status
-        return status, await door.who_could(status.needs) if status.needs else []
+        return status, await or_nobody(door.who_could(status.needs)) if status.needs else []
 
     rollout, could = ask(actor_of(actor), question)
     if rollout.lost and not how.for_people:

@@ -169,12 +169,13 @@ def show_one(request: Id, as_json: AsJson = False, actor: Actor = "") -> None:
     name = _id(request)
 
     async def question(door: Backstop) -> tuple[RequestState, list[str]]:
+        from client.who_could_act import or_nobody
         from models.questions import OneRequest
         from models.requests.state import RequestStage
 
         state = await door.ask(OneRequest(request=name))
         waits = state.stage is RequestStage.ASKED and not as_json
-        return state, await door.who_could("backstop request approve ID", subject=name) if waits else []
+        return state, await or_nobody(door.who_could("backstop request approve ID", subject=name)) if waits else []
 
     state, could = ask(actor_of(actor), question)
     _answer(state, as_json=as_json, could=could)

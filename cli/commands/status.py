@@ -286,11 +286,11 @@ async def _with_requests(
     requests = await door.open_requests(cluster)
     if status.stage.has_ended:
         return status, requests, None, [], {}
-    could = await door.could_act(cluster) if status.needs else []
+    from client.who_could_act import or_nobody, who_could_open
+
+    could = await or_nobody(door.could_act(cluster)) if status.needs else []
     could_lift = dict[str, str]()
     if liftable_beside_needs(status):
-        from client.who_could_act import who_could_open
-
         could_lift = (await who_could_open(door.who_could, status)).lifts
     return status, requests, await door.health_at(cluster), could, could_lift
 

@@ -28,6 +28,7 @@ from models.access.access_versions import (
 from models.access.command_targets import command_awaited
 from models.access.rights import RIGHTS, Case
 from models.access.tokens import TokenLine, token_hash
+from models.errors import Unavailable
 from models.questions import AccessNow, AimOf, ImportAccess, MakeToken, RevokeToken, Tokens
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Stage
@@ -243,6 +244,12 @@ async def test_beside_each_thing_that_shuts_a_gate_stands_who_could_open_it(caps
         "objection-b": f"tpm, kim, {unless}", "pause": f"anybody, {unless}", "freeze-1": f"anybody, {unless}"
     }  # fmt: skip
     assert nobody.acks == {"research": f"anybody, {unless}"}
+
+    async def silent(_: str, __: str) -> list[str]:
+        raise Unavailable("no worker is running")
+
+    unknown = await who_could_open(silent, shown)
+    assert {*unknown.lifts.values(), *unknown.acks.values()} == {"nobody knows who: no worker answered"}
     held = shown.but(stage=Stage.BUFFERED, waiting_for=(Condition(name="holds", met=False, text="all in one line"),))
     assert [member["waits"] for member in _track(held, (), openers)][2] == [
         "objection by kim: a run (to be lifted by user:sre)",

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from client.who_could_act import Openers, unacknowledged, who_could_open
+from client.who_could_act import Openers, could_text, unacknowledged, who_could_open
 from models.audit_chain import AuditEntry
-from models.base import some_of
 from models.cluster.windows import Entry
-from models.errors import Refusal
+from models.errors import Refusal, Unavailable
 from models.questions import Archived, ArchivePage, Calendar, FactsOf, FlexOf, SnapshotNow
 from models.rollout.command_previews import Ahead
 from models.rollout.command_rows import ROLLOUT_ROWS
@@ -36,8 +35,6 @@ from web.console.visit import Elsewhere, Page, Visit
 _TRACK = (Stage.PLANNED, Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED)
 _ENTRIES, _LOOKED = 30, 200
 """Rows of the archive: shown, and looked at for what is marked in the picture."""
-_COULD = 3
-"""People who could approve that are named where it is waited for."""
 _CURVE, _POINTS = timedelta(days=7), 85
 
 
@@ -77,7 +74,7 @@ async def _standing(visit: Visit, name: str) -> Page:
         "why_not": why_not,
         "launchable": facts is not None,
         "parts": [] if status is None else status_parts(status, visit.now, could=could or (), tracked=tracked)[1:],
-        "track": [] if status is None else _track(status, could or (), openers),
+        "track": [] if status is None else _track(status, could, openers),
         "could_lift": openers.lifts,
         "plan": [] if ahead is None or ahead.plan is None else plan_parts(ahead.plan, visit.now),
         "buttons": buttons,
@@ -97,13 +94,15 @@ async def _standing(visit: Visit, name: str) -> Page:
 
 async def _openers(visit: Visit, status: RolloutStatus) -> Openers:
     async def who_could(needs: str, cluster: str) -> Sequence[str]:
-        names, _ = await visit.try_call("who_could", needs=needs, cluster=cluster)
-        return names or ()
+        names, why = await visit.try_call("who_could", needs=needs, cluster=cluster)
+        if names is None:
+            raise Unavailable(why)
+        return list(names)
 
     return await who_could_open(who_could, status)
 
 
-def _track(status: RolloutStatus, could: Sequence[str], openers: Openers) -> list[dict[str, Any]]:
+def _track(status: RolloutStatus, could: Sequence[str] | None, openers: Openers) -> list[dict[str, Any]]:
     """Return the four stages, each with its place, what its gate waits for, and who may give the next command."""
     here = status.stage if status.stage in _TRACK else None
     at = _TRACK.index(here) if here is not None else -1
@@ -119,7 +118,9 @@ def _track(status: RolloutStatus, could: Sequence[str], openers: Openers) -> lis
     return found
 
 
-def _waiting_for(status: RolloutStatus, condition: Condition, could: Sequence[str], openers: Openers) -> list[str]:
+def _waiting_for(
+    status: RolloutStatus, condition: Condition, could: Sequence[str] | None, openers: Openers
+) -> list[str]:
     until = "" if condition.until is None else f", until {moment(condition.until)}"
     if condition.name == "holds":
         return [_held_by(hold, openers) for hold in status.holds]
@@ -133,9 +134,8 @@ def _waiting_for(status: RolloutStatus, condition: Condition, could: Sequence[st
         return [f"{awaited_alone(condition, status.needs)}{until}; missing: {'; '.join(teams)}"]
     if condition.name != "approval":
         return [f"{awaited_alone(condition, status.needs)}{until}"]
-    approvers = could if "backstop approve" in status.needs else ()
-    who = some_of(approvers, _COULD) if approvers else "anybody (unless an access file says otherwise)"
-    return [f"{awaited_alone(condition, status.needs)}{until}: {who} could approve"]
+    approvers = could if could is None or "backstop approve" in status.needs else ()
+    return [f"{awaited_alone(condition, status.needs)}{until}; who could approve: {could_text(approvers)}"]
 
 
 def _held_by(hold: Hold, openers: Openers) -> str:
