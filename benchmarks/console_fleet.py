@@ -151,6 +151,7 @@ def summary(number: int, scene: Scene) -> RolloutSummary:
         open=True,
         needs=scene.needs(number),
         held=holds_text(scene.status(number).holds),
+        holds=scene.status(number).holds,
         health_at=scene.now - silent,
     )
 

@@ -81,6 +81,7 @@ def as_summary(row: Overview, other: RolloutSummary | None) -> RolloutSummary:
         open=True,
         needs=f"it is lost: {adopt_line(row.cluster)}",
         held=row.held,
+        holds=row.holds,
         health_at=row.health_at,
         shadow=row.shadow,
         lost=True,

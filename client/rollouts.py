@@ -316,7 +316,7 @@ def _with_ledger(summary: RolloutSummary, row: Overview | None) -> RolloutSummar
     """Return the summary with what the ledger knows of the rollout."""
     if row is None:
         return summary.model_copy(update={"needs": "", "health_at": None, "held": None if summary.open else ""})
-    names = ("needs", "held", "health_at", "shadow", "could")
+    names = ("needs", "held", "holds", "health_at", "shadow", "could")
     update: dict[str, Any] = {name: getattr(row, name) for name in names}
     if row.shadow:
         update |= {"unbacked_gpus": None, "would_unbacked_gpus": summary.unbacked_gpus}
@@ -339,7 +339,7 @@ def _with_status(summary: RolloutSummary, status: RolloutStatus | None, now: dat
         return summary.model_copy(update={"needs": needs, "held": held or summary.held})
     could = summary.could if needs == summary.needs else ()  # who could give what the ledger noted, and it alone
     update: dict[str, Any] = {"needs": needs, "could": could, "asked_at": now, "stage": status.stage.value}
-    update["held"] = holds_text(status.holds)
+    update |= {"held": holds_text(status.holds), "holds": status.holds}
     if summary.unbacked_gpus is None:
         update |= {"unbacked_gpus": status.phantom_gpus, "wave": summary.wave or status.wave}
     if status.shadow:

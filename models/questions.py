@@ -178,7 +178,7 @@ class Overview(Model):
     held: str | None = None
     """What holds its gates, by its last note and the calendar; empty: nothing does; None: it is not known."""
     holds: tuple[Hold, ...] = Field(default=(), exclude_if=lambda holds: not holds)
-    """The holds themselves, where that was asked for."""
+    """The holds themselves."""
     note: RolloutNote | None = Field(default=None, exclude_if=lambda note: note is None)
     """The rest of what it noted for reports, where that was asked for; None: it has noted none."""
     could: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)

@@ -142,7 +142,7 @@ def standing_sentence(version: AccessVersion) -> str:
     second = f", countersigned by {version.second}" if version.second else f" ({version.how})"
     admins = count_text(len(version.file.admins), "admin")
     return (
-        f"Version {version.version} ({version.hash}) is in force since {version.at:%Y-%m-%d %H:%MZ} (commands go by "
-        f"it within {duration_text(ANEW)}, what only reads within {duration_text(READS_KEPT)}), imported by "
-        f"{version.by}{second}; {admins} by name."
+        f"Version {version.version} ({version.hash}) is in force since {version.at:%Y-%m-%d %H:%MZ}, imported by "
+        f"{version.by}{second}; {admins} by name. A new file decides who may give a command within "
+        f"{duration_text(ANEW)} of its import, and who may read within {duration_text(READS_KEPT)}."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from models.base import Model, Time
+from models.rollout.holds import Hold
 from models.rollout.stages import Stage
 
 
@@ -24,6 +25,8 @@ class RolloutSummary(Model):
     """The action that a person has to take; empty: nothing; null where no worker answered."""
     held: str | None = None
     """What holds its gates and until when, in words; empty: nothing does; null: it is not known."""
+    holds: tuple[Hold, ...] = Field(default=(), exclude_if=lambda holds: not holds)
+    """The holds themselves, where they are known."""
     could: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
     """People who could take it, by the access file in force; empty: nobody, no file, or nobody looked."""
     health_at: Time | None = None

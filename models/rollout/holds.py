@@ -62,6 +62,11 @@ def holds_text(holds: Iterable[Hold]) -> str:
     return some_of(list(dict.fromkeys(map(_hold_text, holds))), _NAMED, by="; ")
 
 
+def standing_text(hold: Hold) -> str:
+    """Say that a person has to lift the hold."""
+    return f"a hold stands ({hold.reason})"
+
+
 def _hold_text(hold: Hold) -> str:
     kind = "SEV" if hold.kind is HoldKind.SEV else hold.kind.replace("_", " ")
     by = "" if hold.actor in _NO_PERSON else f" by {hold.actor}"

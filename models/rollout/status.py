@@ -17,7 +17,7 @@ from models.rollout.decide import decide, flex_due, recovery_pause, retries_by_i
 from models.rollout.drift import beyond_bound, promised_teams
 from models.rollout.flex_following import flex_published
 from models.rollout.gates import beyond_of, conditions, doubt_of, drift_of, gate_of, health_fresh, holds_now
-from models.rollout.holds import PROPOSAL, HoldKind
+from models.rollout.holds import PROPOSAL, HoldKind, standing_text
 from models.rollout.messages import LaunchAnswer, LaunchRequest
 from models.rollout.proposals import may_apply, proposed_changes
 from models.rollout.stages import Command, Stage, command_line
@@ -335,7 +335,7 @@ def _hold_needs(rollout: Rollout, now: datetime) -> str:
         if hold.kind is HoldKind.MERGE:
             return f"{hold.reason}. Merge it, or delete the branch to decline it"
         if hold.until is None and lifts(rollout, hold):
-            return f"a hold stands ({hold.reason}): {lifting_line(rollout, hold)}"
+            return f"{standing_text(hold)}: {lifting_line(rollout, hold)}"
     return ""
 
 

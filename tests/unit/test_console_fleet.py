@@ -53,7 +53,7 @@ ORDER = ["z-lost", "z-stuck", "z-lacks-more", "z-lacks", "z-held", "z-plan"]
 
 
 def page(
-    *, others: Sequence[RolloutSummary] = (), under_way: FleetStatus | None = None, **query: str
+    *, others: Sequence[RolloutSummary] = (), under_way: FleetStatus | None = None, may: bool = False, **query: str
 ) -> dict[str, Any]:
     async def call(_: str) -> list[RolloutSummary]:
         return sorted([*PLANS, *PRESSING, *others], key=lambda one: one.cluster)
@@ -65,7 +65,7 @@ def page(
         return None, "nobody was asked"
 
     async def refused(*_: object, **__: object) -> str:
-        return "not you"
+        return "" if may else "not you"
 
     visit = SimpleNamespace(
         query=query, now=NOW, call=call, try_call=try_call, try_ask=nothing, why_not=refused,
@@ -85,6 +85,7 @@ HELD = [
         "buffered",
         "a hold stands (on a Friday): backstop resolve h-unasked --hold o-1",
         held="objection by lead: on a Friday",
+        holds=(Hold(id="o-1", kind=HoldKind.OBJECTION, actor="lead", reason="on a Friday", at=NOW),),
         asked_at=NOW,
     ),
     summary("h-ended", "closed", "", open=False, closed=NOW, held=""),
@@ -100,6 +101,15 @@ def test_what_is_on_hold_is_counted_and_listed_with_what_holds_it() -> None:
         ("h-unasked", "on hold: objection by lead: on a Friday"),
     ]
     assert (shown["held"], page(others=HELD)["held"]) == (4, 4)
+
+
+def test_who_may_not_give_a_command_gets_no_button_for_it_but_the_way_to_the_reason() -> None:
+    buttons = {row.cluster: deed for row, deed in page(may=True)["next"]}
+    assert buttons["z-plan"] == ("Approve...", "/clusters/z-plan/approve")
+    assert buttons["z-held"] == ("Resume...", "/clusters/z-held/resume")
+    refused = page()["next"]
+    assert len(refused) == 20
+    assert {deed for _, deed in refused} == {("Look...", f"/clusters/{row.cluster}#do") for row, _ in refused}
 
 
 def test_clusters_that_a_held_fleet_rollout_may_not_start_are_on_hold_too() -> None:

@@ -202,7 +202,7 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
                 stage=row.stage,
                 needs="" if ended else row.needs,
                 held="" if ended else holds_text(holds) or (None if _noted_holds(row.held) is None else ""),
-                holds=holds if noted else (),
+                holds=holds,
                 note=_noted(row.note) if noted and not ended else None,
                 health_at=health[row.cluster].at if not ended and row.cluster in health else None,
                 shadow=row.shadow,

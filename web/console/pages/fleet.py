@@ -15,7 +15,8 @@ from models.cluster.policy import Tier
 from models.fleet.messages import FleetStatus
 from models.fleet.state import FleetStage, MemberState
 from models.reports.rollout_summary import RolloutSummary
-from models.rollout.holds import holds_text
+from models.rollout.commands import CommandRequest
+from models.rollout.holds import Hold, holds_text, standing_text
 from models.rollout.stages import Command, Stage
 from views.layout import commands_in
 from views.overview import unknown_holds_text
@@ -28,8 +29,8 @@ from web.console.visit import Page, Visit
 
 _SHOWN = 1_000
 _NOT_STARTED = "not started"
-_A_HOLD = re.compile(r"a hold stands \((.+)\)")
-"""News of which the words of the hold itself say more."""
+_FIRST = 20
+"""Clusters that need a person that have a button each."""
 _FEW = 20
 """Clusters that need no map: a list of them is seen at a glance."""
 _CURVE, _POINTS = timedelta(weeks=4), 57
@@ -80,6 +81,7 @@ class Row(NamedTuple):
     lost: bool
     urgency: tuple[int, int, str]
     held: str = ""
+    holds: tuple[Hold, ...] = ()
 
     @property
     def news(self) -> str:
@@ -93,8 +95,7 @@ class Row(NamedTuple):
     def story(self) -> str:
         """What is so, and what holds it."""
         held = f"on hold: {self.held}" if self.held else ""
-        reason = _A_HOLD.fullmatch(self.news)
-        is_said = self.held.startswith(self.news) or (reason is not None and reason[1] in self.held)
+        is_said = self.held.startswith(self.news) or self.news in map(standing_text, self.holds)
         parts = (held,) if is_said else (self.news, held)
         return "; ".join(part for part in parts if part) or self.news
 
@@ -155,7 +156,8 @@ async def fleet(visit: Visit) -> Page:
         "more": max(0, len(shown) - _SHOWN),
         "all": len(rows),
         "opened": len(opened),
-        "needs": sorted((row for row in opened if row.needs or row.lost), key=lambda row: row.urgency),
+        "needs": (needs := sorted((row for row in opened if row.needs or row.lost), key=lambda row: row.urgency)),
+        "next": await asyncio.gather(*(_with_deed(visit, row) for row in needs[:_FIRST])),
         "risky": [row for row in opened if row.unbacked],
         "silent": [row for row in opened if row.silent],
         "held": len(waiting) + sum(bool(row.held) for row in opened),
@@ -174,6 +176,16 @@ async def fleet(visit: Visit) -> Page:
         **drawn,
     }
     return Page("fleet.html", "Fleet", values)
+
+
+async def _with_deed(visit: Visit, row: Row) -> tuple[Row, Deed]:
+    """Return the row and its button. Who may not give the command is led to the cluster, whose page says why."""
+    deed = row.deed
+    if deed.label == _LOOK:
+        return row, deed
+    command, request = deed.path.rpartition("/")[2], CommandRequest(actor=visit.principal.name, reason="may it")
+    refused = await visit.why_not("command", cluster=row.cluster, command=Command(command), request=request)
+    return row, deed_of(row.cluster, "") if refused else deed
 
 
 def _row(summary: RolloutSummary, visit: Visit) -> Row:
@@ -204,6 +216,7 @@ def _row(summary: RolloutSummary, visit: Visit) -> Row:
         summary.lost,
         summary.urgency,
         (summary.held or "") if summary.open else "",
+        summary.holds,
     )
 
 
