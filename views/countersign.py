@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from models.access.second_persons import SHOWN_DIGITS
 from models.base import some_of
-from views.words import line, moment, none_of, row, table
+from views.fleet_rollout import PACE_WORDS
+from views.words import line, moment, none_of, row, space_name, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
     from models.access.second_persons import Countersigned, Waiting
 
 NO_UNDO = "Backstop cannot undo it."
+_WORDS = {
+    "actor": "given by",
+    "how": "what becomes of a change by others",
+    "plan_hash": "plan",
+    "undo": "also undo what it has done",
+    "until": "until",
+}
+"""Fields of commands that their names alone do not explain."""
 _EMPTY: tuple[object, ...] = ("", None, [], {}, False)
 
 
@@ -48,12 +57,18 @@ def whole_parts(one: Waiting) -> list[RenderableType]:
 
 
 def _lines(value: object, path: str = "") -> list[str]:
-    """Return each value of a command with its path: `entry.nodes: 8`. Empty values are left out."""
+    """Return each value of a command after its name in words: `Entry, nodes: 8`. Empty values are left out."""
     if isinstance(value, dict):
-        return [text for name, each in value.items() for text in _lines(each, f"{path}.{name}" if path else name)]
+        return [text for name, each in value.items() for text in _lines(each, _path(path, name))]
     if isinstance(value, list) and any(isinstance(each, dict | list) for each in value):
         return [text for number, each in enumerate(value, 1) for text in _lines(each, f"{path} {number}")]
     if value in _EMPTY:
         return []
-    shown = " ".join(map(str, value)) if isinstance(value, list) else value
-    return [f"  {path}: {shown}"]
+    shown = ", ".join(map(str, value)) if isinstance(value, list) else "yes" if value is True else value
+    return [f"  {path[:1].upper()}{path[1:]}: {shown}"]
+
+
+def _path(path: str, name: str) -> str:
+    words = PACE_WORDS.get(name) or _WORDS.get(name) or space_name(name).replace("gpus", "GPUs").replace("gpu ", "GPU ")
+    inside = words if words[:2].isupper() else f"{words[:1].lower()}{words[1:]}"
+    return f"{path}, {inside}" if path else words

@@ -22,6 +22,17 @@ _STYLES = {
     FleetStage.ABORTING: "yellow",
     FleetStage.DONE: "green",
 }
+PACE_WORDS = {
+    "parallel": "Clusters on their way at once",
+    "pilot_soak": "Time that all pilots are monitored before the first wave",
+    "bake": "Time between two waves",
+    "budget_per_hour": "Most GPUs that quotas change by in an hour",
+    "budget_per_day": "Most GPUs that quotas change by in a day",
+    "max_failed": "Share of clusters rolled back above which it stops",
+    "breaker_clusters": "Least number of clusters that this is a share of",
+    "recheck": "Time until clusters that cannot start are tried again",
+}
+"""What the settings of a fleet rollout's pace are called where people change them."""
 _GO_ON = "its clusters' rollouts go on: backstop status --all"
 _SHOWN = 8
 """Lines of a list that nobody asked for in full."""

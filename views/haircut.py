@@ -31,7 +31,7 @@ def fleet_parts(haircut: Haircut, at: int, untold: int = 0) -> list[RenderableTy
         Text(),
         _by_buffer(haircut),
         Text(),
-        Text("Clusters by wave, and the GPUs cut there"),
+        Text("GPUs that each wave would cut, in how many clusters, and how many of them are phantom"),
         _cuts(haircut, "wave", at, with_clusters=True),
         Text(),
         line(sentence(haircut, at)),
@@ -109,7 +109,7 @@ def as_csv(haircut: Haircut) -> str:
 
 
 def _by_buffer(haircut: Haircut) -> Grid:
-    shown = table(">BUFFER", ">CEILING", ">ABOVE IT", ">BY", ">CUT", ">PHANTOM", ">TO FLEX", ">SHORT")
+    shown = table(">BUFFER", ">CEILING", ">CLUSTERS ABOVE", ">GPUS ABOVE", ">CUT", ">PHANTOM", ">TO FLEX", ">SHORT")
     for buffer, part in zip(haircut.buffers, haircut.fleet, strict=True):
         row(
             shown,
@@ -139,5 +139,12 @@ def _cuts(haircut: Haircut, what: str, at: int, with_clusters: bool = False) -> 
 
 
 def _cells(parts: Iterable[Part | TeamPart], with_clusters: bool) -> list[str]:
-    cut = [f"{p.cut_gpus} ({p.phantom_gpus} phantom)" if p.phantom_gpus else f"{p.cut_gpus}" for p in parts]
-    return [f"{p.clusters}: {c}" for p, c in zip(parts, cut, strict=True)] if with_clusters else cut
+    return [_cell(part, with_clusters) for part in parts]
+
+
+def _cell(part: Part | TeamPart, with_clusters: bool) -> str:
+    """Return `38 in 2 (26 phantom)`, without clusters `38 (26 phantom)`; `-` where no cluster is of that wave."""
+    if with_clusters and not part.clusters:
+        return "-"
+    where = f" in {part.clusters}" if with_clusters else ""
+    return f"{part.cut_gpus}{where}" + (f" ({part.phantom_gpus} phantom)" if part.phantom_gpus else "")

@@ -142,7 +142,7 @@ def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexThere | Non
     if one.over_gpus:
         # What its own quota leaves unused is flex too, and is counted above.
         free = 0 if flex is None else max(0, flex.available_gpus - one.startable_gpus)
-        there = f"; flex has {free:,} free there beside that, junior to every quota"
+        there = f"; flex has {free:,} free there beside that, promised to nobody"
         offers = "" if flex is None else there if free else "; flex has no more free there"
         parts.append(line(f"{one.over_gpus:,} more {verb_of(one.over_gpus)} beyond the quota{offers}."))
     stale = "; that is stale, and nothing newer is known" if one.health_stale else ""

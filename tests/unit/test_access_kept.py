@@ -45,9 +45,7 @@ class Front:
         return isinstance(judged.decision, Permitted)
 
 
-@pytest.mark.parametrize(
-    ("command", "kind"), [("read.status", "what only reads"), ("rollout.pause", "commands go by it")]
-)
+@pytest.mark.parametrize(("command", "kind"), [("read.status", "may read"), ("rollout.pause", "may give a command")])
 async def test_a_front_goes_by_a_new_file_when_the_sentence_says_and_no_sooner(
     command: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,8 @@ from models.fleet.state import Pace
 from models.lifecycle.command_rows import CommandRow
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest
-from web.console.command_page import PACE_WORDS, command_page
+from views.fleet_rollout import PACE_WORDS
+from web.console.command_page import command_page
 from web.console.forms import day_ahead, day_behind, fill_model, number
 from web.console.rendering import page
 

@@ -6,12 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from models.access.second_persons import Waiting
 from models.cluster.windows import Entry, Window, WindowKind
 from models.questions import ArchivePage
 from models.reports.tallies import Point
 from models.rollout.status_models import Condition
 from models.seals import SealedTo
 from views.calendar import calendar_parts
+from views.countersign import whole_parts
 from views.status import awaited_alone
 from views.words import DECORATION, gpus, line, row, table
 from web.console.pages.fleet import deed_of
@@ -141,3 +143,26 @@ def test_a_row_is_sealed_by_the_first_seal_that_covers_it(row_number: int, seal:
     seals = (SealedTo(number=3, at=NOW, length=5), SealedTo(number=2, at=NOW, length=5))
     sealed = ArchivePage(rows=(), head=None, seals=(*seals, SealedTo(number=1, at=NOW, length=2)))
     assert sealed.seal_of(row_number) == seal
+
+
+def test_a_command_that_lists_the_rest_is_a_link_to_the_page_that_lists_it() -> None:
+    assert markup([line("and 90 more: backstop fleet status --all")]) == (
+        '<p>and 90 more: <a href="/rollout?show=all">show them</a></p>'
+    )
+    assert "<code>backstop fleet status</code>" in markup([line("see backstop fleet status")])
+
+
+def test_a_waiting_command_is_shown_in_words() -> None:
+    entry = {"cluster": "new", "total_gpus": 8, "nodes": [{"gpu_model": "H100"}], "values": {}}
+    message = {"entry": entry, "max_failed": 0.1, "undo": True}
+    waiting = Waiting(
+        hash="b8" * 16, command="bringup.add", what="begin", by="user:tpm", at=NOW, until=NOW, message=message
+    )
+    words = [str(text) for text in whole_parts(waiting)]
+    assert words[1:-1] == [
+        "  Entry, cluster: new",
+        "  Entry, total GPUs: 8",
+        "  Entry, nodes 1, GPU model: H100",
+        "  Share of clusters rolled back above which it stops: 0.1",
+        "  Also undo what it has done: yes",
+    ]

@@ -5,19 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from models.lifecycle.command_rows import CommandRow, NeedsReason
+from views.fleet_rollout import PACE_WORDS
 from web.console.visit import Page
-
-PACE_WORDS = {
-    "parallel": "Clusters on their way at once",
-    "pilot_soak": "Time that all pilots are monitored before the first wave",
-    "bake": "Time between two waves",
-    "budget_per_hour": "Most GPUs that quotas change by in an hour",
-    "budget_per_day": "Most GPUs that quotas change by in a day",
-    "max_failed": "Share of clusters rolled back above which it stops",
-    "breaker_clusters": "Least number of clusters that this is a share of",
-    "recheck": "Time until clusters that cannot start are tried again",
-}
-"""What the settings of a fleet rollout's pace are called where people change them."""
 
 
 class Button(NamedTuple):

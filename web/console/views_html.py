@@ -30,6 +30,7 @@ _NAMES = ("ID",)
 """Columns of numbers that name something."""
 _QUOTED = re.compile("`([a-z]+)`")
 _COUNT = re.compile(r"(?<![\d,.])\d{4,15}(?![\d,.])")
+_PAGES = {f"backstop fleet status --{show}": f"/rollout?show={show}" for show in ("all", "failed", "waiting")}
 _LINKS = {"CLUSTER": "/clusters/", "TEAM": "/teams/"}
 
 
@@ -144,9 +145,16 @@ def _with_code(plain: str, start: int, end: int) -> Markup:
             continue
         quoted = plain[first - 1 : first] == "`" == plain[last : last + 1]
         before, after = (first - 1, last + 1) if quoted else (first, last)
-        pieces += [_with_buttons(plain[at:before]), Markup("<code>{}</code>").format(plain[first:last])]
+        pieces += [_with_buttons(plain[at:before]), _command(plain[first:last])]
         at = after
     return Markup("").join([*pieces, _with_buttons(plain[at:end])])
+
+
+def _command(typed: str) -> Markup:
+    """Write a command; one that lists more of what the page has becomes a link to the page that lists it."""
+    if typed in _PAGES:
+        return Markup('<a href="{}">show them</a>').format(_PAGES[typed])
+    return Markup("<code>{}</code>").format(typed)
 
 
 def _with_buttons(plain: str) -> Markup:
