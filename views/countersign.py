@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 NO_UNDO = "Backstop cannot undo it."
 _WORDS = {
     "actor": "given by",
+    "import_id": "import",
+    "parts": "parts that the file came in",
     "how": "what becomes of a change by others",
     "plan_hash": "plan",
     "undo": "also undo what it has done",
-    "until": "until",
 }
 """Fields of commands that their names alone do not explain."""
+_WRAPPERS = ("arguments", "terms")
+"""Fields that only hold others."""
 _EMPTY: tuple[object, ...] = ("", None, [], {}, False)
 
 
@@ -50,10 +53,15 @@ def whole_parts(one: Waiting) -> list[RenderableType]:
     state = {"given": f"{one.second} has already countersigned it.", "withdrawn": "It was withdrawn."}
     return [
         line((f"To {one.what}", "bold"), f", given by {one.by}, {one.at:%Y-%m-%d %H:%MZ}{why}"),
-        *(line(text) for text in _lines(one.message)),
+        *(line(text) for text in _lines(_beside_title(one))),
         *(line(f"  - {text}") for text in one.changes),
         line(state.get(one.ended) or f"It waits until {one.until:%Y-%m-%d %H:%MZ} ({one.hash})."),
     ]
+
+
+def _beside_title(one: Waiting) -> dict[str, object]:
+    """Return the message without what the first line says: the deed and who gave it."""
+    return {name: each for name, each in one.message.items() if name != "kind" and (name, each) != ("actor", one.by)}
 
 
 def _lines(value: object, path: str = "") -> list[str]:
@@ -69,6 +77,8 @@ def _lines(value: object, path: str = "") -> list[str]:
 
 
 def _path(path: str, name: str) -> str:
+    if name in _WRAPPERS:
+        return path
     words = PACE_WORDS.get(name) or _WORDS.get(name) or space_name(name).replace("gpus", "GPUs").replace("gpu ", "GPU ")
     inside = words if words[:2].isupper() else f"{words[:1].lower()}{words[1:]}"
     return f"{path}, {inside}" if path else words

@@ -154,7 +154,7 @@ def test_a_command_that_lists_the_rest_is_a_link_to_the_page_that_lists_it() -> 
 
 def test_a_waiting_command_is_shown_in_words() -> None:
     entry = {"cluster": "new", "total_gpus": 8, "nodes": [{"gpu_model": "H100"}], "values": {}}
-    message = {"entry": entry, "max_failed": 0.1, "undo": True}
+    message = {"kind": "add", "actor": "user:tpm", "arguments": {"entry": entry}, "max_failed": 0.1, "undo": True}
     waiting = Waiting(
         hash="b8" * 16, command="bringup.add", what="begin", by="user:tpm", at=NOW, until=NOW, message=message
     )
