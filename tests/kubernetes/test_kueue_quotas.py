@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,14 @@ import pytest
 
 from activities.adapters.kubernetes.api import ApiServer
 from activities.adapters.ledger.facade import Ledger
+from models.cluster.readings import LimitMode
 from models.errors import Conflict, Drift, Refusal, Unavailable
-from models.rollout.effects import EffectKind
+from models.rollout.effects import EffectKind, ValueWrite
 from tests.git.world import CLUSTER, take
 from tests.integration.ledger.world import ForeignTool
 from tests.kubernetes.emulator import QUEUES, Cluster, Emulator, queue, running
 from tests.kubernetes.kueue_world import KueueSystem, kubectl_for, spec, with_queues, worker
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(not all(map(shutil.which, ("kubectl", "jq"))), reason="kubectl or jq is not installed")
 SOFT, RESTORE = EffectKind.SET_SOFT, EffectKind.RESTORE
@@ -89,6 +90,33 @@ def test_a_write_changes_its_quota_alone_and_names_its_order(site: Site) -> None
     assert site.kubectl.managers("a") == [("backstop", "Apply")]
     assert site.writes() == ["a"]
     assert site.kubectl.notes("b") == {}
+
+
+def test_each_flavor_is_a_team_and_a_queue_is_written_once(site: Site) -> None:
+    raw = queue("c", 40)
+    (group,) = raw["spec"]["resourceGroups"]
+    other = {"name": "cpu", "nominalQuota": "100"}
+    group["coveredResources"].append("cpu")
+    group["flavors"] = [
+        {"name": name, "resources": [{"name": "nvidia.com/gpu", "nominalQuota": gpus, "borrowingLimit": "8"}, other]}
+        for name, gpus in (("island1", "40"), ("island2", 24))
+    ]
+    site.server.put(QUEUES, raw)
+    assert site.port.read(CLUSTER).values == {"a": 24, "b": 16, "c/island1": 40, "c/island2": 24}
+    site.open()
+    writes = [("c/island1", 40, 32), ("c/island2", 24, 20)]
+    values = [ValueWrite(team=t, expected_gpus=old, gpus=new, mode=LimitMode.HARD) for t, old, new in writes]
+    site.port.apply(site.change(SOFT, 1).but(writes=tuple(values)))
+    group["flavors"][0]["resources"][0]["nominalQuota"] = "32"
+    group["flavors"][1]["resources"][0]["nominalQuota"] = 20
+    assert site.kubectl.queue("c")["spec"]["resourceGroups"] == [group], "texts stay texts, and all else stays"
+    assert site.writes() == ["c"]
+
+
+def test_only_queues_with_the_label_belong_to_the_cluster(site: Site) -> None:
+    site.server.put(QUEUES, queue("c", 8, labels={"model": "b200"}))
+    take(site.ledger, spec("b200", [{"team": "c", "gpus": 8}], queues="model=b200"), number="2")
+    assert site.port.read("b200").values == {"c": 8}
 
 
 # --- field managers -----------------------------------------------------------------------------------------
@@ -356,18 +384,49 @@ def second_server() -> Iterator[Cluster]:
         yield server
 
 
-def test_a_silent_server_holds_up_its_own_cluster_alone(site: Site, second_server: Cluster, tmp_path: Path) -> None:
+@pytest.fixture
+def wait_for_east(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets how long a worker waits for the server east; for others it waits as long as ever."""
+    waits = {"east": PATIENCE}
+    monkeypatch.setattr(ApiServer, "seconds", property(lambda server: waits.get(server._name, PATIENCE)))
+
+    def wait(seconds: float) -> None:
+        waits["east"] = seconds
+
+    return wait
+
+
+def test_a_silent_server_holds_up_its_own_cluster_alone(
+    site: Site, second_server: Cluster, tmp_path: Path, wait_for_east: Callable[[float], None]
+) -> None:
     other = kubectl_for(with_queues(second_server), tmp_path / "other")
     take(site.ledger, spec("b200", connection="west"), number="2")
-    kubeconfigs = {"east": site.kubectl.kubeconfig, "west": other.kubeconfig}
-    port = worker(site.ledger, kubeconfigs, timedelta(seconds=1))
+    port = worker(site.ledger, {"east": site.kubectl.kubeconfig, "west": other.kubeconfig})
     site.server.silence(True)
+    wait_for_east(0.5)
     answers = port.readings([CLUSTER, "b200"])
     assert answers["b200"].values == {"a": 24, "b": 16}
-    assert set(answers.senseless) == {CLUSTER}
-    assert "no list of clusterqueues within 1 s" in answers.senseless[CLUSTER]
+    assert answers.senseless == {CLUSTER: "Kubernetes east: no list of clusterqueues within 0.5 s"}
     site.server.silence(False)
-    assert port.readings([CLUSTER, "b200"])[CLUSTER].values == {"a": 24, "b": 16}
+
+
+def test_a_server_that_falls_silent_in_a_write_is_asked_again(
+    site: Site, before_apply: BeforeApply, wait_for_east: Callable[[float], None]
+) -> None:
+    site.open()
+
+    def fall_silent() -> None:
+        site.server.silence(True)
+        wait_for_east(0.5)
+
+    before_apply(fall_silent)
+    with pytest.raises(Unavailable, match=r"no answer about a of clusterqueues within 0\.5 s"):
+        site.apply(SOFT, 1, ("a", 24, 16))
+    assert site.ledger.quotas.read(CLUSTER).values["a"] == 24
+    wait_for_east(PATIENCE)
+    site.server.silence(False)  # and the late write may come now
+    assert site.apply(SOFT, 1, ("a", 24, 16)).after == {"a": 16}
+    assert (site.there(), site.writes()) == ((16, 16), ["a"])
 
 
 def test_detach_restores_the_first_values_and_leaves_those_of_others(site: Site) -> None:

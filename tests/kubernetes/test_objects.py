@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from activities.adapters.kubernetes.objects import (
     BadObject,
@@ -17,14 +18,22 @@ from activities.adapters.kubernetes.objects import (
     queue_gpus,
     use_of,
 )
+from activities.adapters.ledger.facade import Ledger
+from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
 from models.cluster.sources import (
+    GitDialect,
+    GitSource,
     KubernetesSource,
     KubernetesUse,
+    KueueSource,
     PrometheusSource,
+    QuotaSource,
+    SlurmSource,
     health_source_in,
     source_text,
 )
+from tests.git.world import take
 from tests.kubernetes.emulator import node, pod
 
 SOURCE = KubernetesSource(tolerated_taints=("nvidia.com/gpu", "example.com/training"))
@@ -167,3 +176,28 @@ def test_the_ledger_keeps_the_source_and_tells_it_from_a_prometheus() -> None:
         assert text is not None
         assert health_source_in(text) == source
     assert source_text(None) is None
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        KueueSource(),
+        KueueSource(connection="east", queues="model=h100"),
+        SlurmSource(),
+        GitSource(repository="/srv/q.git", path="queues", dialect=GitDialect.KUEUE),
+    ],
+)
+def test_the_ledger_gives_back_the_source_of_quotas_that_it_was_given(ledger: Ledger, source: QuotaSource) -> None:
+    own = {"name": "h100", "islands": [{"name": "main", "total_gpus": 8, "healthy_gpus": 8}]}
+    take(ledger, {**own, source.field: source.model_dump(mode="json", exclude_unset=True)})
+    read, _ = ledger.fleet.clusters("", 1)[0]
+    wanted = {"slurm": None, "git": None, "kueue": None, source.field: source}
+    assert {"slurm": read.slurm, "git": read.git, "kueue": read.kueue} == wanted
+
+
+def test_one_system_holds_the_quotas_of_a_cluster() -> None:
+    own = {"name": "h100", "islands": [{"name": "main", "total_gpus": 8, "healthy_gpus": 8}]}
+    git = {"repository": "/srv/q.git", "path": "queues", "dialect": "kueue"}
+    with pytest.raises(ValidationError) as error:
+        ClusterSpec.model_validate({**own, "git": git, "kueue": {}})
+    assert "is given beside git: one of them holds the quotas of cluster h100" in str(error.value)

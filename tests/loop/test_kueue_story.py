@@ -13,12 +13,11 @@ import pytest_asyncio
 from temporalio.client import Client
 
 from activities.adapters.kubernetes.api import KubernetesConnection
-from activities.adapters.ledger.facade import Ledger
 from models.questions import CheckLedger
 from models.rollout.stages import Command, Stage
 from tests.e2e.world import World, cluster, fresh, team, world_of
 from tests.kubernetes.emulator import QUEUES, Cluster, queue, running
-from tests.kubernetes.kueue_world import Kubectl, kubectl_for, worker
+from tests.kubernetes.kueue_world import Kubectl, kubectl_for
 
 pytestmark = pytest.mark.skipif(not all(map(shutil.which, ("kubectl", "jq"))), reason="kubectl or jq is not installed")
 
@@ -38,14 +37,12 @@ def kubectl(server: Cluster, tmp_path: Path) -> Kubectl:
 
 @pytest_asyncio.fixture(loop_scope="function")
 async def world(temporal: Client, sqlite_ledger_url: str, tmp_path: Path, kubectl: Kubectl) -> AsyncIterator[World]:
-    """Its worker has Kueue before its ledger."""
-    ledgers = list[Ledger]()
+    """Its worker has Kueue before its ledger, as every worker has it."""
     async with world_of(
         temporal,
         sqlite_ledger_url,
         tmp_path,
-        wrapped=lambda _: worker(ledgers[0], kubectl.kubeconfig),
-        touch=lambda ledger, _: ledgers.append(ledger),
+        wrapped=lambda _: None,
         kubernetes={"east": KubernetesConnection(kubeconfig=kubectl.kubeconfig, timeout=timedelta(seconds=50))},
     ) as story:
         yield story
