@@ -34,7 +34,7 @@ from models.cluster.fleet_file import MOST_QUOTAS, merged_policy
 from models.cluster.island import Island
 from models.cluster.policy import MOST_NAMES, Policy
 from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands
-from models.cluster.sources import WHOLE, GitSource, KubernetesSource, PrometheusSource, SlurmSource
+from models.cluster.sources import WHOLE, GitSource, KubernetesSource, KueueSource, PrometheusSource, SlurmSource
 
 ClusterName = Annotated[
     str,
@@ -83,6 +83,8 @@ class BringupEntry(Documented):
     """The Prometheus that will report healthy GPUs. Without it: none."""
     git: GitSource | None = Field(default=None, exclude_if=lambda source: source is None)
     """The Git repository that will hold its quotas; it has the first ones, too. Without it: none."""
+    kueue: KueueSource | None = Field(default=None, exclude_if=lambda source: source is None)
+    """The Kueue that will hold its quotas; its ClusterQueues have the first ones, too. Without it: none."""
     kubernetes: KubernetesSource | None = Field(default=None, exclude_if=lambda source: source is None)
     """The Kubernetes API server that will report its health and use. Without it: none."""
     policy: dict[str, Any] = Field(default_factory=dict)
@@ -112,10 +114,11 @@ class BringupEntry(Documented):
         return self
 
     def _check_sources(self) -> None:
-        if self.git is not None and self.slurm is not None:
-            raise fault_at(("git",), "is given beside slurm: one of them holds the quotas")
-        if self.git is not None and self.quotas:
-            raise fault_at(("quotas",), "are the repository's, and git is given: leave them out")
+        first, *others = [one.field for one in (self.slurm, self.git, self.kueue) if one is not None] or [""]
+        if others:
+            raise fault_at((others[0],), f"is given beside {first}: one of them holds the quotas")
+        if self.quotas and first in ("git", "kueue"):
+            raise fault_at(("quotas",), f"are read from {first}, which is given: leave them out")
         for field in ("slurm", "prometheus"):
             if self.kubernetes is not None and getattr(self, field) is not None:
                 raise fault_at(("kubernetes",), f"is given beside {field}: one of them reports the health")

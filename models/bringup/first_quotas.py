@@ -147,6 +147,7 @@ def spec_of(entry: BringupEntry, islands: Sequence[Island], stand: FirstStand) -
         slurm=entry.slurm,
         prometheus=entry.prometheus,
         git=entry.git,
+        kueue=entry.kueue,
         kubernetes=entry.kubernetes,
     )
 

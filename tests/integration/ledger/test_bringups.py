@@ -502,11 +502,23 @@ def test_a_cluster_of_kubernetes_and_git_comes_in_with_both_sources_and_git_has_
     assert (kubernetes["connection"], kubernetes["use"]) == ("east", "kueue")
 
 
+def test_a_cluster_whose_quotas_kueue_has_comes_in_with_it(ledger: Ledger, tool: ForeignTool) -> None:
+    opened(ledger, quotas=[], owed_until=None, kueue={"connection": "east"})
+    handed = twice(
+        lambda: Book(ledger).hand_over([island(8)], quotas=[], owed_until=None, kueue={"connection": "east"})
+    )
+    assert (handed.granted, handed.owed, quotas_of(tool)) == ({}, {}, {})
+    ((text,),) = tool.rows("SELECT source FROM clusters WHERE name = ?", NEW)
+    assert json.loads(str(text)) == {"connection": "east", "resource": "nvidia.com/gpu"}
+
+
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"git": GIT, "quotas": A_AND_B}, "are the repository's, and git is given: leave them out"),
+        ({"git": GIT, "quotas": A_AND_B}, "are read from git, which is given: leave them out"),
         ({"git": GIT, "slurm": {}}, "is given beside slurm: one of them holds the quotas"),
+        ({"kueue": {}, "git": GIT}, "is given beside git: one of them holds the quotas"),
+        ({"kueue": {}, "quotas": A_AND_B}, "are read from kueue, which is given: leave them out"),
         ({"kubernetes": {}, "prometheus": {}}, "is given beside prometheus: one of them reports the health"),
         ({"kubernetes": {}, "slurm": {}}, "is given beside slurm: one of them reports the health"),
     ],
