@@ -21,6 +21,8 @@ TESTS = Path(__file__).parent
 gc.disable()  # what is imported and collected stays: to look it through again and again takes a third of collecting
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a second thread of each process only waits for its turn, busily
 LONG = (
+    "e2e/test_resets.py",
+    "loop/test_failed_calls.py",
     "e2e/test_bench_fleet.py",
     "chaos/test_chaos.py",
     "slurm",
@@ -31,14 +33,21 @@ LONG = (
     "e2e/test_races.py",
     "property/test_explored.py",
     "e2e",
+    "browser",
+    "git",
+    "oidc",
     "loop",
     "property",
     "hostile",
+    "kubernetes",
     "integration",
     "replay",
     "unit",
 )
-"""Files and folders, the longest first: whoever is through takes the next, and at the end none waits long."""
+"""Files and folders, the longest first: whoever is through takes the next, and at the end none waits long.
+
+A folder that is not named comes first of all.
+"""
 BY_DAY = 6
 """Of the tables of rubbish each so many-th row is thrown by day."""
 TOGETHER = ("slurm",)
@@ -87,7 +96,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     @functools.cache
     def rank(path: Path) -> int:
         path = path.relative_to(TESTS)
-        return min(n for n, long in enumerate((*LONG, path.parts[0])) if path.is_relative_to(long))
+        return next((n for n, long in enumerate(LONG) if path.is_relative_to(long)), -1)
 
     items.sort(key=lambda item: (rank(item.path), item.path))
     for item in items:  # a file may say of its own tests which are for `make nightly`

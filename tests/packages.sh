@@ -13,8 +13,8 @@ from_npm() { # FOLDER PACKAGE TESTS: what tests in that folder need of npm, whic
     fi
 }
 
-from_npm oidc oidc-provider "of logging in"  # the provider that they log in to
-from_npm browser axe-core "in a browser"     # looks at pages for people who cannot see them
+from_npm oidc oidc-provider "of logging in" & # the provider that they log in to
+from_npm browser axe-core "in a browser" &    # looks at pages for people who cannot see them
 
 needed=(slurmctld slurmd slurmdbd slurm-client munge mariadb-server slurm-wlm-basic-plugins prometheus
     openssh-server openssh-client chromium)
@@ -24,6 +24,7 @@ missing=()
 for package in "${needed[@]}"; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
 done
+wait # for npm
 [ ${#missing[@]} -gt 0 ] || exit 0
 if ! command -v apt-get >/dev/null || [ "$(id -u)" -ne 0 ]; then
     echo "packages: without ${missing[*]} the tests that need them are skipped; as root: apt-get install ${missing[*]}" >&2
