@@ -11,7 +11,7 @@ import json
 import re
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -49,13 +49,20 @@ class Pages:
             return int(sql.execute(query).fetchone()[0])
 
 
-@pytest.fixture
-async def pages(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Pages]:
-    settings = FrontSettings(socket=tmp_path / "front.sock", listen=Address("127.0.0.1", 0))
-    async with console_on(tmp_path, getattr(request, "param", CLUSTERS), settings):
+@asynccontextmanager
+async def pages_of(folder: Path, clusters: int) -> AsyncIterator[Pages]:
+    settings = FrontSettings(socket=folder / "front.sock", listen=Address("127.0.0.1", 0))
+    async with console_on(folder, clusters, settings):
         transport = httpx.AsyncHTTPTransport(uds=str(settings.socket))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as http:
-            yield Pages(http, tmp_path / "ledger.db")
+            yield Pages(http, folder / "ledger.db")
+
+
+@pytest.fixture(scope="module")
+async def pages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pages]:
+    """Of one fleet for all tests here: they only read."""
+    async with pages_of(tmp_path_factory.mktemp("made-up"), CLUSTERS) as pages:
+        yield pages
 
 
 async def test_pages_of_the_made_up_fleet_and_its_ledger_count_the_same(pages: Pages) -> None:
@@ -128,15 +135,15 @@ async def test_an_abort_says_what_undo_adds_and_of_how_many_rollouts(pages: Page
     assert f"12 rollouts end; {12 * CUT:,} GPUs come back to {len(teams)} teams" in abort
 
 
-@pytest.mark.parametrize("pages", [1], indirect=True)
-async def test_one_cluster_is_spoken_of_as_one(pages: Pages) -> None:
-    rollout = await pages.words("/rollout")
-    assert "1 on its way" in rollout
-    assert "or the 1 cluster ." in rollout
-    assert "0 of 1 rolled back (fewer than 10 count as 10); it stops above 10%" in rollout
-    abort = await pages.words("/rollout/abort")
-    assert "With undo nothing more would happen: no quota has been changed." in abort
-    assert "1 cluster and the fleet rollout are blocked." in await pages.words("/leader")
+async def test_one_cluster_is_spoken_of_as_one(tmp_path: Path) -> None:
+    async with pages_of(tmp_path, 1) as pages:
+        rollout = await pages.words("/rollout")
+        assert "1 on its way" in rollout
+        assert "or the 1 cluster ." in rollout
+        assert "0 of 1 rolled back (fewer than 10 count as 10); it stops above 10%" in rollout
+        abort = await pages.words("/rollout/abort")
+        assert "With undo nothing more would happen: no quota has been changed." in abort
+        assert "1 cluster and the fleet rollout are blocked." in await pages.words("/leader")
 
 
 async def test_its_archive_is_sealed_and_what_came_since_is_not(pages: Pages) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,6 +13,13 @@ from tests.waiting import eventually
 from workers.garbage_collection import tend_garbage
 
 pytestmark = pytest.mark.slow  # takes seconds: `make quick` leaves it to `make test`
+
+
+@pytest.fixture(autouse=True)
+def _set_aside_again() -> Iterator[None]:
+    """What the suite had set aside (tests/conftest.py) is not looked through for the rest of its tests."""
+    yield
+    gc.freeze()
 
 
 class Ring:
