@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from activities.adapters.kubernetes.in_force import queue_quotas
 from activities.adapters.kubernetes.objects import (
     BadObject,
     HeldGpus,
@@ -34,7 +35,7 @@ from models.cluster.sources import (
     source_text,
 )
 from tests.git.world import take
-from tests.kubernetes.emulator import node, pod
+from tests.kubernetes.emulator import node, pod, queue
 
 SOURCE = KubernetesSource(tolerated_taints=("nvidia.com/gpu", "example.com/training"))
 
@@ -193,6 +194,12 @@ def test_the_ledger_gives_back_the_source_of_quotas_that_it_was_given(ledger: Le
     read, _ = ledger.fleet.clusters("", 1)[0]
     wanted = {"slurm": None, "git": None, "kueue": None, source.field: source}
     assert {"slurm": read.slurm, "git": read.git, "kueue": read.kueue} == wanted
+
+
+@pytest.mark.parametrize(("written", "gpus"), [("1k", 1000), ("12k", 12_000), ("1000", 1000), (1000, 1000)])
+def test_a_quota_in_force_is_read_as_kubernetes_writes_it(written: str | int, gpus: int) -> None:
+    source = GitSource(repository="/srv/q.git", path="queues", dialect=GitDialect.KUEUE)
+    assert queue_quotas(queue("a", written), source) == {"a": gpus}
 
 
 def test_one_system_holds_the_quotas_of_a_cluster() -> None:
