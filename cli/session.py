@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cli.lazy_models import import_lightly
 from client.emergency import NEEDS_FRONT, acts_alone
-from models.errors import BadInput, Refusal
+from models.errors import BackstopError, BadInput, Refusal
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
@@ -54,6 +54,14 @@ async def ask_inside(actor: str, question: Callable[[Backstop], Awaitable[_T]]) 
             return await question(door)
         finally:
             await door.close()
+
+
+async def or_nobody(names: Awaitable[list[str]]) -> list[str]:
+    """Return who could act; nobody where no answer comes, for what shows them beside something else."""
+    try:
+        return await names
+    except BackstopError:
+        return []
 
 
 def _noting(door: Backstop) -> Backstop:

@@ -116,11 +116,6 @@ def could_text(names: Sequence[str] | None, without_file: Sequence[str] = ()) ->
     return some_of(names, _COULD) if names else f"{some_of(without_file, _COULD) or 'anybody'}, {_UNLESS}"
 
 
-async def or_nobody(names: Awaitable[list[str]]) -> list[str]:
-    """Return the names; none where nobody answers, for what shows them beside something else."""
-    return list(await _or_unknown(names) or ())
-
-
 async def _or_unknown(names: Awaitable[Sequence[str]]) -> Sequence[str] | None:
     try:
         return await names

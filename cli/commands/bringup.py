@@ -25,7 +25,7 @@ from cli.options import (
     examples,
     number,
 )
-from cli.session import ask
+from cli.session import ask, or_nobody
 from models.bringup.command_rows import BRINGUP_ROWS
 from models.errors import BadInput, Refusal
 from models.lifecycle.command_rows import Asks
@@ -242,7 +242,6 @@ def status(
 ) -> None:
     """Show all bring-ups by state, or one as a graph with each step's log, duration and runs."""
     if cluster:
-        from client.who_could_act import or_nobody
         from views.bringup import status_parts
 
         how.of_one("CLUSTER")

@@ -22,7 +22,7 @@ from cli.options import (
     settings_given,
     wave_of,
 )
-from cli.session import ask
+from cli.session import ask, or_nobody
 from models.errors import BadInput
 from models.fleet.command_rows import FLEET_ROWS
 from models.lifecycle.command_rows import Asks
@@ -149,7 +149,6 @@ def status(
     GPUs that it may still move this hour and today)."""
     from cli.output import complain
     from cli.watching import look_at_fleet
-    from client.who_could_act import or_nobody
     from models.fleet.state import Member
     from views.fleet_rollout import of_interest, status_parts
 

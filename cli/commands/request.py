@@ -25,7 +25,7 @@ from cli.options import (
     check_model,
     examples,
 )
-from cli.session import ask
+from cli.session import ask, or_nobody
 from models.errors import BadInput
 from models.lifecycle.command_rows import DECIDE
 from models.requests.command_rows import REQUEST_ROWS
@@ -169,7 +169,6 @@ def show_one(request: Id, as_json: AsJson = False, actor: Actor = "") -> None:
     name = _id(request)
 
     async def question(door: Backstop) -> tuple[RequestState, list[str]]:
-        from client.who_could_act import or_nobody
         from models.questions import OneRequest
         from models.requests.state import RequestStage
 

@@ -14,6 +14,7 @@ from cli.lazy_models import import_lightly
 from cli.ledger_fallback import LastWord, ask_or_read
 from cli.list_options import Form, Listing, field_of, listed
 from cli.options import LOOK, Actor, ClusterOrAll, actor_of, examples
+from cli.session import or_nobody
 from models.errors import BadInput, Unavailable
 from models.rollout.stages import Stage
 
@@ -286,11 +287,11 @@ async def _with_requests(
     requests = await door.open_requests(cluster)
     if status.stage.has_ended:
         return status, requests, None, [], {}
-    from client.who_could_act import or_nobody, who_could_open
-
     could = await or_nobody(door.could_act(cluster)) if status.needs else []
     could_lift = dict[str, str]()
     if liftable_beside_needs(status):
+        from client.who_could_act import who_could_open
+
         could_lift = (await who_could_open(door.who_could, status)).lifts
     return status, requests, await door.health_at(cluster), could, could_lift
 
