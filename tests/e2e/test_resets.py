@@ -228,19 +228,6 @@ async def test_a_reset_of_a_rollout_that_has_ended_is_refused_and_writes_nothing
         assert world.sql.effects(f"{name}/1") == receipts
 
 
-async def test_a_launch_after_a_terminate_refuses_what_stands_or_adopts_it(world: World) -> None:
-    name = fresh("ended")
-    before = await monitored(world, name)
-    await world.handle(name).terminate(reason="by hand")
-    with pytest.raises(Refusal, match="still has effects"):
-        await world.launch(name, f"{name}/2")
-    assert opened(world, name) == f"{name}/1"
-    await world.launch(name, f"{name}/2", adopt=True)
-    await world.say(name, Command.ABORT)
-    await world.ended(name)
-    assert untouched(world, name) == before
-
-
 async def test_an_adoption_whose_answer_is_lost_happens_once(
     temporal: Client, sqlite_ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,29 +277,6 @@ def later(name: str, counter: int, kind: EffectKind, **more: Any) -> Change:
     return Change(cluster=name, kind=kind, fence=Fence(rollout=f"{name}/1", counter=counter), **more)
 
 
-async def test_an_abort_undoes_what_an_older_history_does_not_have(world: World, sqlite_ledger_url: str) -> None:
-    """Its first inverse has the number of an effect that it lacks: nobody takes that one's receipt for its own."""
-    name = fresh("backup")
-    await world.fleet(worked_case(name, **LONG))
-    before = untouched(world, name)
-    await world.start(name)
-    await soaking(world, name)
-    await world.at_rest()  # no look is about to find it first
-    written_since(sqlite_ledger_url, name, later(name, 3, EffectKind.HARDEN, mode=LimitMode.HARD))
-    (check,) = [c for c in await world.tpm.doctor() if c.name == "histories"]
-    assert not check.ok
-    assert f"{name}: the ledger has effect 3 of {name}/1, Temporal has effect 2 of {name}/1" in check.text
-    await world.say(name, Command.ABORT)
-    result = await world.ended(name)
-    assert result["stage"] == "aborted"
-    assert untouched(world, name) == before
-    assert world.sql.row("rollouts", id=f"{name}/1")["superseded_by"] == result["rollout"]
-    said = [e["text"] for e in world.sql.archive(name) if e["kind"] == "command"]
-    assert said.count("abort by tpm") == 1
-    (check,) = [c for c in await world.tpm.doctor() if c.name == "histories"]
-    assert check.ok
-
-
 async def test_a_command_on_its_way_to_the_archive_is_archived_once(
     temporal: Client, sqlite_ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,18 +309,6 @@ async def test_a_command_on_its_way_to_the_archive_is_archived_once(
         await world.ended(name)
         said = [e["text"] for e in world.sql.archive(name) if e["kind"] == "command"]
         assert said.count("pause by tpm") == 1
-
-
-async def test_a_look_finds_what_an_older_history_does_not_have(world: World, sqlite_ledger_url: str) -> None:
-    name = fresh("older")
-    await world.fleet(worked_case(name, **LONG))
-    await world.start(name)
-    await soaking(world, name)
-    written_since(sqlite_ledger_url, name, later(name, 3, EffectKind.HARDEN, mode=LimitMode.HARD))
-    await world.healthy(name, main=(361, 300))  # the watch tells of it
-    status = await world.until(name, lambda s: s.rollout != f"{name}/1")
-    adopted(world, name, status)
-    assert status.stage is Stage.PLANNED
 
 
 # --- where keys are configured --------------------------------------------------------------------------------------
