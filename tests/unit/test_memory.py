@@ -1,11 +1,18 @@
-"""What lives on is set aside from the garbage collector, and found again once it is garbage."""
+"""What lives on is set aside from the garbage collector, and found again once it is garbage.
+
+Each story is played in a process of its own: to look through all that the suite has imported takes a second each time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,11 +22,12 @@ from workers.garbage_collection import tend_garbage
 pytestmark = pytest.mark.slow  # takes seconds: `make quick` leaves it to `make test`
 
 
-@pytest.fixture(autouse=True)
-def _set_aside_again() -> Iterator[None]:
-    """What the suite had set aside (tests/conftest.py) is not looked through for the rest of its tests."""
-    yield
-    gc.freeze()
+ROOT = Path(__file__).parents[2]
+
+
+def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    code = f"import asyncio; from tests.unit import test_memory; asyncio.run(test_memory.{story.__name__}())"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 class Ring:
@@ -29,8 +37,7 @@ class Ring:
         self.itself = self
 
 
-async def test_what_lives_on_is_set_aside_and_given_back_at_the_end() -> None:
-    gc.unfreeze()  # what the suite itself has set aside
+async def live_on() -> None:
     async with tend_garbage(seconds=60, rounds=2):
         await asyncio.sleep(0)
         aside = gc.get_freeze_count()
@@ -38,7 +45,7 @@ async def test_what_lives_on_is_set_aside_and_given_back_at_the_end() -> None:
     assert gc.get_freeze_count() == 0
 
 
-async def test_what_dies_after_it_was_set_aside_is_found() -> None:
+async def die_aside() -> None:
     async with tend_garbage(seconds=0.01, rounds=3):
         rings = [Ring()]
         gone = weakref.ref(rings[0])
@@ -49,7 +56,7 @@ async def test_what_dies_after_it_was_set_aside_is_found() -> None:
         await eventually(lambda: gone() is None, "it is found")
 
 
-async def test_a_worker_sets_aside_in_steps_and_looks_through_everything_seldom() -> None:
+async def set_aside_in_steps() -> None:
     looks: list[int] = []
 
     def looked(phase: str, info: dict[str, int]) -> None:
@@ -65,3 +72,15 @@ async def test_a_worker_sets_aside_in_steps_and_looks_through_everything_seldom(
     whole = [number for number, aside in enumerate(looks) if not aside]
     assert whole[0] == 0
     assert whole[1] >= 4
+
+
+def test_what_lives_on_is_set_aside_and_given_back_at_the_end() -> None:
+    play(live_on)
+
+
+def test_what_dies_after_it_was_set_aside_is_found() -> None:
+    play(die_aside)
+
+
+def test_a_worker_sets_aside_in_steps_and_looks_through_everything_seldom() -> None:
+    play(set_aside_in_steps)
