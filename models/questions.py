@@ -31,7 +31,7 @@ from models.access_questions import (
 from models.audit_chain import AuditEntry, ChainedEntry, ChainHead
 from models.base import ActorGiven, Count, GpuCount, Model, Name, NameGiven, PositiveCount, Text, Time, Words, brief
 from models.bringup.messages import BringupRow
-from models.buffers.hourly_health import HealthHours
+from models.buffers.health_hours import HealthHours
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterInSlurm, ClusterSpec, Team
 from models.cluster.import_outcome import Departure

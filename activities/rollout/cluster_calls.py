@@ -31,7 +31,7 @@ from activities.rollout.many_looks import ManyLooks
 from activities.rollout.observation import as_it_stands, observe_from, surplus_of, to_plan
 from activities.rollout.team_work import Works
 from activities.tickets.warrants import Warrants, plan_drawn
-from models.buffers.hourly_health import HealthHours
+from models.buffers.health_hours import HealthHours
 from models.cluster.derived_buffer import step_promise
 from models.cluster.fleet_file import merged_policy
 from models.cluster.latest_readings import Evidence

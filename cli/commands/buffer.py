@@ -14,7 +14,8 @@ from models.errors import BadInput
 if TYPE_CHECKING:
     from client.backstop import Backstop
     from models.buffers.backtest import Explained
-    from models.buffers.hourly_health import HealthHours, Series
+    from models.buffers.health_hours import HealthHours
+    from models.buffers.hourly_health import Series
     from models.cluster.derived_buffer import HealthTerms
 
 

@@ -13,13 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from pydantic import Field
 
 from models.base import GpuCount, Model, Name, Time, Words, gpus_text
-from models.buffers.hourly_health import Stretch
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn, jobs_text
 from models.cluster.latest_readings import Evidence
@@ -31,6 +29,9 @@ from models.errors import Refusal
 from models.planning.backing import back
 from models.planning.occupancy import held_in_quota, startable, startable_block
 from models.reports.weaker_jobs import WeakerJobs, weaker_jobs
+
+if TYPE_CHECKING:
+    from models.buffers.hourly_health import Stretch
 
 
 class Cause(StrEnum):
@@ -325,7 +326,7 @@ def _unhealthy_since(stretch: Stretch | None) -> dict[str, Any]:
     """Return since when the island has not been whole, and whether that is only as far back as samples go."""
     if stretch is None or not len(stretch.since):
         return {"since": None}
-    whole = np.flatnonzero(stretch.healthy >= stretch.total)
+    whole = (stretch.healthy >= stretch.total).nonzero()[0]
     first = int(whole[-1]) + 1 if len(whole) else 0
     since = float(stretch.since[min(first, len(stretch.since) - 1)])
     return {"since": datetime.fromtimestamp(since, UTC), "or_earlier": not len(whole)}

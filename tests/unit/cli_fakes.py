@@ -18,7 +18,7 @@ from models.access.access_versions import AccessStands
 from models.access.command_targets import command_awaited, team_awaited
 from models.access.decision import Target
 from models.audit_chain import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
-from models.buffers.hourly_health import HealthHours
+from models.buffers.health_hours import HealthHours
 from models.cluster.fleet_diff import ClusterNow, OtherCluster, other_lines, resolve_cluster, resolve_teams
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterInSlurm, ClusterSpec, Fleet

@@ -17,7 +17,8 @@ from cli.main import run
 from client.inputs.health_series import read_series
 from models.buffers.estimator import WEEK_HOURS, derive_buffer
 from models.buffers.health_generator import Recipe, simulate_health
-from models.buffers.hourly_health import HealthHours, Series
+from models.buffers.health_hours import HealthHours
+from models.buffers.hourly_health import Series
 from models.cluster.derived_buffer import HealthTerms
 from models.cluster.island import Island
 from models.cluster.policy import Policy

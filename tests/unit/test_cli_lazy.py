@@ -26,6 +26,9 @@ SLOW = (*HEAVY, "numpy")
 OF_A_PLAN = (*SLOW, "asyncio", "ssl", "joserfc", "cryptography", "cli.json_answers", "cli.session", "models.questions")
 """What the plan or haircut of a file has no use for: a conversation, and the models of all other answers."""
 
+OF_A_QUESTION = ("opentelemetry", "joserfc", "numpy", "scipy")
+"""What a question to Temporal has no use for: signatures, and the arithmetic of health."""
+
 
 def test_the_table_lists_what_the_modules_add() -> None:
     assert {
@@ -48,7 +51,12 @@ def test_the_table_lists_what_the_modules_add() -> None:
         (["plan", "--file", "examples/fleet.yaml", "--cluster", "h100-pods", "--json"], {}, "rl-training", OF_A_PLAN),
         (["haircut", "--file", "examples/fleet.yaml"], {}, "phantom", OF_A_PLAN),
         (["haircut", "--file", "examples/fleet.yaml", "--by", "team", "--json"], {}, "rl-training", OF_A_PLAN),
-        (["audit", "x"], {"TEMPORAL_ADDRESS": "127.0.0.1:1"}, "Temporal does not answer", ("opentelemetry", "joserfc")),
+        (
+            ["audit", "x"],
+            {"TEMPORAL_ADDRESS": "127.0.0.1:1"},
+            "Temporal does not answer",
+            ("opentelemetry", "joserfc", "numpy"),
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
