@@ -65,7 +65,7 @@ async def test_a_rollout_is_told_in_the_report_with_its_outcome(world: World) ->
     plan = (await world.tpm.ask(PlanMilestones(milestones=milestones))).plan
     assert [p.started_from for p in plan.planned] == [0, 0, 0, 52]
     await world.person("ana").ask(NoteMilestone(milestone="trained", number=4, reason="first class"))
-    with pytest.raises(Refusal, match="'pilot' is measured"):
+    with pytest.raises(Refusal, match="measures milestone 'pilot' itself"):
         await world.tpm.ask(NoteMilestone(milestone="pilot", number=4, reason="wishful"))
 
     before = world.now()
