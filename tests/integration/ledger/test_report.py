@@ -197,7 +197,9 @@ def test_a_plan_takes_the_place_of_the_one_before_and_notes_stay(ledger: Ledger,
     assert [n.number for n in milestones.milestones().notes] == [2, 3]
 
 
-@pytest.mark.parametrize(("name", "said"), [("x", "there is no milestone 'x'"), ("a", "milestone 'a' is measured")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("x", "there is no milestone 'x'"), ("a", "Backstop measures milestone 'a' itself")]
+)
 def test_a_note_that_says_nothing_is_refused(ledger: Ledger, tool: ForeignTool, name: str, said: str) -> None:
     ledger.milestones.plan_milestones([milestone("a", "monitored_clusters")], {"monitored_clusters": 0}, NOW)
     with pytest.raises(Refusal, match=said):
