@@ -72,6 +72,19 @@ def test_merged_is_what_the_tracked_branch_has(site: ProposeSystem, how: str, de
     assert site.port.changes(CLUSTER, read) == ()
 
 
+def test_what_was_merged_is_kept_although_others_have_pushed_another_number_since(site: ProposeSystem) -> None:
+    """Drift would say that nothing was written, and no undo would be owed."""
+    read = site.generation()
+    site.propose(SOFT, 1, ("a", 24, 16), expected_generation=read)
+    site.forge.merge("merge", delete=True)
+    site.somebody_sets("b", 12)
+    receipt = site.apply(SOFT, 2, ("a", 24, 16), expected_generation=read)
+    assert (receipt.before, receipt.after, receipt.generation) == ({"a": 24}, {"a": 16}, read + 1)
+    assert site.port.read(CLUSTER).values == {"a": 16, "b": 12}
+    (theirs,) = site.port.changes(CLUSTER, read)
+    assert theirs.team == "b"
+
+
 def test_a_change_elsewhere_leaves_the_branch_as_it_is(site: ProposeSystem) -> None:
     site.propose(SOFT, 1, ("a", 24, 16))
     proposed = git(site.forge.bare, "rev-parse", "backstop/h100/r-1-1")

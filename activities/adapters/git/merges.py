@@ -55,8 +55,14 @@ class Merge(NamedTuple):
     def is_of(self, change: Change, moves: Mapping[str, int]) -> bool:
         """Return whether it is this effect, which would move these quotas now."""
         effect = self.effect
-        same = (effect.fence.rollout, effect.kind) == (change.fence.rollout, change.kind)
-        return same and effect.gpus == dict(moves) and self.is_based(self.gpus)
+        return self._is_same(change) and effect.gpus == dict(moves) and self.is_based(self.gpus)
+
+    def has_landed(self, change: Change) -> bool:
+        """Return whether it is this effect, and people have merged it."""
+        return self._is_same(change) and self.is_merged
+
+    def _is_same(self, change: Change) -> bool:
+        return (self.effect.fence.rollout, self.effect.kind) == (change.fence.rollout, change.kind)
 
     def ends_with(self, change: Change) -> bool:
         """Return whether nothing is left to merge once the change has landed."""

@@ -212,7 +212,12 @@ class GitQuotas:
             for _ in range(_TRIES):
                 sight = self._sync(cluster, source)
                 merge, before = sight.merge, self._book.mirrored_cluster(cluster)
-                after = self._book.rehearse(change)
+                if merge is not None and merge.has_landed(change):
+                    theirs = self.changes(cluster, change.expected_generation or 0)
+                    after = self._book.rehearse_begun(change, sight.gpus, theirs)
+                    change = change.but(expected_generation=None)
+                else:
+                    after = self._book.rehearse(change)
                 moves = _moves_of(change, sight, before, after)
                 if merge is not None and merge.is_of(change, moves):
                     if merge.is_open:
