@@ -113,7 +113,8 @@ class TallyMeans:
     def means_of(self, session: Session, spans: Sequence[Span], since: datetime) -> list[Mean | None]:
         """Return the mean of each span. Sums of days before `since` are not used."""
         version, kept = _version_of(session, since), self._kept
-        if kept is None or kept.version != version or len(kept.means) > _MOST_KEPT:
+        # While no day is summed up, a later tally makes no other version.
+        if kept is None or kept.version != version or version.tail is None or len(kept.means) > _MOST_KEPT:
             kept = self._kept = _Kept(version, _last_seen_at(session), {})
         keys = [kept.key(span) for span in spans]
         new = {key: span for key, span in zip(keys, spans, strict=True) if key not in kept.means}

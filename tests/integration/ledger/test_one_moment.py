@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
@@ -72,12 +72,12 @@ def test_a_read_that_fails_ends_the_moment(ledger: Ledger, tool: ForeignTool) ->
 
 
 def test_a_statement_that_fails_fails_no_later_read(ledger: Ledger, tool: ForeignTool) -> None:
-    """PostgreSQL answers nothing more in a transaction of which one statement failed; SQLite still sees the table."""
-    fails = pytest.raises(Unavailable, match="tables, or older ones") if tool.postgresql else nullcontext()
+    if not tool.postgresql:
+        pytest.skip("SQLite goes on in a transaction of which one statement failed")
     with ledger.schedulers.one_moment(CLUSTER):
         tool.run("ALTER TABLE windows RENAME TO windows_elsewhere")
         try:
-            with fails:
+            with pytest.raises(Unavailable, match="tables, or older ones"):
                 ledger.calendar.windows([CLUSTER])
         finally:
             tool.run("ALTER TABLE windows_elsewhere RENAME TO windows")

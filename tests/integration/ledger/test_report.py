@@ -146,6 +146,13 @@ def test_a_mean_is_of_what_was_read_in_its_time(ledger: Ledger) -> None:
     assert means(ledger, (0.4, 0.9, False)) == [None]
 
 
+def test_a_mean_that_was_kept_is_not_taken_for_a_span_that_ends_after_later_tallies(ledger: Ledger) -> None:
+    ledger.tallies.keep([tally(0 * HOUR, 10, 8)])
+    assert means(ledger, (0, 9, False)) == [(1, 10.0, 8.0)]
+    ledger.tallies.keep([tally(HOUR, 21, 3), tally(2 * HOUR, None, 4)])
+    assert means(ledger, (0, 2, False), (0, 9, False)) == [(2, 15.5, 5.5), (3, 15.5, 5.0)]
+
+
 def test_after_counts_the_monitored_tallies_alone(ledger: Ledger) -> None:
     stages: list[dict[str, Any]] = [
         {"stage": "monitored"},
