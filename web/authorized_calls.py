@@ -85,10 +85,14 @@ class Giving:
                 return own
         return judged
 
-    async def _judge_once(self, asking: Asking) -> Judged:
+    async def judge_by_file(self, asking: Asking) -> Judged:
+        """Judge the call by the access file alone: no worker is asked, and the call itself may still be refused."""
+        return await self._judge_once(asking, facts=False)
+
+    async def _judge_once(self, asking: Asking, *, facts: bool = True) -> Judged:
         with temporal_as_ours():
             return await self.rights.judge(
-                asking.who, asking.operation, asking.command, asking.found, emergency=asking.emergency
+                asking.who, asking.operation, asking.command, asking.found, emergency=asking.emergency, facts=facts
             )
 
     async def _team_of_objection(self, asking: Asking, hold: str) -> str:

@@ -92,14 +92,16 @@ class LedgerRights:
         found: Mapping[str, Any],
         *,
         emergency: bool = False,
+        facts: bool = True,
     ) -> Judged:
         if command in _OF_ALL:
             return ALLOWED
         file = await self._access(anew=_changes(operation))
         if file is None:
             return _without_file(principal, command)
-        door = await self._doors.door_of(FRONT)
-        target = await _target(door, command, found)
+        target = _target_of(command, found)
+        if facts and asks_ledger(command, target):
+            target = await _with_facts(await self._doors.door_of(FRONT), command, target, found)
         scope = self._scopes.get(principal.how) if principal.proof is Proof.TOKEN else None
         answer = decide(file, principal, command, target, emergency=emergency, reason=reason_of(found), scope=scope)
         return Judged(answer, target)
@@ -146,16 +148,15 @@ _READING = frozenset(
 """Of tokens an admin alone reads; and not everybody has the watch look."""
 
 
-async def _target(door: Backstop, command: str, found: Mapping[str, Any]) -> Target:
-    """Return the command's target, with the ledger's facts where the table needs them. Errors: those of the door."""
-    cluster = str(found.get("cluster") or "")
-    message = message_of(found)
-    target = target_of(command, message, cluster)
-    if not asks_ledger(command, target):
-        return target
+def _target_of(command: str, found: Mapping[str, Any]) -> Target:
+    return target_of(command, message_of(found), str(found.get("cluster") or ""))
+
+
+async def _with_facts(door: Backstop, command: str, target: Target, found: Mapping[str, Any]) -> Target:
+    """Return the command's target with the ledger's facts. Errors: those of the door."""
     if command == "rollout.close":
         status = await door.status(target.cluster)
         risky = status.stage == "stuck" or status.at_risk or status.breach_of
         target = target.but(cases=target.cases | ({Case.AT_RISK} if risky else set()))
-    subject = found.get("request") if command.startswith("request.") else getattr(message, "fleet", "")
+    subject = found.get("request") if command.startswith("request.") else getattr(message_of(found), "fleet", "")
     return await door.ask(AimOf(command=command, target=target, subject=subject if isinstance(subject, str) else ""))

@@ -50,8 +50,12 @@ class Rights(Protocol):
         found: Mapping[str, Any],
         *,
         emergency: bool = False,
+        facts: bool = True,
     ) -> Judged:
-        """Judge by the table of rights. `command`: its key. `emergency`: they act alone where two are needed."""
+        """Judge by the table of rights. `command`: its key. `emergency`: they act alone where two are needed.
+
+        `facts`: with what the ledger knows of the target, which a worker has to be asked.
+        """
         ...
 
 
@@ -74,6 +78,7 @@ class Everybody:
         found: Mapping[str, Any],
         *,
         emergency: bool = False,
+        facts: bool = True,
     ) -> Judged:
         return ALLOWED
 

@@ -60,3 +60,23 @@ async def test_a_front_goes_by_a_new_file_when_the_sentence_says_and_no_sooner(
     assert await front.may(command), "until then by the file before"
     front.now += 0.01
     assert not await front.may(command)
+
+
+async def test_by_the_file_alone_no_worker_is_asked_about_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Fleet page has twenty buttons: each would ask a worker who launched, and who owns what."""
+    front, asked = Front(monkeypatch), list[str]()
+
+    async def door_of(_: object) -> Any:
+        async def ask(question: object) -> Any:
+            asked.append(type(question).__name__)
+            return AccessStands(version=front.stands) if len(asked) == 1 else question.target  # type: ignore[attr-defined]
+
+        return SimpleNamespace(ask=ask)
+
+    front.rights = rights.LedgerRights(cast("Doors", SimpleNamespace(door_of=door_of)))
+    operation = cast("Operation", SimpleNamespace(command="rollout.approve"))
+    for facts, more in ((False, []), (True, ["AimOf"])):
+        await front.rights.judge(
+            at_provider(OLD, "sre"), operation, "rollout.approve", {"cluster": "h100-a"}, facts=facts
+        )
+        assert asked == ["AccessNow", *more]

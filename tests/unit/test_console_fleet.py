@@ -64,11 +64,14 @@ def page(
     async def nothing(*_: object) -> tuple[None, str]:
         return None, "nobody was asked"
 
-    async def refused(*_: object, **__: object) -> str:
+    async def may_by_file(*_: object, **__: object) -> bool:
+        return may
+
+    async def why_not(*_: object, **__: object) -> str:
         return "" if may else "not you"
 
     visit = SimpleNamespace(
-        query=query, now=NOW, call=call, try_call=try_call, try_ask=nothing, why_not=refused,
+        query=query, now=NOW, call=call, try_call=try_call, try_ask=nothing, may_by_file=may_by_file, why_not=why_not,
         principal=SimpleNamespace(name="ana"),
     )  # fmt: skip
     return dict(cast("Any", asyncio.run(fleet(cast("Visit", visit)))).values)

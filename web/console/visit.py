@@ -117,6 +117,14 @@ class Visit:
             return unknown
         return judged.decision.reason if isinstance(judged.decision, Denied) else ""
 
+    async def may_by_file(self, method: str, **found: Any) -> bool:
+        """Return whether the access file alone lets them: for lists, where asking a worker about each row is dear."""
+        judged, _ = await self.try_read(self._judged_by_file(by_method()[method], found))
+        return judged is not None and not isinstance(judged.decision, Denied)
+
+    async def _judged_by_file(self, operation: Operation, found: dict[str, Any]) -> Judged:
+        return await self.giving.judge_by_file(await self._asking(operation, found))
+
     async def _judged(self, operation: Operation, found: dict[str, Any]) -> Judged:
         return await self.giving.judge(await self._asking(operation, found))
 

@@ -184,8 +184,8 @@ async def _with_deed(visit: Visit, row: Row) -> tuple[Row, Deed]:
     if deed.label == _LOOK:
         return row, deed
     command, request = deed.path.rpartition("/")[2], CommandRequest(actor=visit.principal.name, reason="may it")
-    refused = await visit.why_not("command", cluster=row.cluster, command=Command(command), request=request)
-    return row, deed_of(row.cluster, "") if refused else deed
+    may = await visit.may_by_file("command", cluster=row.cluster, command=Command(command), request=request)
+    return row, deed if may else deed_of(row.cluster, "")
 
 
 def _row(summary: RolloutSummary, visit: Visit) -> Row:
