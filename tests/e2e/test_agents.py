@@ -40,7 +40,7 @@ class Overheard(Everybody):
     commands: list[str] = field(default_factory=list)
 
     async def judge(
-        self, principal: Principal, operation: Any, command: str, found: Mapping[str, Any], *, emergency: bool = False
+        self, principal: Principal, operation: Any, command: str, found: Mapping[str, Any], **_: bool
     ) -> Judged:
         self.commands.append(command)
         return ALLOWED
