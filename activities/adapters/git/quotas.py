@@ -12,11 +12,8 @@ tracked branch has its values (merges.py).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -28,27 +25,19 @@ from activities.adapters.ledger.awaited_merges import AwaitedMerge
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import (
     MirroredCluster,
-    differences,
     moves_to,
-    quotas_as_seen,
     wanted_gpus,
 )
-from activities.adapters.source_threads import Faults, SourceThreads, sentence
+from activities.adapters.mirrored_quotas import TRIES, MirroredQuotas
 from activities.ports.ports import ByCluster, QuotaPort, SchedulerPort
 from activities.quota_files.dialects import SUFFIXES, BranchQuotas, changed_files, places_in
 from activities.quota_files.yaml_text import WrittenNumber
-from models.base import count_text, some_of
-from models.cluster.fleet_file import ClusterInSlurm
-from models.cluster.readings import ForeignChange, QuotaReading
-from models.cluster.sources import GitMode, GitSource, SlurmSource
+from models.base import count_text
+from models.cluster.readings import QuotaReading
+from models.cluster.sources import GitMode, GitSource
 from models.errors import AwaitsMerge, Conflict, Refusal, Unavailable
-from models.questions import SchedulerCheck
 from models.rollout.effects import Change, EffectKind, Fence, Receipt
 
-_TRIES = 20
-"""Attempts at one effect: each fails because somebody else has pushed meanwhile."""
-_AT_ONCE = 8
-"""The number of repositories that are read at the same time."""
 _INVERSES = (EffectKind.RESTORE, EffectKind.SOFTEN)
 
 
@@ -71,11 +60,13 @@ class _Sight(NamedTuple):
         return {team: place.gpus for team, place in self.places.items()}
 
 
-class GitQuotas:
+class GitQuotas(MirroredQuotas[GitSource, _Sight]):
     """QuotaPort and SchedulerPort: those of other clusters, and for clusters that Git holds of Git and the ledger.
 
     `folder`: keeps the fetched repositories; None: until this process ends. `every`: how old a reading may be.
     """
+
+    system, what = "git", "quotas in Git"
 
     def __init__(
         self,
@@ -86,40 +77,29 @@ class GitQuotas:
         terms: GitTerms | None = None,
         every: timedelta = timedelta(seconds=5),
     ) -> None:
-        self._ledger, self._book = ledger, ledger.schedulers
-        self._others, self._schedulers = others, schedulers
-        self._terms, self._every = terms or GitTerms(), every
+        super().__init__(ledger, others, schedulers, every)
+        self._terms = terms or GitTerms()
         self._kept_in = folder or TemporaryDirectory(prefix="backstop-git-")
         self._repositories: dict[tuple[str, str, bool], Repository] = {}
         self._sights: dict[str, tuple[GitSource, _Sight]] = {}
         self._merges = MergeReader(ledger.merges)
         self._seen: dict[str, tuple[str, bool, bool]] = {}
         """By cluster, the branch with an effect when it was last read: whether people can merge it, and have."""
-        self._done: dict[str, float] = {}
-        self._faults = Faults(ledger.now)
-        self._threads = SourceThreads(partial(self._faults.note_fault, "quotas in Git"))
 
     # --- QuotaPort ------------------------------------------------------------------------------
 
     def read(self, cluster: str) -> QuotaReading:
-        source = self._source(cluster)
-        if source is None:
-            return self._others.read(cluster)
-        self._sync(cluster, source)
-        return self._with_merge(self._others.read(cluster), {cluster: source})
+        return self._with_merge(super().read(cluster))
 
     def look(self, cluster: str) -> QuotaReading:
-        source = self._source(cluster)
-        if source is None:
-            return self._others.look(cluster)
-        unread = self._threads.read({cluster: partial(self._sync, cluster, source)}).get(cluster, "")
-        return self._with_merge(self._others.last_known(cluster), {cluster: source}).but(unread=unread)
+        return self._with_merge(super().look(cluster))
 
     def last_known(self, cluster: str) -> QuotaReading:
-        return self._with_merge(self._others.last_known(cluster), self._book.git_sources([cluster]))
+        return self._with_merge(super().last_known(cluster))
 
-    def _with_merge(self, reading: QuotaReading, sources: Mapping[str, GitSource]) -> QuotaReading:
-        branch, is_open, is_merged = self._merges_seen(sources).get(reading.cluster, ("", False, False))
+    def _with_merge(self, reading: QuotaReading) -> QuotaReading:
+        merges = self._merges_seen(self._sources([reading.cluster]))
+        branch, is_open, is_merged = merges.get(reading.cluster, ("", False, False))
         return reading.but(unmerged=branch * is_open, merged=is_merged) if branch else reading
 
     def _merges_seen(self, sources: Mapping[str, GitSource]) -> dict[str, tuple[str, bool, bool]]:
@@ -132,48 +112,22 @@ class GitQuotas:
         return merges
 
     def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
-        sources = self._book.git_sources(clusters)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            answers = dict(zip(sources, pool.map(self._why_unread, sources, sources.values()), strict=True))
-        wrong = {cluster: why for cluster, why in answers.items() if why}
-        readings = self._others.readings([name for name in clusters if name not in wrong])
-        readings.senseless |= wrong
-        for cluster, (branch, is_open, is_merged) in self._merges_seen(sources).items():
+        readings = super().readings(clusters)
+        for cluster, (branch, is_open, is_merged) in self._merges_seen(self._sources(clusters)).items():
             if cluster in readings:
                 readings[cluster] = readings[cluster].but(unmerged=branch * is_open, merged=is_merged)
         return readings
-
-    def _why_unread(self, cluster: str, source: GitSource) -> str:
-        try:
-            self._sync(cluster, source)
-        except (Refusal, Unavailable) as error:  # a silent one must not cost the others their answer
-            return error.message
-        return ""
-
-    def barred_reason(self, cluster: str) -> str:
-        source = self._source(cluster)
-        if source is None:
-            return self._others.barred_reason(cluster)
-        sight = self._sync(cluster, source)
-        return self._barred_reason(cluster, source, sight)
 
     def _barred_reason(self, cluster: str, source: GitSource, sight: _Sight) -> str:
         branch = f"{prefix_of(cluster)}check" if source.mode is GitMode.PROPOSE else ""
         return sight.repository.barred_reason(sight.tip, branch)
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
-        now, sources = time.monotonic(), self._book.git_sources(clusters)
-        due = [c for c in sources if now - self._done.get(c, -1e9) >= self._every.total_seconds()]
-        self._done |= dict.fromkeys(due, now)
-        self._threads.read({cluster: partial(self._sync, cluster, sources[cluster]) for cluster in due})
-        versions = dict(self._others.versions(clusters))
-        for cluster, (branch, is_open, is_merged) in self._merges_seen(sources).items():
+        versions = super().versions(clusters)
+        for cluster, (branch, is_open, is_merged) in self._merges_seen(self._sources(clusters)).items():
             if cluster in versions:
                 versions[cluster] += f" before {branch}" * is_open + f" with {branch}" * is_merged
         return versions
-
-    def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
-        return self._others.changes(cluster, after)
 
     def apply(self, change: Change) -> Receipt:
         source = self._source(change.cluster)
@@ -182,7 +136,7 @@ class GitQuotas:
         if source.mode is GitMode.PROPOSE:
             return self._propose(change, source)
         with self._book.lock_cluster(change.cluster):
-            for _ in range(_TRIES):
+            for _ in range(TRIES):
                 sight = self._sync(change.cluster, source)
                 if sight.merge is not None and sight.merge.commit:  # proposed before Backstop might push
                     self._withdraw(change.cluster, sight, sight.merge)
@@ -209,7 +163,7 @@ class GitQuotas:
         """
         cluster, gone = change.cluster, ""
         with self._book.lock_cluster(cluster):
-            for _ in range(_TRIES):
+            for _ in range(TRIES):
                 sight = self._sync(cluster, source)
                 merge, before = sight.merge, self._book.mirrored_cluster(cluster)
                 if merge is not None and merge.has_landed(change):
@@ -296,44 +250,17 @@ class GitQuotas:
         return sight.repository.push(commit)
 
     def _keep_effect(self, sight: _Sight, after: MirroredCluster, change: Change) -> Receipt:
-        """Keep the effect in the ledger, with the branch's present values as last seen."""
-        receipt = self._others.apply(change)
-        written = {team: gpus for team, gpus in wanted_gpus(after).items() if team in sight.places}
-        before = {team: limit.gpus for team, limit in after.limits.items()}
-        moved = {team: gpus for team, gpus in written.items() if gpus != before.get(team)}
-        self._book.note(change.cluster, moved, ours=True)
+        receipt = super()._keep_effect(sight, after, change)
         if sight.merge is not None and sight.merge.ends_with(change):
             self._ledger.merges.drop(change.cluster)
         return receipt
-
-    # --- SchedulerPort --------------------------------------------------------------------------
-
-    def describe(self, cluster: str, source: SlurmSource) -> ClusterInSlurm:
-        return self._schedulers.describe(cluster, source)
-
-    def check(self) -> dict[str, SchedulerCheck]:
-        sources = self._book.git_sources()
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            checks = dict(zip(sources, pool.map(self._check_one, sources, sources.values()), strict=True))
-        return {**self._schedulers.check(), **checks}
-
-    def _check_one(self, cluster: str, source: GitSource) -> SchedulerCheck:
-        try:
-            sight = self._sync(cluster, source)
-            barred, standing = self._barred_reason(cluster, source, sight), self._book.mirrored_cluster(cluster)
-        except Exception as error:  # one that cannot be checked must not stop the checks of others
-            return SchedulerCheck(system="git", wrong=sentence(error))
-        wanted = wanted_gpus(standing)
-        astray = sorted(team for team, gpus in sight.gpus.items() if wanted.get(team) != gpus)
-        text = f"quotas that are not what they should be: {some_of(astray)}" if astray else ""
-        return SchedulerCheck(system="git", wrong=text, barred=barred)
 
     def detach(self, cluster: str, *, restore: bool, look: bool = False) -> dict[str, tuple[int | None, int | None]]:
         source = self._source(cluster)
         if source is None:
             return self._schedulers.detach(cluster, restore=restore, look=look)
         with self._book.lock_cluster(cluster):
-            for _ in range(_TRIES):
+            for _ in range(TRIES):
                 sight = self._sync(cluster, source)
                 standing = self._book.mirrored_cluster(cluster)
                 if standing.rollout is not None:
@@ -361,27 +288,14 @@ class GitQuotas:
         read = self._sights.get(cluster)
         return None if read is None else BranchQuotas(read[1].tip, read[1].gpus)
 
-    def _source(self, cluster: str) -> GitSource | None:
-        return self._book.git_sources([cluster]).get(cluster)
-
-    def _sync(self, cluster: str, source: GitSource) -> _Sight:
-        """Bring the ledger to the branch's values; what others changed there is a change by others."""
-        for _ in range(_TRIES):
-            seen = self._book.mirrored_cluster(cluster)
-            sight = self._look_at_branch(cluster, source)
-            held = quotas_as_seen(sight.gpus, sight.pending, seen)
-            foreign, landed = differences(seen, held)
-            if not foreign and not landed and all(team in seen.limits for team in held):
-                return sight
-            if self._book.take(cluster, seen, held, foreign, landed, self._actors(sight, source, foreign)):
-                return sight
-        raise Unavailable(f"the quotas of {cluster} change faster than Backstop can read them")
+    def _sources(self, clusters: Sequence[str] | None = None) -> Mapping[str, GitSource]:
+        return self._book.git_sources(clusters)
 
     @property
     def _folder(self) -> Path:
         return self._kept_in if isinstance(self._kept_in, Path) else Path(self._kept_in.name)
 
-    def _look_at_branch(self, cluster: str, source: GitSource) -> _Sight:
+    def _look_at_system(self, cluster: str, source: GitSource) -> _Sight:
         proposes = source.mode is GitMode.PROPOSE or self._ledger.merges.of_cluster(cluster) is not None
         url, branch, _ = key = source.repository, source.branch, proposes
         new = Repository(url, branch, self._folder, self._terms, proposes=proposes)
@@ -418,7 +332,6 @@ class GitQuotas:
         return _Sight(repository, commit, files, texts, places, newest, {})
 
     def _actors(self, sight: _Sight, source: GitSource, teams: Sequence[str]) -> dict[str, str]:
-        """Return who changed each of these quotas."""
         by_path: dict[str, dict[str, int]] = {}
         for team in teams:
             place = sight.places.get(team)

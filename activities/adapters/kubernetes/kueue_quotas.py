@@ -10,9 +10,7 @@ an undo writes it back.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from datetime import timedelta
 from functools import partial
@@ -32,30 +30,20 @@ from activities.adapters.kubernetes.kubernetes import Kuberneteses
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import (
     MirroredCluster,
-    differences,
     moves_to,
-    quotas_as_seen,
     teams_moved,
-    wanted_gpus,
 )
-from activities.adapters.source_threads import Faults, SourceThreads, sentence
-from activities.ports.ports import ByCluster, QuotaPort, SchedulerPort
+from activities.adapters.mirrored_quotas import TRIES, MirroredQuotas
+from activities.ports.ports import QuotaPort, SchedulerPort
 from activities.quota_files.yaml_text import WrittenNumber
 from models.base import some_of
-from models.cluster.fleet_file import ClusterInSlurm
-from models.cluster.readings import ForeignChange, QuotaReading
-from models.cluster.sources import KueueSource, SlurmSource
+from models.cluster.sources import KueueSource
 from models.errors import Conflict, Drift, Refusal, Unavailable
-from models.questions import SchedulerCheck
 from models.rollout.effects import Change, EffectKind, Fence, Receipt
 
 _T = TypeVar("_T")
-_TRIES = 20
-"""Attempts at one effect: each fails because somebody else has changed a queue meanwhile."""
 _VERSIONS = 10
 """Attempts at one queue while its status alone changes: a busy queue's does so each second."""
-_AT_ONCE = 8
-"""The number of clusters that are read at the same time."""
 _INVERSES = (EffectKind.RESTORE, EffectKind.SOFTEN)
 _NAMED = 5
 
@@ -77,11 +65,13 @@ class _Sight(NamedTuple):
         return tuple(name for name in sorted(names) if self.queues[name].managers)
 
 
-class KueueQuotas:
+class KueueQuotas(MirroredQuotas[KueueSource, _Sight]):
     """QuotaPort and SchedulerPort: those of other clusters, and for clusters that Kueue holds of Kueue and the ledger.
 
     `every`: how old a reading may be.
     """
+
+    system, what = "kueue", "quotas in Kueue"
 
     def __init__(
         self,
@@ -91,53 +81,9 @@ class KueueQuotas:
         kuberneteses: Kuberneteses,
         every: timedelta = timedelta(seconds=5),
     ) -> None:
-        self._ledger, self._book = ledger, ledger.schedulers
-        self._others, self._schedulers = others, schedulers
-        self._kuberneteses, self._every = kuberneteses, every
+        super().__init__(ledger, others, schedulers, every)
+        self._kuberneteses = kuberneteses
         self._servers: dict[tuple[str, str], tuple[ApiServer, asyncio.Lock]] = {}
-        self._done: dict[str, float] = {}
-        self._faults = Faults(ledger.now)
-        self._threads = SourceThreads(partial(self._faults.note_fault, "quotas in Kueue"))
-
-    # --- QuotaPort ------------------------------------------------------------------------------
-
-    def read(self, cluster: str) -> QuotaReading:
-        source = self._source(cluster)
-        if source is not None:
-            self._sync(cluster, source)
-        return self._others.read(cluster)
-
-    def look(self, cluster: str) -> QuotaReading:
-        source = self._source(cluster)
-        if source is None:
-            return self._others.look(cluster)
-        unread = self._threads.read({cluster: partial(self._sync, cluster, source)}).get(cluster, "")
-        return self.last_known(cluster).but(unread=unread)
-
-    def last_known(self, cluster: str) -> QuotaReading:
-        return self._others.last_known(cluster)
-
-    def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
-        sources = self._book.kueue_sources(clusters)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            answers = dict(zip(sources, pool.map(self._why_unread, sources, sources.values()), strict=True))
-        wrong = {cluster: why for cluster, why in answers.items() if why}
-        readings = self._others.readings([name for name in clusters if name not in wrong])
-        readings.senseless |= wrong
-        return readings
-
-    def _why_unread(self, cluster: str, source: KueueSource) -> str:
-        try:
-            self._sync(cluster, source)
-        except (Refusal, Unavailable) as error:  # a silent one must not cost the others their answer
-            return error.message
-        return ""
-
-    def barred_reason(self, cluster: str) -> str:
-        source = self._source(cluster)
-        if source is None:
-            return self._others.barred_reason(cluster)
-        return self._barred_reason(cluster, source, self._sync(cluster, source))
 
     def _barred_reason(self, cluster: str, source: KueueSource, sight: _Sight) -> str:
         """Say what bars a write: another manager, or what a write of the present values as a rehearsal meets."""
@@ -154,22 +100,12 @@ class KueueQuotas:
                 return ""  # it may write, and the next look says what has changed
         return ""
 
-    def versions(self, clusters: Sequence[str]) -> dict[str, str]:
-        now, sources = time.monotonic(), self._book.kueue_sources(clusters)
-        due = [c for c in sources if now - self._done.get(c, -1e9) >= self._every.total_seconds()]
-        self._done |= dict.fromkeys(due, now)
-        self._threads.read({cluster: partial(self._sync, cluster, sources[cluster]) for cluster in due})
-        return dict(self._others.versions(clusters))
-
-    def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
-        return self._others.changes(cluster, after)
-
     def apply(self, change: Change) -> Receipt:
         source = self._source(change.cluster)
         if source is None:
             return self._others.apply(change)
         with self._book.lock_cluster(change.cluster):
-            for _ in range(_TRIES):
+            for _ in range(TRIES):
                 sight = self._sync(change.cluster, source)
                 begun = self._is_begun(sight, change)
                 if begun:
@@ -252,42 +188,12 @@ class KueueQuotas:
             raise Drift(text)
         return True
 
-    def _keep_effect(self, sight: _Sight, after: MirroredCluster, change: Change) -> Receipt:
-        """Keep the effect in the ledger, with the queues' present values as last seen."""
-        receipt = self._others.apply(change)
-        before = {team: limit.gpus for team, limit in after.limits.items()}
-        moved = {t: gpus for t, gpus in wanted_gpus(after).items() if t in sight.places and gpus != before.get(t)}
-        self._book.note(change.cluster, moved, ours=True)
-        return receipt
-
-    # --- SchedulerPort --------------------------------------------------------------------------
-
-    def describe(self, cluster: str, source: SlurmSource) -> ClusterInSlurm:
-        return self._schedulers.describe(cluster, source)
-
-    def check(self) -> dict[str, SchedulerCheck]:
-        sources = self._book.kueue_sources()
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            checks = dict(zip(sources, pool.map(self._check_one, sources, sources.values()), strict=True))
-        return {**self._schedulers.check(), **checks}
-
-    def _check_one(self, cluster: str, source: KueueSource) -> SchedulerCheck:
-        try:
-            sight = self._sync(cluster, source)
-            barred, standing = self._barred_reason(cluster, source, sight), self._book.mirrored_cluster(cluster)
-        except Exception as error:  # one that cannot be checked must not stop the checks of others
-            return SchedulerCheck(system="kueue", wrong=sentence(error))
-        wanted = wanted_gpus(standing)
-        astray = sorted(team for team, gpus in sight.gpus.items() if wanted.get(team) != gpus)
-        text = f"quotas that are not what they should be: {some_of(astray)}" if astray else ""
-        return SchedulerCheck(system="kueue", wrong=text, barred=barred)
-
     def detach(self, cluster: str, *, restore: bool, look: bool = False) -> dict[str, tuple[int | None, int | None]]:
         source = self._source(cluster)
         if source is None:
             return self._schedulers.detach(cluster, restore=restore, look=look)
         with self._book.lock_cluster(cluster):
-            for _ in range(_TRIES):
+            for _ in range(TRIES):
                 sight, standing = self._sync(cluster, source), self._book.mirrored_cluster(cluster)
                 if standing.rollout is not None:
                     raise Refusal(f"rollout {standing.rollout} is open in {cluster}: close or abort it first")
@@ -304,8 +210,8 @@ class KueueQuotas:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def _source(self, cluster: str) -> KueueSource | None:
-        return self._book.kueue_sources([cluster]).get(cluster)
+    def _sources(self, clusters: Sequence[str] | None = None) -> Mapping[str, KueueSource]:
+        return self._book.kueue_sources(clusters)
 
     def _ask(self, cluster: str, source: KueueSource, work: Callable[[ApiServer], Awaitable[_T]]) -> _T:
         """Do the work with the cluster's API server, one piece of work at a time, and return its result."""
@@ -320,20 +226,7 @@ class KueueQuotas:
 
         return self._kuberneteses.on_loop(in_turn())
 
-    def _sync(self, cluster: str, source: KueueSource) -> _Sight:
-        """Bring the ledger to the queues' values; what others changed there is a change by others."""
-        for _ in range(_TRIES):
-            seen = self._book.mirrored_cluster(cluster)
-            sight = self._look_at_queues(cluster, source)
-            held = quotas_as_seen(sight.gpus, sight.pending, seen)
-            foreign, landed = differences(seen, held)
-            if not foreign and not landed and all(team in seen.limits for team in held):
-                return sight
-            if self._book.take(cluster, seen, held, foreign, landed, _actors(sight, foreign)):
-                return sight
-        raise Unavailable(f"the quotas of {cluster} change faster than Backstop can read them")
-
-    def _look_at_queues(self, cluster: str, source: KueueSource) -> _Sight:
+    def _look_at_system(self, cluster: str, source: KueueSource) -> _Sight:
         try:
             raws = self._ask(cluster, source, partial(_list_all, selector=source.queues))
             queues = {queue.name: queue for queue in map(queue_in, raws)}
@@ -353,6 +246,15 @@ class KueueQuotas:
                 if awaited[fence]:
                     pending[team] = place.gpus
         return _Sight(queues, places, pending)
+
+    def _actors(self, sight: _Sight, _: KueueSource, teams: Sequence[str]) -> dict[str, str]:
+        """Return who changed each of these quotas: the last field manager. Nobody says who deletes a queue."""
+        actors = dict[str, str]()
+        for team in teams:
+            place = sight.places.get(team)
+            managers = () if place is None else sight.queues[place.path].managers
+            actors[team] = f"{managers[0] if managers else 'somebody'}, in Kubernetes"
+        return actors
 
 
 async def _list_all(server: ApiServer, selector: str | None) -> list[Any]:
@@ -390,16 +292,6 @@ async def _apply_one(server: ApiServer, queue: LiveQueue, raw: dict[str, Any]) -
 def _undoes(queue: LiveQueue, fence: Fence) -> bool:
     ours = queue.ours
     return ours is not None and ours.rollout == fence.rollout and ours.kind in _INVERSES
-
-
-def _actors(sight: _Sight, teams: Sequence[str]) -> dict[str, str]:
-    """Return who changed each of these quotas: the last field manager. Nobody says who deletes a queue."""
-    actors = dict[str, str]()
-    for team in teams:
-        place = sight.places.get(team)
-        managers = () if place is None else sight.queues[place.path].managers
-        actors[team] = f"{managers[0] if managers else 'somebody'}, in Kubernetes"
-    return actors
 
 
 def _managed_text(queues: Mapping[str, Sequence[str]]) -> str:
