@@ -178,6 +178,9 @@ async def held_on_page(world: World) -> dict[str, str]:
     async def why_not(*_: object, **__: object) -> str:
         return "no button is pressed"
 
+    async def may_by_file(*_: object, **__: object) -> bool:
+        return False
+
     visit = SimpleNamespace(
         query={"show": "held"},
         now=world.now(),
@@ -186,6 +189,7 @@ async def held_on_page(world: World) -> dict[str, str]:
         try_call=try_call,
         try_ask=try_ask,
         why_not=why_not,
+        may_by_file=may_by_file,
     )
     values = (await fleet_page(cast("Visit", visit))).values
     assert (values["held"], values["held_unknown"]) == (len(values["rows"]), "")
