@@ -102,13 +102,17 @@ class MirroredQuotas(ABC, Generic[_Source, _Sight]):
     # --- QuotaPort ------------------------------------------------------------------------------
 
     def read(self, cluster: str) -> QuotaReading:
-        source = self._source(cluster)
+        return self._read_of(cluster, self._source(cluster))
+
+    def _read_of(self, cluster: str, source: _Source | None) -> QuotaReading:
         if source is not None:
             self._sync(cluster, source)
         return self._others.read(cluster)
 
     def look(self, cluster: str) -> QuotaReading:
-        source = self._source(cluster)
+        return self._look_of(cluster, self._source(cluster))
+
+    def _look_of(self, cluster: str, source: _Source | None) -> QuotaReading:
         if source is None:
             return self._others.look(cluster)
         unread = self._threads.read({cluster: partial(self._sync, cluster, source)}).get(cluster, "")
@@ -118,7 +122,9 @@ class MirroredQuotas(ABC, Generic[_Source, _Sight]):
         return self._others.last_known(cluster)
 
     def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
-        sources = self._sources(clusters)
+        return self._readings_of(clusters, self._sources(clusters))
+
+    def _readings_of(self, clusters: Sequence[str], sources: Mapping[str, _Source]) -> ByCluster[QuotaReading]:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             answers = dict(zip(sources, pool.map(self._why_unread, sources, sources.values()), strict=True))
         wrong = {cluster: why for cluster, why in answers.items() if why}
@@ -140,7 +146,10 @@ class MirroredQuotas(ABC, Generic[_Source, _Sight]):
         return self._barred_reason(cluster, source, self._sync(cluster, source))
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
-        now, sources = time.monotonic(), self._sources(clusters)
+        return self._versions_of(clusters, self._sources(clusters))
+
+    def _versions_of(self, clusters: Sequence[str], sources: Mapping[str, _Source]) -> dict[str, str]:
+        now = time.monotonic()
         due = [c for c in sources if now - self._done.get(c, -1e9) >= self._every.total_seconds()]
         self._done |= dict.fromkeys(due, now)
         self._threads.read({cluster: partial(self._sync, cluster, sources[cluster]) for cluster in due})
@@ -148,6 +157,11 @@ class MirroredQuotas(ABC, Generic[_Source, _Sight]):
 
     def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
         return self._others.changes(cluster, after)
+
+    def _rehearse_begun(self, change: Change, sight: _Sight) -> MirroredCluster:
+        """Rehearse an effect that the system has, wholly or in part. Errors: as SchedulerBook.rehearse_begun."""
+        theirs = self.changes(change.cluster, change.expected_generation or 0)
+        return self._book.rehearse_begun(change, sight.gpus, theirs)
 
     def _keep_effect(self, sight: _Sight, after: MirroredCluster, change: Change) -> Receipt:
         """Keep the effect in the ledger, with the system's present values as last seen."""
@@ -158,6 +172,20 @@ class MirroredQuotas(ABC, Generic[_Source, _Sight]):
         return receipt
 
     # --- SchedulerPort --------------------------------------------------------------------------
+
+    def _limits_back(
+        self, cluster: str, sight: _Sight, *, restore: bool
+    ) -> tuple[dict[str, tuple[int | None, int | None]], dict[str, int]]:
+        """Return the present and first value of each limit that is to be given back, and the quotas to write for it.
+
+        Errors: Refusal while a rollout is open.
+        """
+        standing = self._book.mirrored_cluster(cluster)
+        if standing.rollout is not None:
+            raise Refusal(f"rollout {standing.rollout} is open in {cluster}: close or abort it first")
+        limits = standing.limits.items() if restore else ()
+        back = {n: (limit.gpus, limit.first) for n, limit in limits if limit.ours and limit.gpus != limit.first}
+        return back, {team: first for team, (_, first) in back.items() if first is not None and team in sight.gpus}
 
     def describe(self, cluster: str, source: SlurmSource) -> ClusterInSlurm:
         return self._schedulers.describe(cluster, source)

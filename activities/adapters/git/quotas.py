@@ -89,16 +89,18 @@ class GitQuotas(MirroredQuotas[GitSource, _Sight]):
     # --- QuotaPort ------------------------------------------------------------------------------
 
     def read(self, cluster: str) -> QuotaReading:
-        return self._with_merge(super().read(cluster))
+        source = self._source(cluster)
+        return self._with_merge(self._read_of(cluster, source), source)
 
     def look(self, cluster: str) -> QuotaReading:
-        return self._with_merge(super().look(cluster))
+        source = self._source(cluster)
+        return self._with_merge(self._look_of(cluster, source), source)
 
     def last_known(self, cluster: str) -> QuotaReading:
-        return self._with_merge(super().last_known(cluster))
+        return self._with_merge(super().last_known(cluster), self._source(cluster))
 
-    def _with_merge(self, reading: QuotaReading) -> QuotaReading:
-        merges = self._merges_seen(self._sources([reading.cluster]))
+    def _with_merge(self, reading: QuotaReading, source: GitSource | None) -> QuotaReading:
+        merges = {} if source is None else self._merges_seen({reading.cluster: source})
         branch, is_open, is_merged = merges.get(reading.cluster, ("", False, False))
         return reading.but(unmerged=branch * is_open, merged=is_merged) if branch else reading
 
@@ -112,8 +114,9 @@ class GitQuotas(MirroredQuotas[GitSource, _Sight]):
         return merges
 
     def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
-        readings = super().readings(clusters)
-        for cluster, (branch, is_open, is_merged) in self._merges_seen(self._sources(clusters)).items():
+        sources = self._sources(clusters)
+        readings = self._readings_of(clusters, sources)
+        for cluster, (branch, is_open, is_merged) in self._merges_seen(sources).items():
             if cluster in readings:
                 readings[cluster] = readings[cluster].but(unmerged=branch * is_open, merged=is_merged)
         return readings
@@ -123,8 +126,9 @@ class GitQuotas(MirroredQuotas[GitSource, _Sight]):
         return sight.repository.barred_reason(sight.tip, branch)
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
-        versions = super().versions(clusters)
-        for cluster, (branch, is_open, is_merged) in self._merges_seen(self._sources(clusters)).items():
+        sources = self._sources(clusters)
+        versions = self._versions_of(clusters, sources)
+        for cluster, (branch, is_open, is_merged) in self._merges_seen(sources).items():
             if cluster in versions:
                 versions[cluster] += f" before {branch}" * is_open + f" with {branch}" * is_merged
         return versions
@@ -142,8 +146,7 @@ class GitQuotas(MirroredQuotas[GitSource, _Sight]):
                     self._withdraw(change.cluster, sight, sight.merge)
                     continue
                 if self._has_landed(sight, change):
-                    theirs = self.changes(change.cluster, change.expected_generation or 0)
-                    after = self._book.rehearse_begun(change, sight.gpus, theirs)
+                    after = self._rehearse_begun(change, sight)
                     return self._keep_effect(sight, after, change.but(expected_generation=None))
                 before = self._book.mirrored_cluster(change.cluster)
                 after = self._book.rehearse(change)
@@ -167,8 +170,7 @@ class GitQuotas(MirroredQuotas[GitSource, _Sight]):
                 sight = self._sync(cluster, source)
                 merge, before = sight.merge, self._book.mirrored_cluster(cluster)
                 if merge is not None and merge.has_landed(change):
-                    theirs = self.changes(cluster, change.expected_generation or 0)
-                    after = self._book.rehearse_begun(change, sight.gpus, theirs)
+                    after = self._rehearse_begun(change, sight)
                     change = change.but(expected_generation=None)
                 else:
                     after = self._book.rehearse(change)
@@ -262,12 +264,7 @@ class GitQuotas(MirroredQuotas[GitSource, _Sight]):
         with self._book.lock_cluster(cluster):
             for _ in range(TRIES):
                 sight = self._sync(cluster, source)
-                standing = self._book.mirrored_cluster(cluster)
-                if standing.rollout is not None:
-                    raise Refusal(f"rollout {standing.rollout} is open in {cluster}: close or abort it first")
-                limits = standing.limits.items() if restore else ()
-                back = {n: (limit.gpus, limit.first) for n, limit in limits if limit.ours and limit.gpus != limit.first}
-                gpus = {team: first for team, (_, first) in back.items() if first is not None and team in sight.places}
+                back, gpus = self._limits_back(cluster, sight, restore=restore)
                 message = f"Restore {count_text(len(gpus), 'quota')} of {cluster} from before Backstop\n"
                 if gpus and not look and source.mode is GitMode.PROPOSE:
                     raise Refusal(

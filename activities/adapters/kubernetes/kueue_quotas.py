@@ -108,11 +108,7 @@ class KueueQuotas(MirroredQuotas[KueueSource, _Sight]):
             for _ in range(TRIES):
                 sight = self._sync(change.cluster, source)
                 begun = self._is_begun(sight, change)
-                if begun:
-                    theirs = self.changes(change.cluster, change.expected_generation or 0)
-                    after = self._book.rehearse_begun(change, sight.gpus, theirs)
-                else:
-                    after = self._book.rehearse(change)
+                after = self._rehearse_begun(change, sight) if begun else self._book.rehearse(change)
                 moves = moves_to(after, sight.gpus)
                 names = {sight.places[team].path for team in moves} | self._unfenced(sight, after, change)
                 if not names:
@@ -194,12 +190,8 @@ class KueueQuotas(MirroredQuotas[KueueSource, _Sight]):
             return self._schedulers.detach(cluster, restore=restore, look=look)
         with self._book.lock_cluster(cluster):
             for _ in range(TRIES):
-                sight, standing = self._sync(cluster, source), self._book.mirrored_cluster(cluster)
-                if standing.rollout is not None:
-                    raise Refusal(f"rollout {standing.rollout} is open in {cluster}: close or abort it first")
-                limits = standing.limits.items() if restore else ()
-                back = {n: (limit.gpus, limit.first) for n, limit in limits if limit.ours and limit.gpus != limit.first}
-                gpus = {team: first for team, (_, first) in back.items() if first is not None and team in sight.places}
+                sight = self._sync(cluster, source)
+                back, gpus = self._limits_back(cluster, sight, restore=restore)
                 names = {sight.places[team].path for team in gpus}
                 last = Change(cluster=cluster, kind=EffectKind.RESTORE, fence=Fence(rollout="detach", counter=1))
                 if look or self._write(source, sight, last, gpus, names, begun=False):
