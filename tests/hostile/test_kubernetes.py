@@ -169,8 +169,7 @@ def test_a_page_that_would_fill_the_memory_is_cut(bad: Cluster, world: World) ->
     bomb = gzip.compress(b" " * 70_000_000)
     bad.on_loop(lambda emulator: emulator.answers.update(nodes=bomb))
     assert world.gpus("bad") == {}
-    assert (
-        world.adapter.check()["bad"] == "its page of nodes has more than 64,000,000 bytes, the most that Backstop reads"
-    )
+    too_large = "its answer about nodes has more than 64,000,000 bytes, the most that Backstop reads"
+    assert world.adapter.check()["bad"] == too_large
     assert json.dumps(world.gpus("well"))
     threw(SOURCE)

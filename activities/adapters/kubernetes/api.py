@@ -229,7 +229,7 @@ class ApiServer:
                     size += len(chunk)
                     if most is not None and size > most:
                         raise Unavailable(
-                            f"its page of {kind.plural} has more than {most:,} bytes, the most that Backstop reads"
+                            f"its answer about {kind.plural} has more than {most:,} bytes, the most that Backstop reads"
                         )
                     yield chunk
         except ServerError as error:
