@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from activities.bringup.retirement import BringupExit
-from activities.ports.bringup_ledger import BringupLedger, Incoming, Owed
+from activities.ports.bringup_ledger import BringupLedger, Incoming, LandedGrant, Owed
 from activities.ports.ports import OpenRollout
 from models.audit_chain import AuditEntry, AuditKind
 from models.base import count_text, gpus_text, hash_of, some_of, verb_of
@@ -143,14 +143,15 @@ class FleetBringups(BringupExit):
         if entry.slurm is not None:
             islands = self._schedulers.describe(cluster, entry.slurm).islands
         self._ledger.add_islands(cluster, islands, request.actor, request.at)
+        request = request.but(islands=islands)
         owed = self._catch_up(request, owed)
         plan, more = due_grants(entry, islands, owed.granted, self._policy(entry))
         opened = self._registry.open_rollout_of(cluster)
         sentence = "nothing more may be promised yet"
         if more and opened is not None:
-            sentence = self._grant_through(request.but(islands=islands), owed, plan, more, opened)
+            sentence = self._grant_through(request, owed, plan, more, opened)
         elif more:
-            sentence = self._grant_alone(request.but(islands=islands), owed, plan, more)
+            sentence = self._grant_alone(request, owed, plan, more)
         now = self._ledger.owed(cluster) or owed
         still = _lacking(now.wanted, now.granted) if now.until is not None else {}
         if not (more or still):
@@ -158,15 +159,21 @@ class FleetBringups(BringupExit):
         return HandedOver(plan_hash=plan.hash, granted=dict(now.granted), owed=still, islands=islands, said=sentence)
 
     def _catch_up(self, request: HandOverRequest, owed: Owed) -> Owed:
-        """Record grants that took effect, but whose worker died before it could record them."""
-        cluster, order = request.entry.cluster, owed.orders + 1
-        landed = self._ledger.landed_grants(
-            _fence(cluster, owed.number, order), cluster, _order_id(cluster, owed.number, order)
-        )
+        """Record grants that took effect, but that nobody has recorded yet: a worker died, or is about to."""
+        entry = request.entry
+        landed = self._landed(entry.cluster, owed)
         if landed is None:
             return owed
-        self._note(request, order, "", landed, "a call whose answer was lost")
-        return self._catch_up(request, self._ledger.owed(cluster) or owed)
+        plan, _ = due_grants(entry, request.islands, owed.granted, self._policy(entry))
+        self._note(request, owed.orders + 1, plan.hash, landed.raised, landed.by)
+        return self._catch_up(request, self._ledger.owed(entry.cluster) or owed)
+
+    def _landed(self, cluster: str, owed: Owed) -> LandedGrant | None:
+        """Return the next grant if it took effect already."""
+        order = owed.orders + 1
+        return self._ledger.landed_grant(
+            _fence(cluster, owed.number, order), cluster, _order_id(cluster, owed.number, order)
+        )
 
     def _grant_alone(self, request: HandOverRequest, owed: Owed, plan: Plan, more: Mapping[str, int]) -> str:
         """Write in one piece while no rollout is open. Errors: Unavailable if somebody else wrote meanwhile."""
@@ -176,6 +183,10 @@ class FleetBringups(BringupExit):
         if fits != more:
             self._require_sight(request, snapshot)
         if not fits:
+            if self._landed(cluster, owed) is not None:
+                raise Unavailable(
+                    f"another attempt has just written first quotas of {cluster}: Backstop computes the rest again"
+                )
             return why
         tree = snapshot.tree
         before = {quota.team: quota.gpus for quota in snapshot.quotas}
@@ -235,7 +246,7 @@ class FleetBringups(BringupExit):
             if answer.outcome is GrantOutcome.DONE:
                 order += 1
                 sentences.append(self._note(request, order, plan.hash, answer.raised, f"rollout {opened.rollout}"))
-                if answer.raised.get(team) != gpus:
+                if not fits or answer.raised.get(team) != gpus:
                     raise Unavailable(f"an earlier grant is in place in {cluster}: Backstop computes the rest again")
             elif answer.outcome is GrantOutcome.LATER or (fits and self._now() - request.at < _INSISTS):
                 raise Unavailable(f"Backstop tries again to give {cluster} the rest of its first quotas: {answer.said}")

@@ -46,6 +46,13 @@ class Owed(NamedTuple):
     until: datetime | None
 
 
+class LandedGrant(NamedTuple):
+    """A grant that took effect: the GPUs that each team got, and who wrote it, as an entry of the archive says it."""
+
+    raised: Mapping[str, int]
+    by: str
+
+
 class BringupLedger(Protocol):
     """The book of bring-ups. Each call may be repeated: it then returns the first answer."""
 
@@ -99,8 +106,8 @@ class BringupLedger(Protocol):
     def note_granted(self, cluster: str, order: int, raised: Mapping[str, int], entry: AuditEntry) -> None:
         """Record the grant of this number, by leaf, and archive it; once."""
 
-    def landed_grants(self, fence: Fence, cluster: str, request: str) -> dict[str, int] | None:
-        """Return what the fence, or a rollout for this order, has granted, by team; it may not be recorded yet.
+    def landed_grant(self, fence: Fence, cluster: str, request: str) -> LandedGrant | None:
+        """Return what the fence, or a rollout for this order, has granted; it may not be recorded yet.
 
         None: nothing, by receipts and the archive.
         """

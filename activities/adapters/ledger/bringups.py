@@ -25,7 +25,7 @@ from activities.adapters.ledger.health_and_usage import health_row
 from activities.adapters.ledger.quotas import locked_cluster, signed
 from activities.adapters.ledger.removal_and_renaming import remove_rows
 from activities.bad_rows import those_that_do
-from activities.ports.bringup_ledger import Incoming, Owed
+from activities.ports.bringup_ledger import Incoming, LandedGrant, Owed
 from models.audit_chain import AuditEntry, AuditKind, Signature
 from models.base import canonical_json, hash_of
 from models.bringup.entry import policy_fault
@@ -238,15 +238,17 @@ class LedgerBringups(LedgerPart):
                 row.granted_gpus += raised.get(row.team, 0)
                 session.add(row)
 
-    def landed_grants(self, fence: Fence, cluster: str, request: str) -> dict[str, int] | None:
+    def landed_grant(self, fence: Fence, cluster: str, request: str) -> LandedGrant | None:
         mention = col(AuditRow.entry).contains(f'"request":{json.dumps(request)}', autoescape=True)
         with self._database.reading() as session:
             own = session.get(GrantReceiptRow, (fence.rollout, fence.counter))
             if own is not None:
-                return Receipt.model_validate_json(own.receipt).raised
+                return LandedGrant(Receipt.model_validate_json(own.receipt).raised, "itself")
             rows = session.exec(select(AuditRow.entry).where(AuditRow.cluster == cluster, mention)).all()
         entries = (AuditEntry.model_validate_json(text) for text in rows)
-        return next((dict(entry.data["raised"]) for entry in entries if entry.data.get("raised")), None)
+        return next(
+            (LandedGrant(e.data["raised"], f"rollout {e.rollout}") for e in entries if e.data.get("raised")), None
+        )
 
     # --- out of the fleet -----------------------------------------------------------------------
 

@@ -245,6 +245,15 @@ def keys_of(tool: ForeignTool) -> list[str]:
     return [key for (key,) in tool.rows("SELECT key FROM audit WHERE cluster = ? ORDER BY seq", NEW)]
 
 
+def grants_of(tool: ForeignTool) -> list[Any]:
+    entries = (json.loads(e) for (e,) in tool.rows("SELECT entry FROM audit WHERE cluster = ? ORDER BY seq", NEW))
+    return [entry for entry in entries if entry["data"].get("command") == "grant_owed"]
+
+
+def lost(*_: Any) -> None:
+    raise Unavailable("the worker died before it could write this")
+
+
 # --- the book ---------------------------------------------------------------------------------------
 
 
@@ -561,6 +570,47 @@ def test_a_grant_that_landed_and_was_not_noted_is_not_made_twice(ledger: Ledger,
     book.hand_over([island(7)], first.granted)
     assert quotas_of(tool) == {"a": 26, "b": 21}
     assert owed_of(tool) == {"a": (30, 26), "b": (24, 21)}
+
+
+def test_an_attempt_that_another_overtook_does_not_say_that_quotas_take_all(
+    ledger: Ledger, tool: ForeignTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt has read what is owed, and before it looks at the quotas the second grants all of it."""
+    opened(ledger)
+    book = Book(ledger)
+    first = book.hand_over([island(6)])
+    present = book.clusters.present
+
+    def overtaken(*read: Any) -> Any:
+        monkeypatch.setattr(book.clusters, "present", present)
+        assert book.hand_over([island(8)], first.granted).said == "a 8 GPUs more, b 6 GPUs more"
+        return present(*read)
+
+    monkeypatch.setattr(book.clusters, "present", overtaken)
+    with pytest.raises(Unavailable, match="another attempt has just written first quotas of h100-new"):
+        book.hand_over([island(8)], first.granted)
+    assert book.hand_over([island(8)], first.granted).said == "all that was owed is granted"
+    assert quotas_of(tool) == {"a": 30, "b": 24}
+    (note,) = grants_of(tool)
+    assert note["text"] == "owed, and granted now by itself: a 8 GPUs more, b 6 GPUs more"
+
+
+def test_a_grant_that_a_later_call_records_reads_as_the_grants_own_call_writes_it(
+    ledger: Ledger, tool: ForeignTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker dies between the grant and its record: the next call writes the entry as that worker would have."""
+    opened(ledger)
+    book = Book(ledger)
+    first = book.hand_over([island(6)])
+    with monkeypatch.context() as dying:
+        dying.setattr(ledger.bringups, "note_granted", lost)
+        with pytest.raises(Unavailable):
+            book.hand_over([island(7)], first.granted)
+    assert owed_of(tool) == {"a": (30, 22), "b": (24, 18)}, "nothing was recorded"
+    book.hand_over([island(7)], first.granted)
+    (note,) = grants_of(tool)
+    assert note["text"] == "owed, and granted now by itself: a 4 GPUs more, b 3 GPUs more"
+    assert len(note["data"]["plan"]) == 16, "the hash of the plan that it was granted by"
 
 
 def test_while_a_rollout_is_on_its_way_it_waits_and_a_monitored_one_writes_it(
