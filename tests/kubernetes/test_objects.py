@@ -202,6 +202,12 @@ def test_a_quota_in_force_is_read_as_kubernetes_writes_it(written: str | int, gp
     assert queue_quotas(queue("a", written), source) == {"a": gpus}
 
 
+def test_a_bad_quota_in_force_is_named_by_its_queue() -> None:
+    source = GitSource(repository="/srv/quotas", path="queues", dialect=GitDialect.KUEUE)
+    with pytest.raises(BadObject, match=r"^ClusterQueue a: a quota must be a whole number of GPUs, not '1.5'$"):
+        queue_quotas(queue("a", "1.5"), source)
+
+
 def test_one_system_holds_the_quotas_of_a_cluster() -> None:
     own = {"name": "h100", "islands": [{"name": "main", "total_gpus": 8, "healthy_gpus": 8}]}
     git = {"repository": "/srv/q.git", "path": "queues", "dialect": "kueue"}

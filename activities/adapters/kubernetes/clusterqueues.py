@@ -112,12 +112,17 @@ def spelled_out(value: Any) -> Any:
     }
 
 
+def without_line(error: ValueError) -> str:
+    """Return what a dialect says of an object, without the line: an object has none."""
+    return str(error).replace(_LINE, "", 1)
+
+
 def quotas_in(queues: Mapping[str, LiveQueue], resource: str) -> dict[str, WrittenNumber]:
     """Return the place of each team's quota; its path is the queue. Errors: ValueError with the queue and the value."""
     try:
         return places_in({name: queue.text for name, queue in queues.items()}, _dialect(resource))
     except ValueError as error:
-        raise ValueError(f"ClusterQueue {str(error).replace(_LINE, '', 1)}") from None
+        raise ValueError(f"ClusterQueue {without_line(error)}") from None
 
 
 def _dialect(resource: str) -> GitSource:
@@ -140,7 +145,7 @@ def applied_objects(
     try:
         texts |= changed_files(texts, places, gpus)
     except ValueError as error:
-        raise ValueError(f"ClusterQueue {str(error).replace(_LINE, '', 1)}") from None
+        raise ValueError(f"ClusterQueue {without_line(error)}") from None
     objects = dict[str, dict[str, Any]]()
     for name, queue in queues.items():
         own = {team: number for team, number in sorted(gpus.items()) if places[team].path == name}

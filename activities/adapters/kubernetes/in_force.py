@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from activities.adapters.kubernetes.api import QUEUES, ObjectKind
-from activities.adapters.kubernetes.clusterqueues import spelled_out
+from activities.adapters.kubernetes.clusterqueues import spelled_out, without_line
 from activities.adapters.kubernetes.followed import Followed, Pause
 from activities.adapters.kubernetes.objects import BadObject, name_of
 from activities.clock import Clock
@@ -54,7 +54,7 @@ def queue_quotas(raw: Any, source: GitSource) -> Mapping[str, int] | None:
     try:
         return {team: place.gpus for team, place in places_in({name: json.dumps(document)}, source).items()} or None
     except ValueError as error:
-        raise BadObject(str(error)) from None
+        raise BadObject(f"{kind.name} {without_line(error)}") from None
 
 
 class InForce:
