@@ -334,7 +334,8 @@ def histories_check(rollouts: Sequence[Overview], statuses: Mapping[str, Rollout
     ]
     cluster = behind[0][0].cluster
     remedy = (
-        "each takes them up at its next look; one that does not: "
+        "a rollout takes in such effects at its next look; where one does not, "
+        f"{'as' if len(behind) == 1 else 'for example'} that of {cluster}: "
         f"temporal workflow terminate -w {rollout_workflow_id(cluster)}, then {adopt_line(cluster)}"
     )
     return Check.bad("histories", some_of(sentences, _TOLD, by="; "), remedy)

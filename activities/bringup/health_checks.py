@@ -66,12 +66,13 @@ def _judge(order: CheckOrder, islands: tuple[Island, ...], now: datetime) -> Che
             assert order.share is not None
             there, well = (sum(getattr(i, field) for i in islands) for field in ("total_gpus", "healthy_gpus"))
             share = 0.0 if there == 0 else well / there
-            sentence = f"{well} of {gpus_text(there)} healthy, {float(order.share):.4g} of them asked for"
+            needed = f"{float(order.share) * 100:.4g} % required"
+            sentence = f"{well} of {gpus_text(there)} healthy ({share * 100:.3g} %); {needed}"
             return answer(_colour_of(well >= order.share * there > 0), sentence, share)
         case _:
             rooms = {i.name: i.healthy_gpus if i.block_gpus is None else i.block_gpus for i in islands}
             largest = max(rooms, key=lambda name: (rooms[name], name))
-            sentence = f"the largest block is of {gpus_text(rooms[largest])}, in {largest}; {order.gpus} asked for"
+            sentence = f"the largest block has {gpus_text(rooms[largest])}, in {largest}; {order.gpus} required"
             return answer(_colour_of(rooms[largest] >= order.gpus), sentence, rooms[largest])
 
 

@@ -49,9 +49,9 @@ def new(
     """Make the key that a front signs with. The private half stays here; workers read the public half from the
     book of keys (keys/keys.json).
 
-    A worker refuses unsigned commands if its BACKSTOP_KEYS is set to the book's path. With the book in its state
-    folder alone, it does so once an access file (who may do what, docs/access.md) is in force. In a new state folder
-    `backstop up` makes the key itself; in a restored backup, give --lost.
+    A worker whose BACKSTOP_KEYS names the book refuses unsigned commands. If BACKSTOP_KEYS is not set and the book is
+    in the worker's state folder, the worker refuses them once an access file (who may do what, docs/access.md) is in
+    force. In a new state folder `backstop up` makes the key itself; in a restored backup, give --lost.
     """
     from client.front_key_files import new_key, replace_lost_key
 
@@ -93,7 +93,7 @@ def revoke(
     when = moment_of("--since", since, now) if since else now
     revoke_key(key_id, when)
     show(line(("Revoked", "bold"), f" {key_id} from {when:%Y-%m-%d %H:%M:%SZ}, in {key_book_file()}."))
-    show(line("It cannot be undone: what it approved since then has to be approved anew."))
+    show(line("A revocation cannot be undone: approvals that this key has signed since then have to be given again."))
 
 
 @listed

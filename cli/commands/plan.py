@@ -156,7 +156,8 @@ def _print_change(
             "--render git takes the files, the pointer and the resource from the cluster's git: leave them out"
         )
     if len(plans) != 1:
-        raise BadInput(f"--render is of one cluster: name one of {_some(plan.cluster for plan in plans) or 'none'}")
+        which = f": name one of {_some(plan.cluster for plan in plans)}" if plans else ", and no cluster has a plan"
+        raise BadInput(f"--render takes one cluster{which}")
     if source is None:
         source = None if file else _own_git(plans[0].cluster, actor)
     if source is None:

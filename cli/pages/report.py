@@ -136,7 +136,7 @@ def _milestones(standings: Sequence[MilestoneStanding]) -> dict[str, str] | None
     says = (
         f"{states.count(State.DONE)} done, {states.count(State.ON_TRACK)} on track, {states.count(State.BEHIND)} behind"
         f"{f', {states.count(State.UNKNOWN)} not known' if State.UNKNOWN in states else ''}. Each bar is the "
-        "number, on a scale from 0; the diamond is the target, the stroke where the straight line is today."
+        "number, on a scale from 0. The diamond marks the target, the stroke the number that would be on track today."
     )
     return {"svg": svg(figure), "says": says}
 

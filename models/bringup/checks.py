@@ -106,5 +106,5 @@ def capacity_answer(order: CheckOrder, islands: tuple[Island, ...], at: datetime
     """Compare the GPUs installed in these islands with the order, whoever counted them."""
     installed = sum(island.total_gpus for island in islands)
     colour = Colour.GREEN if installed >= order.gpus else Colour.RED
-    sentence = f"{gpus_text(installed)} installed, {order.gpus} asked for"
+    sentence = f"{gpus_text(installed)} installed, {order.gpus} required"
     return CheckAnswer(colour=colour, said=sentence, number=float(installed), at=at, islands=islands)

@@ -152,7 +152,7 @@ class Plan(Model):
         if self.suffices is not None:
             return ""
         homeless = [no_room_text(team, size) for team, size in self.unplaced_blocks]
-        held = ["floors and protected blocks prevent the cuts that it needs"]
+        held = ["minimums and protected blocks prevent the cuts that it needs"]
         return "; ".join(homeless + held * (bool(self.short_by_gpus) or not homeless))
 
     @property

@@ -254,7 +254,7 @@ def test_a_fleet_is_rendered_cluster_by_cluster(capsys: pytest.CaptureFixture[st
     one = yaml.safe_load(path.read_text())["clusters"][0]
     path.write_text(yaml.safe_dump({"clusters": [one, {**one, "name": "h200"}]}))
     assert run([*command, "--render", "kai"]) == 2
-    assert capsys.readouterr().err == "backstop: --render is of one cluster: name one of h100, h200\n"
+    assert capsys.readouterr().err == "backstop: --render takes one cluster: name one of h100, h200\n"
     assert printed(capsys, *command, "--render", "kai", "--cluster", "h200").startswith("# h200, plan ")
 
 

@@ -334,7 +334,7 @@ def _event_in(kind: ObjectKind, line: bytes) -> tuple[str, Any]:
             raise Gone
         raise NoEvent(f"its watch of {kind.plural} ended: {brief(raw.get('message'))}")
     if what not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
-        raise NoEvent(f"its watch of {kind.plural} sent an event {brief(what)}")
+        raise NoEvent(f"its watch of {kind.plural} sent an event of an unknown type: {brief(what)}")
     return what, raw
 
 

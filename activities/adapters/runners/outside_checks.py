@@ -114,9 +114,9 @@ class OutsideChecks:
         value = _one_number(self._query(connection, order))
         low, high = order.at_least, order.at_most
         if low is not None and value < low:
-            return self._answer(Colour.RED, f"Prometheus says {value:g}, and at least {low:g} is asked for", value)
+            return self._answer(Colour.RED, f"Prometheus says {value:g}, and at least {low:g} is required", value)
         if high is not None and value > high:
-            return self._answer(Colour.RED, f"Prometheus says {value:g}, and at most {high:g} is asked for", value)
+            return self._answer(Colour.RED, f"Prometheus says {value:g}, and at most {high:g} is required", value)
         return self._answer(Colour.GREEN, f"Prometheus says {value:g}", value)
 
     def _query(self, connection: PrometheusConnection, order: CheckOrder) -> Any:

@@ -244,8 +244,8 @@ def island(name: str, total: int, healthy: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("found", "colour", "said"),
     [
-        ({"islands": [island("a", 256, 250), island("b", 256, 256)]}, GREEN, "512 GPUs installed, 500 asked for"),
-        ({"islands": [island("a", 256, 250)]}, RED, "256 GPUs installed, 500 asked for"),
+        ({"islands": [island("a", 256, 250), island("b", 256, 256)]}, GREEN, "512 GPUs installed, 500 required"),
+        ({"islands": [island("a", 256, 250)]}, RED, "256 GPUs installed, 500 required"),
         ({"islands": [island("a", 256, 257)]}, UNKNOWN, "above total_gpus"),
         ({"islands": [island("a", 256, 250), island("a", 256, 256)]}, UNKNOWN, "names an island twice"),
         ({"islands": [{"name": "a", "total_gpus": 512.5, "healthy_gpus": 1}]}, UNKNOWN, "that are not valid"),
