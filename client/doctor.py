@@ -235,7 +235,8 @@ def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
 
 def doubt_check(doubt: DoubtedSource) -> Check:
     """Report a health source whose figures are not believed."""
-    text = f"{doubt.why}, at {doubt.since:%Y-%m-%d %H:%M:%SZ}; not believed of: {some_of(doubt.clusters, 3)}"
+    of = some_of(doubt.clusters, 3)
+    text = f"{doubt.why}, at {doubt.since:%Y-%m-%d %H:%M:%SZ}; Backstop does not believe its figures of {of}"
     return Check.bad("source", text, f"mend it; only if it is so: {doubt.confirm_line}")
 
 

@@ -393,7 +393,7 @@ async def ensure_watch(client: Client, interval_seconds: float, shards: int = 1,
     """Start the shared watch, in as many shards, once, however many workers ask; end other divisions."""
     wanted = _watches(interval_seconds, shards, tally_seconds)
     part = "" if shards == 1 else f", one of {shards} parts"
-    summary = f"reads all clusters' health in one call, signals rollouts on edges{part}"
+    summary = f"reads all clusters' health in one call, signals a rollout when something changes{part}"
     for watch in wanted:
         await start_unless_running(client, WATCH_WORKFLOW, watch, watch.watch_id, summary)
     for other in await watches(client) - {watch.watch_id for watch in wanted}:

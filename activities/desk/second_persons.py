@@ -236,7 +236,7 @@ def _notice(emergency: Emergency, admin: str, chain: str) -> Notice:
             "commands": [
                 {
                     "line": f'backstop access seen {emergency.number} --reason "..."',
-                    "does": "another admin has looked at it; who acted cannot",
+                    "does": "confirms that you, an admin other than the one who acted, have looked at it",
                 }
             ]
         },

@@ -174,8 +174,8 @@ def export(
             for name, why in sorted(page.wrong.items()):
                 complain(f"left out: {name}: {why}")
             for name, teams in sorted(page.cut_floors.items()):
-                below = "because the quotas, or their parent quotas, are below the floors"
-                complain(f"{name}: written with smaller floors, {below}: {', '.join(teams)}")
+                below = "because the quotas, or their parent quotas, are below the minimums"
+                complain(f"{name}: written with smaller minimums, {below}: {', '.join(teams)}")
     write(file, "FILE", fleet_yaml(document))
 
 

@@ -69,16 +69,16 @@ def plan(
         str,
         typer.Option(
             metavar="DIALECT",
-            help="Print the plan as a change of quota files: yaml, kueue, kai, volcano or yunikorn. With git: "
-            "of the files on the cluster's branch, which the git of this machine clones (docs/git.md).",
+            help="Print the plan as a change of quota files: yaml, kueue, kai, volcano, yunikorn, or git, which takes "
+            "the files of the cluster's Git branch and clones them with this machine's git (docs/git.md).",
         ),
     ] = "",
     manifests: Annotated[
         str,
         typer.Option(
             metavar="PATH",
-            help="With --render: the file or folder to change (it is only read). Without it, complete new objects are "
-            "printed.",
+            help="With --render: the file or folder that the change is computed for; Backstop does not write it. "
+            "Without it, complete new objects are printed.",
         ),
     ] = "",
     pointer: Annotated[

@@ -180,7 +180,7 @@ def given_back(
                 chosen.append(job)
                 break
         else:
-            raise AssertionError("a set that was found cannot be picked job by job")
+            raise AssertionError("the jobs that are to yield cannot be picked one by one")
     return chosen
 
 

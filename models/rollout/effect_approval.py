@@ -117,7 +117,9 @@ def prove_change(change: Change, evidence: Known, order: GrantOrder | None = Non
     """
     tree = evidence.baseline.tree
     if any(write.leaf is (write.team in tree.children) for write in change.writes if write.team in tree.by_team):
-        raise _refusal_of(change, "it takes quotas without children for sums of child quotas, or the other way round")
+        raise _refusal_of(
+            change, "it treats a quota without sub-quotas as the sum of sub-quotas, or the other way round"
+        )
     match STANDS_ON[change.kind]:
         case StandsOn.APPROVAL:
             return _prove_by_approval(change, evidence)

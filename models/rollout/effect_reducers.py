@@ -25,7 +25,7 @@ from models.rollout.guard import Clocks
 from models.rollout.holds import RADIUS, REALIGN, UNMERGED, Hold, HoldKind
 from models.rollout.stages import Stage
 from models.rollout.state import Proposal, PublishedFlex, Rollout, UndoCause, Undone
-from models.rollout.stuck import call_owner
+from models.rollout.stuck import call_owner, phrases_of
 
 
 def begin_effect(rollout: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
@@ -65,7 +65,7 @@ def apply_receipt(rollout: Rollout, change: Change, receipt: Receipt, now: datet
     rollout = _end_merge(rollout, change, now)
     rollout = rollout.but(asks=rollout.asks or again)
     kind = change.kind
-    text = _moved_text(rollout, change, receipt)
+    text = _moved_text(rollout, change, receipt) or _made_text(rollout, kind)
     rollout = _record_values(rollout, change, receipt).record(
         AuditKind.EFFECT,
         f"{kind}{': ' + text if text else ''}" + (" (shadow)" if rollout.shadow else ""),
@@ -143,6 +143,16 @@ def _moved_text(rollout: Rollout, change: Change, receipt: Receipt) -> str:
         return "no quota moves; the limit above all quotas fits what was accepted"
     moved = {t: (receipt.before.get(t), v) for t, v in receipt.after.items() if receipt.before.get(t) != v}
     return ", ".join(f"{t} {_or_absent(old)} -> {new:,}" for t, (old, new) in sorted(moved.items()))
+
+
+def _made_text(rollout: Rollout, kind: EffectKind) -> str:
+    """Say what is so after an effect that moves no quota; empty for a rehearsal, after which nothing is so."""
+    if rollout.shadow or kind is EffectKind.GRANT:
+        return ""
+    if kind is EffectKind.CLOSE:
+        return "the reservation ends, the quotas stay"
+    phrases = phrases_of(rollout, UNDOES.get(kind, kind))
+    return phrases.undone if kind in UNDOES and kind is not EffectKind.RESTORE else phrases.made
 
 
 def _or_absent(gpus: int | None) -> str:

@@ -19,12 +19,14 @@ _K = EffectKind
 
 @dataclass(frozen=True)
 class Said:
-    """The sentences about one effect of a rollback that finished, or could not.
+    """The sentences about one effect: made, and of a rollback that finished, or could not.
 
-    `undone`: its inverse has landed; {goal}, {limits} and {others} are filled in from the rollout. `stands`: it is not
-    undone. `may_stand`: its call was never answered, or somebody newer owns the cluster.
+    `made`: it has landed, and no quota has moved. `undone`: its inverse has landed; {goal}, {limits} and {others} are
+    filled in from the rollout. `stands`: it is not undone. `may_stand`: its call was never answered, or somebody newer
+    owns the cluster.
     """
 
+    made: str
     undone: str
     stands: str
     may_stand: str
@@ -77,11 +79,13 @@ EFFECTS: tuple[Effect, ...] = (
         kept_in_a_breach=True,
         reserves=True,
         said=Said(
+            made="the freed capacity is reserved: no quota can be raised into it",
             undone="the freed capacity is released",
             stands="the freed capacity is still reserved: no quota can be raised into it",
             may_stand="the freed capacity may be reserved",
         ),
         said_in_a_breach=Said(
+            made="what is reserved fits the rollout's values",
             undone="what is reserved fits the values that are restored",
             stands="what is reserved still fits the rollout's values",
             may_stand="what is reserved may fit the rollout's values",
@@ -93,6 +97,7 @@ EFFECTS: tuple[Effect, ...] = (
         undo=_K.RESTORE,  # - they get the baseline's values and modes, or in a breach what hardware backs, soft
         kept_in_a_breach=True,
         said=Said(
+            made="no quota changes",
             undone="the quotas have {goal}, with limits {limits}{others}",
             stands="the quotas still have the rollout's values",
             may_stand="the quotas may have the rollout's values",
@@ -104,6 +109,7 @@ EFFECTS: tuple[Effect, ...] = (
         undo=_K.SOFTEN,  # - they are, as flex
         modes=(LimitMode.HARD, LimitMode.SOFT),
         said=Said(
+            made="the limits are hard",
             undone="the limits are soft again",
             stands="the limits are still hard",
             may_stand="the limits may be hard",
@@ -116,6 +122,7 @@ EFFECTS: tuple[Effect, ...] = (
         follows=True,
         stands_on=(StandsOn.HEALTH, StandsOn.WAY_BACK),
         said=Said(
+            made="the flex pool follows health",
             undone="the flex pool no longer follows health",
             stands="the flex pool still follows health",
             may_stand="the flex pool may follow health",

@@ -81,13 +81,14 @@ def _undone_text(rollout: Rollout, kind: EffectKind) -> str:
     if kind is EffectKind.HARDEN and EffectKind.SET_SOFT in rollout.undone and not rollout.answers_breach:
         return f"the limits are {_BEFORE}"
     open_to_others = kind is EffectKind.RESERVE and any(u.kind is EffectKind.SET_SOFT for u in rollout.stuck_on)
-    text = _phrases_of(rollout, kind).undone.format(
+    text = phrases_of(rollout, kind).undone.format(
         goal=_goal_text(rollout), limits=_limits(rollout), others=_others_text(rollout)
     )
     return text + (", so that others can raise quotas into it" if open_to_others and not rollout.answers_breach else "")
 
 
-def _phrases_of(rollout: Rollout, kind: EffectKind) -> Said:
+def phrases_of(rollout: Rollout, kind: EffectKind) -> Said:
+    """Return the sentences about the effect, as they are for this rollback."""
     effect = EFFECT[kind]
     return effect.said_in_a_breach or effect.said if rollout.answers_breach else effect.said
 
@@ -106,7 +107,7 @@ def _failure_text(rollout: Rollout, undone: Undone) -> str:
 
 
 def _still_text(rollout: Rollout, kind: EffectKind) -> str:
-    phrases, sure = _phrases_of(rollout, kind), not _is_unsure(rollout, kind)
+    phrases, sure = phrases_of(rollout, kind), not _is_unsure(rollout, kind)
     if kind is EffectKind.HARDEN and EffectKind.SET_SOFT in rollout.undone:
         return f"the limits are {_limits(rollout)} all the same, by restore{_others_text(rollout)}"
     if kind is EffectKind.SET_SOFT and sure:

@@ -738,7 +738,10 @@ async def test_a_breach_is_answered_before_it_is_told_but_told_if_the_answer_is_
         assert asked[asked.index("aim_rollback") :] == ["aim_rollback", *unfollow, *soften, *restoring]
         assert "breach" not in told(world, name)
         await eventually(lambda: "breach" in told(world, name), "the notice of a breach that is not answered")
-        await eventually(lambda: "soften" in texts(world, name), "the archive of a breach that is not answered")
+        await eventually(
+            lambda: "soften: the limits are soft again" in texts(world, name),
+            "the archive of a breach that is not answered",
+        )
         restore.go()
     await world.until(name, Stage.ROLLED_BACK)
     assert world.sql.gpus(name) == BACKED

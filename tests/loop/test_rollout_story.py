@@ -116,6 +116,15 @@ async def breached_and_retried(world: World, name: str, answer: LaunchAnswer, pr
     assert sql.mode(name) == "hard"
     assert sql.effects(rollout) == [*forward, "unfollow", "soften", "restore", "release", *forward]
     await world.archived(name)
+    effects = [e["text"] for e in sql.archive(name) if e["kind"] == "effect"]
+    assert [text for text in effects if text.startswith(("reserve", "harden", "unfollow", "soften"))] == [
+        "reserve: the freed capacity is reserved: no quota can be raised into it",
+        "harden: the limits are hard",
+        "unfollow: the flex pool no longer follows health",
+        "soften: the limits are soft again",
+        "reserve: the freed capacity is reserved: no quota can be raised into it",
+        "harden: the limits are hard",
+    ]
     plans = [e["text"] for e in sql.archive(name) if e["kind"] == "plan"]
     assert len(plans) == 2
     assert all(f": cut {361 - sum(promised.values())} of 361 GPUs" in text for text in plans)

@@ -339,8 +339,8 @@ def test_an_export_is_a_file_and_says_what_it_could_not_write(
         (
             "backstop: contacts of 1 team hold secrets and are written as ***: an import here keeps them\n"
             "backstop: left out: i: makes no sense\n"
-            "backstop: k: written with smaller floors, because the quotas, or their parent quotas, are below "
-            "the floors: a\n"
+            "backstop: k: written with smaller minimums, because the quotas, or their parent quotas, are below "
+            "the minimums: a\n"
         ),
     )
     out = tmp_path / "out.yaml"

@@ -81,9 +81,9 @@ def test_slack_channels_of_one_url_are_addresses_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("contact", "why"),
     [
-        ("", "not a kind of address"),
-        ("team-a", "not a kind of address"),
-        ("gopher://host/x", "not a kind of address"),
+        ("", "not of a kind that Backstop supports"),
+        ("team-a", "not of a kind that Backstop supports"),
+        ("gopher://host/x", "not of a kind that Backstop supports"),
         ("http://host/x", "webhook+http://"),
         ("https://host:99999/x", "host and port"),
         ("https:///x", "host and port"),

@@ -35,7 +35,10 @@ def routes(contact: str, server: str | None, reach: Reach = PUBLIC) -> tuple[Rou
     match = _SCHEME.match(text)
     scheme = match[1].lower() if match else ""
     if scheme not in _KINDS:
-        raise Refusal("*** is not a kind of address that Backstop supports (docs/notices.md lists them)")
+        raise Refusal(
+            "the contact is not of a kind that Backstop supports (docs/notices.md lists them); it is not shown here, "
+            "because it may be a secret"
+        )
     shown = f"{scheme}://***"
     if not text.isprintable() or not text.isascii() or " " in text:
         raise Refusal(f"{shown} is malformed: it holds a space or a character that needs %-encoding")
