@@ -351,12 +351,21 @@ class Cluster:
 
         self.on_loop(do)
 
-    def forget(self) -> None:
-        """Keep no version from before now."""
+    def forget(self, *, without: str, refused: bool = False) -> None:
+        """Keep no version from before now, let this node go unseen, and drop all watches, in one step.
+
+        In steps of its own a watch that begins in between would be answered with 410 while the node is still there: it
+        would be listed, and nothing would say afterwards that it has gone. `refused`: a watch is refused with 410.
+        """
 
         def do(emulator: Emulator) -> None:
             emulator.version += 1
             emulator.oldest = emulator.version
+            emulator.objects[NODES, None, without].delete()
+            if refused:
+                emulator.refusals["watch nodes"] = 410
+            emulator.hung_up += 1
+            emulator.news.set()
 
         self.on_loop(do)
 

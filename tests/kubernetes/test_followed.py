@@ -160,11 +160,7 @@ def test_a_version_that_is_forgotten_has_the_nodes_listed_anew(
     server.put(NODES, node("n2"))
     world = make({"connection": "here", "use": "off"})
     assert world.gpus() == {"main": (16, 16)}
-    server.forget()
-    server.on_loop(lambda emulator: emulator.objects[NODES, None, "n1"].delete())  # nobody is notified
-    if within == "the answer":
-        server.on_loop(lambda emulator: emulator.refusals.update({"watch nodes": 410}))
-    server.hang_up()
+    server.forget(without="n1", refused=within == "the answer")
     wait_until(lambda: [what for what, _ in server.emulator.asked].count("list nodes") >= 2, "they are listed anew")
     server.on_loop(lambda emulator: emulator.refusals.clear())
     wait_until(lambda: world.gpus() == {"main": (8, 8)}, "what has gone unseen is gone")
