@@ -167,7 +167,7 @@ def _spelling(parameter: Any) -> str:
         many = "..." if parameter.nargs != 1 else ""
         name = parameter.metavar.removesuffix("...")
         return f"{name if parameter.required else f'[{name}]'}{many}"
-    names = ", ".join(sorted((*parameter.opts, *parameter.secondary_opts), key=len))
+    names = "|".join(sorted((*parameter.opts, *parameter.secondary_opts), key=len))
     if parameter.is_flag:
         return names
     return f"{names} {parameter.metavar or '|'.join(word.value for word in parameter.shell_complete(None, ''))}"

@@ -104,7 +104,9 @@ async def _builds(client: Client) -> Check:
         return Check.bad("builds", text, f"BACKSTOP_BUILD_ID={stranded[0].build} backstop worker")
     if polling and not polling[current]:
         newest = next((b.build for b in every if b.workers), "BUILD")
-        text = f"no worker serves: what begins goes to {f'build {current}' if current else 'workers without a build'}"
+        text = (
+            f"no worker runs {f'build {current}, which' if current else 'without a build, where'} new rollouts begin on"
+        )
         return Check.bad("builds", text, f"backstop builds use {newest}")
     return Check.good("builds", f"build {current} serves" if current else "workers are not versioned")
 
@@ -237,7 +239,7 @@ def doubt_check(doubt: DoubtedSource) -> Check:
     """Report a health source whose figures are not believed."""
     of = some_of(doubt.clusters, 3)
     text = f"{doubt.why}, at {doubt.since:%Y-%m-%d %H:%M:%SZ}; Backstop does not believe its figures of {of}"
-    return Check.bad("source", text, f"mend it; only if it is so: {doubt.confirm_line}")
+    return Check.bad("source", text, f"mend the source; if its figures are right, confirm them: {doubt.confirm_line}")
 
 
 def notice_checks(ledger: LedgerCheck, now: datetime) -> list[Check]:

@@ -145,5 +145,9 @@ def _picture(explained: Explained) -> list[RenderableType]:
     kept = 0 if promise is None else explained.now.total - promise
     top = max(kept, *(w for w in worst if not np.isnan(w)), 1) if worst else 1
     bars = "".join("?" if np.isnan(w) else _BARS[int(np.ceil((len(_BARS) - 1) * w / top))] for w in worst)
-    mark = f"  kept from now on: {_BARS[int(np.ceil((len(_BARS) - 1) * kept / top))]} ({kept})" if kept else ""
+    mark = (
+        f"  GPUs kept out of quotas from now on: {_BARS[int(np.ceil((len(_BARS) - 1) * kept / top))]} ({kept})"
+        if kept
+        else ""
+    )
     return [line(f"worst of each week  |{bars}|{mark}")]

@@ -41,8 +41,8 @@ def milestones_parts(standings: Sequence[MilestoneStanding], of: int = 0) -> lis
 
 
 RULE = (
-    "On track: at least where a straight line is today, from the number when the milestone was set to its target "
-    "on its last day."
+    "On track: at or ahead of a straight line that begins at the number on the day the milestone was set, and ends "
+    "at the target on the last day."
 )
 
 

@@ -155,7 +155,8 @@ def export(
     removed: Annotated[str, typer.Option(metavar="NAME", help="A removed cluster, from its archive.")] = "",
     actor: Actor = "",
 ) -> None:
-    """Write the fleet file that would recreate the ledger's present state. One state always gives one file.
+    """Write the fleet file that would recreate the ledger's present state. The same state always gives the
+    same file, byte by byte.
 
     Measured use is left out; healthy_gpus are the latest. A secret contact is written as slack://***, which an import
     reads as the contact in the ledger.

@@ -81,8 +81,8 @@ def note(
 def show_all(*, how: Listing, actor: Actor = "") -> None:
     """Show where each milestone is: done, on track or behind.
 
-    On track means: at or ahead of a straight line from the number on the day the milestone was set to the target
-    on its last day.
+    On track means: at or ahead of a straight line that begins at the number on the day the milestone was set, and
+    ends at the target on the last day.
     """
 
     async def question(door: Backstop) -> PlanNow:

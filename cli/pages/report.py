@@ -159,10 +159,10 @@ def _outcome(week: Week) -> dict[str, str] | None:
     if not changes:
         return None
     ranked = sorted(changes, key=lambda row: (-max(row[1], row[2]), row[0]))[:MOST]
-    figure = _bars(ranked, "GPUs that wait in quota for healthy hardware (mean)" if asked else "phantom GPUs (mean)")
+    figure = _bars(ranked, "GPUs that jobs inside a quota wait for (mean)" if asked else "phantom GPUs (mean)")
     was, now = sum(before for _, before, _ in changes), sum(after for _, _, after in changes)
     rest = f" The {len(ranked)} largest are shown." if len(changes) > len(ranked) else ""
-    of = "GPUs that waited" if asked else "phantom GPUs"
+    of = "GPUs that jobs waited for" if asked else "phantom GPUs"
     says = f"Over {count(len(changes), 'cluster')}, {of} went from {was:,.1f} to {now:,.1f}.{rest}"
     return {"svg": svg(figure), "says": says}
 

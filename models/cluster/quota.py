@@ -74,7 +74,7 @@ class Quota(Documented):
                 raise ValueError(f"{field} has the same name twice: {list(names)} (team {self.team})")
         for name in self.namespaces or ():
             if "," in name:
-                raise ValueError(f"namespaces has {name!r}, and commas separate their names (team {self.team})")
+                raise ValueError(f"namespaces has {name!r}: a name may not contain a comma (team {self.team})")
         return self
 
     @property

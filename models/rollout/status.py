@@ -327,7 +327,7 @@ def _hold_needs(rollout: Rollout, now: datetime) -> str:
         if hold.kind is HoldKind.PAUSED:
             return f"paused by {hold.actor}: {_line(rollout, Command.RESUME)}"
         if hold.kind is HoldKind.UNKNOWN_HEALTH and (doubt := doubt_of(rollout)) is not None:
-            return f"{hold.reason}: mend the source; only if it is so: {doubt.confirm_line}"
+            return f"{hold.reason}: mend the source; if its figures are right, confirm them: {doubt.confirm_line}"
         if hold.kind is HoldKind.UNKNOWN_HEALTH and (beyond := beyond_of(rollout)) is not None:
             return f"{beyond.text}: mend the source, or import the cluster's new total"
         if hold.kind is HoldKind.UNKNOWN_HEALTH and rollout.sight.suspect is None:

@@ -32,7 +32,11 @@ NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
         ("a hold stands (a run): backstop resolve c --hold x --reason ...", "Resolve...", "/clusters/c/resolve"),
         ("told twice: backstop ack c --team a", "Acknowledge...", "/clusters/c/ack"),
         # What is to be weighed or mended first is looked at.
-        ("a lack: mend the source; only if it is so: backstop resolve c --hold x", "Look...", "/clusters/c#do"),
+        (
+            "a lack: mend the source; if its figures are right, confirm them: backstop resolve c --hold x",
+            "Look...",
+            "/clusters/c#do",
+        ),
         ("rolled back: backstop retry c, or backstop close c", "Look...", "/clusters/c#do"),
         ("new: backstop approve c --plan 1, or decline it: backstop resolve c --hold p", "Look...", "/clusters/c#do"),
         ("no health is known: mend the health source", "Look...", "/clusters/c#do"),
