@@ -22,6 +22,7 @@ from sqlmodel import Session, col, func, select
 
 from activities.adapters.ledger.audit_archive import LedgerArchive, append_all, never_dropped
 from activities.adapters.ledger.blast_radius import booked_gpus, give_back, release_breach, reserve, reserve_breach
+from activities.adapters.ledger.bulk import is_among
 from activities.adapters.ledger.calendar import open_windows
 from activities.adapters.ledger.cluster_settings import contacts_in, facts_of
 from activities.adapters.ledger.fleet_rollouts import LedgerFleetRollouts
@@ -295,15 +296,23 @@ def _came_late(session: Session, request: RecordRequest) -> bool:
     if not request.entries:
         return False
     last = request.entries[-1]
-    own = sa.select(col(AuditRow.seq)).where(col(AuditRow.cluster) == last.cluster, col(AuditRow.key) == last.key)
-    later = sa.select(col(AuditRow.seq)).where(
-        col(AuditRow.cluster) == last.cluster,
-        col(AuditRow.seq) > own.scalar_subquery(),
-        # Keys of its notices are longer.
-        col(AuditRow.key).startswith(f"{request.rollout}/", autoescape=True),
-        func.length(col(AuditRow.key)) == len(last.key),
+    which = {"cluster": last.cluster, "key": last.key, "prefix": f"{request.rollout}/"}
+    return session.connection().execute(_select_later(), which).first() is not None
+
+
+@cache
+def _select_later() -> sa.Select[int]:
+    """Select an entry of the same rollout after the one with this key; its notices' keys are longer."""
+    entry, own = AuditRow, aliased(AuditRow)
+    cluster, key, prefix = (sa.bindparam(name, type_=sa.Text) for name in ("cluster", "key", "prefix"))
+    its_seq = sa.select(col(own.seq)).where(col(own.cluster) == cluster, col(own.key) == key).scalar_subquery()
+    return (
+        sa.select(col(entry.seq))
+        .where(col(entry.cluster) == cluster, col(entry.seq) > its_seq)
+        .where(func.length(col(entry.key)) == func.length(key))
+        .where(func.substr(col(entry.key), 1, func.length(prefix)) == prefix)
+        .limit(1)
     )
-    return session.execute(later.limit(1)).first() is not None
 
 
 @cache
@@ -315,16 +324,11 @@ def _select_noted() -> sa.Select[str, str, str | None, str | None, int, bool]:
 
 def open_rollouts(session: Session, rows: Sequence[RolloutRow]) -> dict[str, OpenRollout]:
     """Return the rows by id, as the port shows them. Errors: ValueError for one that makes no sense."""
-    ids = [row.id for row in rows]
-    counters = dict.fromkeys(ids, 0)
-    for table in (ReceiptRow, MoveRow):
-        highest = (
-            sa.select(col(table.rollout), func.max(table.counter))
-            .where(col(table.rollout).in_(ids))
-            .group_by(col(table.rollout))
-        )
-        for rollout, counter in session.execute(highest):
-            counters[rollout] = max(counters[rollout], counter)
+    counters = dict.fromkeys((row.id for row in rows), 0)
+    if not rows:
+        return {}
+    for rollout, counter in session.connection().execute(_select_counters(), {"rollouts": list(counters)}):
+        counters[rollout] = max(counters[rollout], counter)
     return {
         row.id: OpenRollout(
             rollout=row.id,
@@ -341,6 +345,19 @@ def open_rollouts(session: Session, rows: Sequence[RolloutRow]) -> dict[str, Ope
         )
         for row in rows
     }
+
+
+@cache
+def _select_counters() -> sa.CompoundSelect[str, int]:
+    """Select the highest counter that each of these rollouts has written a receipt, and a move, with."""
+    return sa.union_all(
+        *(
+            sa.select(col(table.rollout), func.max(table.counter))
+            .where(is_among(table.rollout, "rollouts"))
+            .group_by(col(table.rollout))
+            for table in (ReceiptRow, MoveRow)
+        )
+    )
 
 
 def _reopen(session: Session, cluster: ClusterRow, row: RolloutRow) -> OpenRollout:

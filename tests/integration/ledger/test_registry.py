@@ -456,6 +456,28 @@ def test_what_is_approved_with_a_fleet_is_of_the_attempt_that_people_see(ledger:
     assert keep("g", beta=3) == [("beta", 3)]
 
 
+def test_an_entry_of_a_rollout_whose_name_differs_in_case_makes_no_other_one_late(
+    ledger: Ledger, tool: ForeignTool
+) -> None:
+    def entry(key: str) -> AuditEntry:
+        kind = AuditKind.TRANSITION
+        return AuditEntry(key=key, cluster=CLUSTER, rollout="r-1", at=NOW, kind=kind, actor="tpm", text="goes on")
+
+    def record(stage: str) -> None:
+        entries = (entry("r-1/000001"),)
+        request = RecordRequest(rollout="r-1", entries=entries, stage=Stage(stage), ended=False, completed=False)
+        ledger.registry.record(request)
+
+    open_rollout(ledger)
+    record("planned")
+    ledger.registry.archive([entry("R-1/000002")])
+    record("buffered")
+    assert tool.one("SELECT stage FROM rollouts WHERE id = 'r-1'") == "buffered"
+    ledger.registry.archive([entry("r-1/000002")])
+    record("enforced")
+    assert tool.one("SELECT stage FROM rollouts WHERE id = 'r-1'") == "buffered", "an attempt that came late"
+
+
 def test_rollouts_are_found_by_id_by_fleet_and_by_cluster(ledger: Ledger) -> None:
     ledger.registry.open_rollout(opening(ledger, "r-1").model_copy(update={"fleet": "f"}), adopt=False)
     open_rollout(ledger, "r-beta", cluster="beta")
