@@ -14,7 +14,7 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.audit_archive import append_all, never_dropped
 from activities.adapters.ledger.bulk import Row, add, is_among
-from activities.adapters.ledger.database import LedgerPart, one_at_a_time
+from activities.adapters.ledger.database import LedgerPart, once_in_moment, one_at_a_time
 from activities.bad_rows import making_sense, why_senseless
 from activities.ports.ports import ByCluster
 from models.audit_chain import AuditEntry, Deed
@@ -153,7 +153,8 @@ def _by_name(each: tuple[str, str, Window]) -> tuple[str, datetime, str]:
 
 
 def windows_of(session: Session, clusters: Sequence[str]) -> ByCluster[tuple[Window, ...]]:
-    return _by_cluster(session, clusters, _windows())
+    key = "windows", tuple(clusters)
+    return once_in_moment(session, key, lambda: _by_cluster(session, clusters, _windows()))
 
 
 def open_windows(session: Session, clusters: Sequence[str], now: datetime) -> ByCluster[tuple[Window, ...]]:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import is_among, store
-from activities.adapters.ledger.database import Database, LedgerPart
+from activities.adapters.ledger.database import Database, LedgerPart, once_in_moment
 from activities.adapters.ledger.health_history import stretches_of
 from activities.adapters.ledger.scheduler_mirror import sources_of
 from activities.bad_rows import build_each, those_that_do
@@ -75,8 +75,9 @@ class LedgerHealth(_Fed):
     def read(self, clusters: Sequence[str]) -> ByCluster[HealthSample]:
         wrong = self._refresh(clusters)
         with self._database.reading() as session:
-            latest = latest_health(session, clusters, self._database.now())
-        for cluster in latest.keys() & wrong:
+            now, key = self._database.now(), ("health", tuple(clusters))
+            latest = once_in_moment(session, key, lambda: latest_health(session, clusters, now))
+        for cluster in latest.keys() & wrong:  # a source has a fault, so that the moment is not shared
             latest[cluster] = latest[cluster].but(fault=wrong[cluster])
         return latest
 

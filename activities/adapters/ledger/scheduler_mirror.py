@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import is_among, keep, store
-from activities.adapters.ledger.database import MOMENT, Database, LedgerPart
+from activities.adapters.ledger.database import Database, LedgerPart, once_in_moment
 from activities.adapters.ledger.quotas import LedgerQuotas, locked_cluster, signed
 from activities.bad_rows import build_each, those_that_do
 from activities.ports.ports import ByCluster
@@ -194,12 +194,9 @@ def sources_of(session: Session, clusters: Sequence[str] | None) -> Sources:
 
 
 def _read_sources(session: Session, clusters: Sequence[str] | None) -> _SourcesRead:
-    """Return the sources; one look asks for them several times, and reads them once within one moment."""
-    kept: dict[Any, _SourcesRead] = session.info.get(MOMENT, {})
+    """Return the sources, which one look asks for several times."""
     key = "sources", None if clusters is None else tuple(clusters)
-    if key not in kept:
-        kept[key] = _select_all_sources(session, clusters)
-    return kept[key]
+    return once_in_moment(session, key, lambda: _select_all_sources(session, clusters))
 
 
 def _select_all_sources(session: Session, clusters: Sequence[str] | None) -> _SourcesRead:

@@ -135,14 +135,17 @@ def _doubt_of(cluster: str, stand: Iterable[_Standing]) -> Doubt | None:
     return None
 
 
-def _rows(session: Session) -> Sequence[SourceDoubtRow]:
+def _rows(session: Session) -> Sequence[Any]:
     """Read a row for each source that is or ever was in doubt: few."""
-    return session.exec(select(SourceDoubtRow)).all()
+    return session.connection().execute(_select_doubts()).all()
 
 
-def _standing(
-    session: Session, now: datetime, rows: Sequence[SourceDoubtRow] | None = None, only: str = ""
-) -> list[_Standing]:
+@cache
+def _select_doubts() -> sa.Select[Any]:
+    return sa.select(*sa.inspect(SourceDoubtRow).columns)
+
+
+def _standing(session: Session, now: datetime, rows: Sequence[Any] | None = None, only: str = "") -> list[_Standing]:
     """List every source in doubt, with its clusters that are not back where they were.
 
     `only`: look at this cluster alone. `rows`: the sources' rows, if they are read already.
@@ -193,7 +196,7 @@ def _level_now(level: Level, now: tuple[Island, ...]) -> Level:
 
 
 def _surely_believed(
-    session: Session, cluster: str, limits: tuple[Fraction, int], now: datetime, rows: Sequence[SourceDoubtRow]
+    session: Session, cluster: str, limits: tuple[Fraction, int], now: datetime, rows: Sequence[Any]
 ) -> bool:
     """Return whether the few clusters that lost GPUs of late prove that no source of this one is in doubt.
 
@@ -250,7 +253,7 @@ def _sums(
 
 
 def _judge_sources(
-    session: Session, cluster: str, limits: tuple[Fraction, int], now: datetime, rows: Sequence[SourceDoubtRow]
+    session: Session, cluster: str, limits: tuple[Fraction, int], now: datetime, rows: Sequence[Any]
 ) -> dict[str, Judgement]:
     """Return the judgements on the sources of this cluster that are not to be believed, by source."""
     drop, most = limits
@@ -269,7 +272,7 @@ def _judge_sources(
     return judgements
 
 
-def _confirmations(rows: Iterable[SourceDoubtRow]) -> dict[str, datetime | None]:
+def _confirmations(rows: Iterable[Any]) -> dict[str, datetime | None]:
     return {row.source: row.confirmed_at for row in rows}
 
 
@@ -316,18 +319,16 @@ def _island(row: Any) -> Island:
 def _histories(session: Session, clusters: Sequence[str], since: datetime, now: datetime) -> dict[str, _History]:
     parameters = {"clusters": list(clusters), "since": since, "latest": now + CLOCK_SKEW}
     named = _named_sources(session, clusters)
-    nodes = session.connection().execute(_nodes(), parameters)
-    per_node: dict[str, int] = {row.name: row.gpus_per_node for row in nodes}
     windows = windows_of(session, clusters)
     importers = cache(lambda: frozenset(session.exec(select(ImportRow.actor).distinct())))
     histories = {}
     lines = session.connection().execute(_select_hour(), parameters).all()
-    for cluster, rows in groupby(lines, lambda row: row.cluster):
+    for (cluster, gpus_per_node), rows in groupby(lines, lambda row: (row.cluster, row.gpus_per_node)):
         islands = [list(of_island) for _, of_island in groupby(rows, lambda row: row.name)]
         present = tuple(_island(of_island[-1]) for of_island in islands)
         histories[cluster] = _History(
             cluster=cluster,
-            gpus_per_node=per_node[cluster],
+            gpus_per_node=gpus_per_node,
             sources=named.get(cluster) or _writers(islands, importers),
             rows=islands,
             now=without_absences(present, windows.get(cluster, ()), now),
@@ -360,11 +361,6 @@ def _writers(islands: Iterable[Sequence[Any]], importers: Callable[[], Container
 
 
 @cache
-def _nodes() -> sa.Select[str, int]:
-    return sa.select(col(ClusterRow.name), col(ClusterRow.gpus_per_node)).where(is_among(ClusterRow.name, "clusters"))
-
-
-@cache
 def _select_hour() -> sa.Select[Any]:
     earlier = aliased(HealthRow)
     fits = col(earlier.healthy_gpus) <= IslandRow.total_gpus
@@ -372,8 +368,9 @@ def _select_hour() -> sa.Select[Any]:
     names = ("at", "healthy_gpus", "block_gpus", "source")
     columns: list[Any] = [col(IslandRow.cluster), col(IslandRow.name), col(IslandRow.total_gpus)]
     return (
-        sa.select(*columns, *(getattr(HealthRow, name) for name in names))
+        sa.select(*columns, col(ClusterRow.gpus_per_node), *(getattr(HealthRow, name) for name in names))
         .select_from(IslandRow)
+        .join(ClusterRow, col(ClusterRow.name) == col(IslandRow.cluster))
         .join(
             HealthRow,
             sa.and_(

@@ -117,7 +117,28 @@ def test_a_look_is_one_transaction_and_asks_once_who_speaks_for_the_cluster(ledg
         seen = clusters.observe(request)
     assert len(transactions) == 1
     assert sum("clusters.health_source" in query for query in queries) == 1
+    assert len(set(queries)) == len(queries), "it asks nothing twice"
     assert seen == apart.observe(request)
+
+
+def test_what_is_read_again_in_a_moment_is_read_anew_after_a_write(ledger: Ledger, tool: ForeignTool) -> None:
+    def healthy() -> int:
+        return ledger.health.read([CLUSTER])[CLUSTER].healthy_gpus
+
+    with ledger.schedulers.one_moment(CLUSTER):
+        before = healthy()
+        tool.run("UPDATE health_samples SET healthy_gpus = healthy_gpus - 1 WHERE cluster = ?", CLUSTER)
+        assert healthy() == before
+        ledger.registry.release_breach("beta")
+        samples = tool.one("SELECT sum(healthy_gpus) FROM health_samples WHERE cluster = ?", CLUSTER)
+        assert healthy() == samples < before
+
+
+@pytest.mark.usefixtures("tool")
+def test_a_cluster_without_a_rollout_is_asked_for_none_of_its_parts(ledger: Ledger) -> None:
+    with counted_queries() as queries:
+        assert ledger.registry.open_rollout_of(CLUSTER) is None
+    assert len(queries) == 1
 
 
 @pytest.mark.usefixtures("tool")
