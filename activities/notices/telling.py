@@ -67,7 +67,9 @@ class NoticeActivities:
         """
         with translate_errors():
             wishes = self._outbox.wishes(sorted({notice.audience for notice in request.notices}))
-            usual = self._usual(request.cluster)
+            # Few teams choose; a call that goes to no person has no use for it.
+            asked = any(contacts and choice is None for contacts, choice in wishes.values())
+            usual = self._usual(request.cluster) if asked else Notify.EACH
         ends = time.monotonic() + _CALL_SECONDS
         rounds = [_Round(tuple(notices)) for _, notices in groupby(request.notices, key=lambda n: n.audience)]
         # With the call's context: log records name the call.

@@ -31,6 +31,7 @@ from models.rollout import mailing
 from models.rollout.stages import Command
 from models.temporal_names import TellAnswer, TellRequest
 from tests.e2e.world import on_postgresql
+from tests.integration.ledger.test_observations import counted_queries
 from tests.integration.ledger.world import import_fleet
 from tests.integration.notice_servers import Mail, Web, mail_server, web_server
 from tests.unit.pure_world import World, quota
@@ -190,6 +191,14 @@ def test_a_day_of_forty_clusters_is_one_digest_a_few_messages_or_nothing(office:
     archived = [json.loads(entry) for (entry,) in sql(office.url, "SELECT entry FROM audit WHERE cluster = 'c07'")]
     texts = [entry["text"] for entry in archived]
     assert "Backstop notified daily: planned, with 39 other notices in one message" in texts
+
+
+def test_a_notice_for_no_person_asks_for_no_policy(office: Office) -> None:
+    """A team that has no address and has chosen nothing: the log is all."""
+    with counted_queries() as queries:
+        answer = office.tell("c01", "planned", "nameless", **planned(1, NOON))
+    assert [len(deliveries) for deliveries in answer.delivered.values()] == [1]
+    assert len(queries) == 1
 
 
 def test_whoever_asks_again_learns_when_a_notice_was_sent(office: Office) -> None:

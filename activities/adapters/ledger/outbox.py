@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from functools import cache
 
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
@@ -50,14 +50,7 @@ class LedgerOutbox(LedgerPart):
 
     def wishes(self, audiences: Sequence[str]) -> dict[str, tuple[tuple[str, ...], Notify | None]]:
         with self._database.reading() as session:
-            rows: Any = session.connection().execute(
-                sa.select(col(TeamRow.name), col(TeamRow.notify), col(ContactRow.address))
-                .select_from(TeamRow)
-                .outerjoin(ContactRow, col(ContactRow.team) == col(TeamRow.name))
-                .where(is_among(col(TeamRow.name), "names"))
-                .order_by(col(TeamRow.name), col(ContactRow.position)),
-                {"names": list(audiences)},
-            )
+            rows = session.connection().execute(_select_wishes(), {"names": list(audiences)})
             wishes: dict[str, tuple[tuple[str, ...], Notify | None]] = {}
             for name, notify, address in rows:
                 contacts, _ = wishes.get(name, ((), None))
@@ -221,6 +214,17 @@ def _latest_messages(session: Session, audience: str, now: datetime, pace: MailP
     of_it = (col(NoticeRow.message) == col(MessageRow.key), col(NoticeRow.lane) == Lane.URGENT.value)
     rows = select(MessageRow.formed_at, sa.exists().where(*of_it)).where(MessageRow.audience == audience, lately)
     return [Told(at, urgent) for at, urgent in session.exec(rows)]
+
+
+@cache
+def _select_wishes() -> sa.Select[str, str | None, str | None]:
+    return (
+        sa.select(col(TeamRow.name), col(TeamRow.notify), col(ContactRow.address))
+        .select_from(TeamRow)
+        .outerjoin(ContactRow, col(ContactRow.team) == col(TeamRow.name))
+        .where(is_among(col(TeamRow.name), "names"))
+        .order_by(col(TeamRow.name), col(ContactRow.position))
+    )
 
 
 def _rows(session: Session, keys: Sequence[str]) -> Sequence[NoticeRow]:
