@@ -45,6 +45,20 @@ async def live_on() -> None:
     assert gc.get_freeze_count() == 0
 
 
+async def look_seldom() -> None:
+    """A chain of living objects is looked through once a few thousand are new."""
+    looks: list[str] = []
+    gc.callbacks.append(lambda phase, _: looks.append(phase))
+    before = gc.get_threshold()
+    async with tend_garbage():
+        await asyncio.sleep(0)
+        looks.clear()
+        kept = [Ring() for _ in range(4_000)]
+        assert len(looks) <= 2, "it looks once and is done"
+    assert len(kept) == 4_000
+    assert gc.get_threshold() == before
+
+
 async def die_aside() -> None:
     async with tend_garbage(seconds=0.01, rounds=3):
         rings = [Ring()]
@@ -76,6 +90,10 @@ async def set_aside_in_steps() -> None:
 
 def test_what_lives_on_is_set_aside_and_given_back_at_the_end() -> None:
     play(live_on)
+
+
+def test_new_objects_are_looked_through_when_there_are_thousands() -> None:
+    play(look_seldom)
 
 
 def test_what_dies_after_it_was_set_aside_is_found() -> None:
