@@ -265,13 +265,16 @@ class _Tree:
     def _divide_level(self, names: Sequence[str], amount: int, *, by_priority: bool) -> dict[str, int]:
         got: dict[str, int] = dict.fromkeys(names, 0)
         for top in (self.own, self.promised):
-            more = self._serve(amount - sum(got.values()), self.quota, {n: top[n] - got[n] for n in names}, got)
+            left = amount - sum(got.values())
+            if not left:
+                return got
+            more = self._serve(left, self.quota, {n: top[n] - got[n] for n in names}, got)
             got = {name: got[name] + more[name] for name in names}
         for served in self._by_priority(names) if by_priority else (names,):
             for group in self._weigh(served):
                 left = amount - sum(got.values())
                 if not left:
-                    break
+                    return got
                 caps = {name: self.wants[name] - got[name] for name in group}
                 for name, gpus in self._serve(left, group, caps, got).items():
                     got[name] += gpus
@@ -314,15 +317,15 @@ class _Tree:
         if light:
             yield dict.fromkeys(light, 1)
 
-    def _weight(self, name: str) -> Fraction:
+    def _weight(self, name: str) -> Fraction | int:
         if self.mode is FlexMode.EQUAL:
-            return Fraction(1)
+            return 1
         if self.mode is FlexMode.QUOTA:
-            return Fraction(self.quota[name])
+            return self.quota[name]
         weight = self.by_name[name].weight
-        return Fraction(1) if weight is None else weight
+        return 1 if weight is None else weight
 
-    def _lower_by_use(self, weights: Mapping[str, Fraction]) -> dict[str, int]:
+    def _lower_by_use(self, weights: Mapping[str, Fraction | int]) -> dict[str, int]:
         """Lower weights by past use: half for a team that used its whole share, as Slurm's fair-share factor does."""
         used = math.fsum(self.used[name] for name in weights)
         if not used or not any(weights.values()):
