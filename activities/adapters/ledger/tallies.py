@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
-from activities.adapters.ledger.bulk import keep
+from activities.adapters.ledger.bulk import as_json, keep, rows_of
 from activities.adapters.ledger.database import Database, LedgerPart
 from activities.adapters.ledger.tally_days import (
     BETWEEN,
@@ -31,8 +31,6 @@ from models.reports.tallies import Point, Tally, slot_of
 _SETTLED = timedelta(minutes=10)
 """After this time the tallies that were read by then have been written."""
 _MOST_KEPT = 20_000
-_TIMES_AT_ONCE = 100
-"""The number of times summed up in one statement."""
 
 
 class LedgerTallies(LedgerPart):
@@ -87,8 +85,7 @@ class LedgerTallies(LedgerPart):
             keys: dict[datetime, Hashable] = {at: (cluster, at, within, there) for at in times}
             sums = {at: self._past[key] for at, key in keys.items() if key in self._past}
             new = [at for at in keys if at not in sums]
-            for start in range(0, len(new), _TIMES_AT_ONCE):
-                sums |= _sum_at(session, cluster, new[start : start + _TIMES_AT_ONCE], within)
+            sums |= _sum_at(session, cluster, new, within)
             settled = self._database.now() - _SETTLED
             self._keep_past({keys[at]: sums[at] for at in new if at < settled})
             points: list[Point] = []
@@ -137,11 +134,15 @@ def _sum_at(
     session: Session, cluster: str, times: Sequence[datetime], within: timedelta
 ) -> dict[datetime, Point | None]:
     """Return the sum for each of these times; None if it has no tally."""
-    parameters: dict[str, Any] = {"cluster": cluster} if cluster else {}
-    for n, at in enumerate(times):
-        parameters |= {f"most{n}": at, f"least{n}": at - within, f"early{n}": at - within - LONGEST_SLOT}
     sums: dict[datetime, Point | None] = dict.fromkeys(times)
-    for row in session.connection().execute(_sums(len(times), of_one=bool(cluster)), parameters):
+    asked = [
+        {"n": n, "most": at, "least": at - within, "early": at - within - LONGEST_SLOT} for n, at in enumerate(times)
+    ]
+    if not asked:
+        return sums
+    statement = _sums(session.get_bind().dialect.name, of_one=bool(cluster))
+    parameters = {"times": as_json(session, asked)} | ({"cluster": cluster} if cluster else {})
+    for row in session.connection().execute(statement, parameters):
         n, *_ = row
         fields = dict(row._mapping)
         names = sorted((fields.pop("names") or "").split(BETWEEN))
@@ -150,10 +151,10 @@ def _sum_at(
     return sums
 
 
-@lru_cache(maxsize=256)
-def _sums(times: int, *, of_one: bool) -> sa.Select[Any]:
+@cache
+def _sums(dialect: str, *, of_one: bool) -> sa.Select[Any]:
     """Takes one step into the tallies' key for each time and cluster: to read all between takes a second of CPU."""
-    asked = _times_table(times)
+    asked = rows_of(dialect, "times", n=sa.Integer(), most=UtcTime(), least=UtcTime(), early=UtcTime())
     recent = aliased(TallyRow)
     last = (
         sa.select(sa.func.max(recent.at))
@@ -202,11 +203,3 @@ def _sums(times: int, *, of_one: bool) -> sa.Select[Any]:
         .join(TallyRow, sa.and_(col(TallyRow.cluster) == picked.c.cluster, col(TallyRow.at) == picked.c.at))
         .group_by(picked.c.n)
     )
-
-
-def _times_table(times: int) -> Any:
-    """Return a table of so many times, by their number."""
-    names = ("early", "least", "most")
-    columns: list[Any] = [sa.column("n", sa.Integer()), *(sa.column(name, UtcTime()) for name in names)]
-    rows = [(sa.literal(n), *(sa.bindparam(f"{name}{n}", type_=UtcTime()) for name in names)) for n in range(times)]
-    return sa.values(*columns, name="asked").data(rows).cte("asked")
