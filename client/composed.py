@@ -140,9 +140,11 @@ class Composed:
         """Return the curve of a cluster or all, and when its tallies begin. Errors: BadInput for an unknown cluster."""
         return await self.ask(desk.Tallies(cluster=cluster, times=tuple(times), within_seconds=_seconds(within)))
 
-    async def past(self, since: datetime, until: datetime, times: Sequence[datetime], within: timedelta) -> Past:
-        """Return the ledger's record of this time."""
-        week = desk.PastWeek(since=since, until=until, times=tuple(times), within_seconds=_seconds(within))
+    async def past(
+        self, since: datetime, until: datetime, times: Sequence[datetime], within: timedelta, most: int | None = None
+    ) -> Past:
+        """Return the ledger's record of this time. `most`: as in `PastWeek`."""
+        week = desk.PastWeek(since=since, until=until, times=tuple(times), within_seconds=_seconds(within), most=most)
         return await self.ask(week)
 
     async def archived(self, cluster: str) -> tuple[list[ChainedEntry], ChainHead | None]:

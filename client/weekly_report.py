@@ -24,11 +24,21 @@ _PROMISES = frozenset(stage.value for stage in Stage if stage.promises)
 
 
 async def weekly(
-    door: Backstop, since: datetime, until: datetime, times: Sequence[datetime], within: timedelta, *, live: bool
+    door: Backstop,
+    since: datetime,
+    until: datetime,
+    times: Sequence[datetime],
+    within: timedelta,
+    *,
+    live: bool,
+    most: int | None = None,
 ) -> Week:
-    """Return the report of the week. `live`: it ends now, so that it has the present state of open rollouts too."""
-    past = await door.past(since, until, times, within)
-    rollouts = await _open(door) if live or _asks_waves(past) else []
+    """Return the report of the week. `live`: it ends now, so that it has the present state of open rollouts too.
+
+    `most`: the rows of each list that are shown; what the ledger has of the rest is sums.
+    """
+    past = await door.past(since, until, times, within, most)
+    rollouts = await _open(door, quiet=_asks_waves(past)) if live or _asks_waves(past) else []
     waves = waves_done(await _wave_of(door, rollouts), past.monitored) if _asks_waves(past) else None
     return week(past, await _live(door, rollouts, until) if live else None, waves)
 
@@ -38,9 +48,12 @@ async def waves_rolled_out(door: Backstop, monitored: Sequence[str]) -> int:
     return waves_done(await _wave_of(door, await _open(door)), monitored)
 
 
-async def _open(door: Backstop) -> list[Overview]:
-    """Return the open rollouts as the ledger has them: to ask each of 1,000 would take seconds."""
-    return [row for row in await door.ask(OpenRollouts(noted=True)) if not row.ended]
+async def _open(door: Backstop, *, quiet: bool = True) -> list[Overview]:
+    """Return the open rollouts as the ledger has them: to ask each of 1,000 would take seconds.
+
+    `quiet`: with those that a report says nothing of.
+    """
+    return [row for row in await door.ask(OpenRollouts(noted=True, quiet=quiet)) if not row.ended]
 
 
 def _asks_waves(past: Past) -> bool:

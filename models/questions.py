@@ -460,6 +460,8 @@ class OpenRollouts(Question[tuple[Overview, ...]], kind="overview"):
     """Add who could do what they need, for the first hundred that need a person."""
     noted: bool = False
     """Add what each noted for reports, and leave out when its health was last seen."""
+    quiet: bool = True
+    """False: leave out ended ones, and those that are monitored, need nobody, and noted that they lack no GPU."""
 
 
 class Tallies(Question[Curve], kind="tallies"):
@@ -477,6 +479,8 @@ class PastWeek(Question[Past], kind="week"):
     until: Time
     times: _Times
     within_seconds: PositiveCount
+    most: PositiveCount | None = None
+    """The most rows of each list that the report shows: the answer has sums of the rest, and no `steps`. None: all."""
 
 
 class BringupsOf(Question[tuple[BringupRow, ...]], kind="bringups"):

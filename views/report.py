@@ -13,7 +13,7 @@ from models.cluster.windows import Entry, WindowKind, span_text, windows_alike
 from models.fleet.state import FLEET
 from models.reports.bringups import BringupsWeek
 from models.reports.tallies import Point
-from models.reports.weekly import AtRisk, BeforeAndAfter, Week
+from models.reports.weekly import AtRisk, BeforeAndAfter, Week, worst_first
 from models.rollout.stages import Stage
 from views.milestones import RULE, note_text, words
 from views.words import clean, count, space_name
@@ -86,27 +86,16 @@ def emergencies(week: Week) -> list[str]:
 
 def cut_sentence(week: Week) -> str:
     """Say what rollouts took from quotas this week, and what became of it."""
-    cut, phantom, flex, back = cut_totals(week)
-    lost = sum(c.withdrawn_gpus for c in week.cuts)
+    cut, back, lost = week.cut.cut_gpus, week.cut.back_gpus, week.cut.withdrawn_gpus
     given_back = "" if not back else f" {_big(back)} {'was' if back == 1 else 'were'} given back."
     if lost:
         given_back = f" Breaches withdrew {_big(lost)}{' more' if cut else ''}, whose hardware had failed.{given_back}"
     if not cut:
         return f"No GPU was cut by a plan this week.{given_back}" if lost else f"No GPU was cut this week.{given_back}"
-    clusters = count(sum(c.cut_gpus > 0 for c in week.cuts), "cluster")
+    clusters = count(week.cut.clusters, "cluster")
     were = "was" if cut == 1 else "were"
-    parts = f"{_big(phantom)} phantom removed, {_big(flex)} moved to flex"
+    parts = f"{_big(week.cut.phantom_gpus)} phantom removed, {_big(week.cut.to_flex_gpus)} moved to flex"
     return f"{count(cut, 'GPU')} {were} cut from quotas in {clusters} this week: {parts}.{given_back}"
-
-
-def cut_totals(week: Week) -> tuple[int, int, int, int]:
-    """Return the GPUs cut this week, of them phantom, of them moved to flex; and GPUs given back."""
-    return (
-        sum(c.cut_gpus for c in week.cuts),
-        sum(c.phantom_gpus for c in week.cuts),
-        sum(c.to_flex_gpus for c in week.cuts),
-        sum(c.back_gpus for c in week.cuts),
-    )
 
 
 def every_cluster(week: Week) -> Section:
@@ -167,15 +156,16 @@ def numbers(week: Week) -> list[Number]:
     has_figures = now is not None and now.known > 0
     was = ago is not None and ago.known > 0
     done = sum(s.state == "done" for s in week.milestones)
-    cut, phantom, flex, _ = cut_totals(week)
+    cut = week.cut
     opening = "" if now is not None and now.lacking_gpus is not None else "is how many "
     return [
         Number(
             f"{week.monitored}", f"of {count(week.clusters, 'cluster')} monitored; {week.monitored_before} a week ago"
         ),
         Number(
-            _big(cut),
-            f"GPU{'' if cut == 1 else 's'} cut this week: {_big(phantom)} phantom removed, {_big(flex)} moved to flex",
+            _big(cut.cut_gpus),
+            f"GPU{'' if cut.cut_gpus == 1 else 's'} cut this week: {_big(cut.phantom_gpus)} phantom removed, "
+            f"{_big(cut.to_flex_gpus)} moved to flex",
         ),
         Number(
             _big(now.phantom_gpus) if now is not None and has_figures else "unknown",
@@ -268,7 +258,8 @@ def _undos(week: Week) -> list[Section]:
     rows = [
         (clean(m.cluster), clean(m.actor), f"{m.at:%a %d %b}", clean(m.text.partition(": ")[2])) for m in week.undone
     ]
-    return [_cut("Rolled back", ("Cluster", "By", "On", "Why"), rows, "")] if rows else []
+    columns = ("Cluster", "By", "On", "Why")
+    return [_cut("Rolled back", columns, rows, "", in_all=week.rows.undone)] if rows else []
 
 
 def _reached(week: Week) -> Section:
@@ -279,7 +270,8 @@ def _reached(week: Week) -> Section:
         since = stands.get(arrival.cluster, Stage.MONITORED)
         why = "" if since == Stage.MONITORED else f"{space_name(since)} since"
         rows.append((clean(arrival.cluster), "monitored", f"{arrival.at:%a %d %b}", why))
-    return _cut("Done", ("Cluster", "Reached", "On", "Why"), rows, "Nothing reached monitored this week.")
+    columns = ("Cluster", "Reached", "On", "Why")
+    return _cut("Done", columns, rows, "Nothing reached monitored this week.", in_all=week.rows.done)
 
 
 def _live(week: Week) -> list[Section]:
@@ -382,7 +374,6 @@ def _milestones(week: Week) -> Section:
 
 
 def _outcome(week: Week) -> Section:
-    ranked = sorted(week.outcomes, key=lambda o: (-_weight(o), o.cluster))
     rows = [
         (
             clean(o.cluster),
@@ -392,10 +383,12 @@ def _outcome(week: Week) -> Section:
             _of(o, "after", "phantom_gpus"),
             "-" if o.monitored_at is None else f"{o.monitored_at:%d %b}",
         )
-        for o in ranked
+        for o in worst_first(week.outcomes)[:MOST]
     ]
     columns = ("Cluster", "Waited before", "Waits after", "Phantom before", "Phantom after", "Monitored")
-    section = _cut("Did it help? By cluster", columns, rows, "No rollout has written a quota yet.", "--json")
+    section = _cut(
+        "Did it help? By cluster", columns, rows, "No rollout has written a quota yet.", in_all=week.rows.outcomes
+    )
     if not rows:
         return section
     note = (
@@ -404,12 +397,6 @@ def _outcome(week: Week) -> Section:
         "demand is not reported."
     )
     return section._replace(note=f"{section.note} {note}".strip(), numbers_from=1)
-
-
-def _weight(values: BeforeAndAfter) -> float:
-    if values.before is None:
-        return -1.0
-    return 1000.0 * (values.before.lacking_gpus or 0.0) + (values.before.phantom_gpus or 0.0)
 
 
 def _of(values: BeforeAndAfter, when: str, what: str) -> str:
@@ -421,11 +408,17 @@ def _of(values: BeforeAndAfter, when: str, what: str) -> str:
 
 
 def _cut(
-    name: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], empty: str, all_: str = "--json"
+    name: str,
+    columns: tuple[str, ...],
+    rows: Sequence[tuple[str, ...]],
+    empty: str,
+    all_: str = "--json",
+    in_all: int | None = None,
 ) -> Section:
+    """Return the first rows. `in_all`: the number of rows in all, where it is not the number of these."""
     if not rows:
         return Section(name, columns, [], empty)
-    more = len(rows) - MOST
+    more = (len(rows) if in_all is None else in_all) - MOST
     return Section(name, columns, rows[:MOST], f"And {more} more: `{all_}`." if more > 0 else "")
 
 

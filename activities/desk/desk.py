@@ -397,7 +397,7 @@ class DeskActivities:
         return self._reports.plan_now()
 
     def _overview(self, question: ask.OpenRollouts, _: DeskRequest) -> tuple[ask.Overview, ...]:
-        rows = self._registry.overview(noted=question.noted)
+        rows = self._registry.overview(noted=question.noted, quiet=question.quiet)
         return self._with_could(rows, _awaited) if question.could else rows
 
     def _requests(self, question: ask.RequestsOf, _: DeskRequest) -> tuple[RequestState, ...]:

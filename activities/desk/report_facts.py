@@ -13,7 +13,17 @@ from models.bringup.stages import BringupStage
 from models.questions import Arrival, Curve, PastWeek, Tallies
 from models.reports.bringups import bringups_week
 from models.reports.milestones import MONITORED_CLUSTERS, PHANTOM_GPUS, PlanNow
-from models.reports.weekly import BeforeAndAfter, MonitoredStep, Passage, Past, in_order, monitored_at, spans, steps_of
+from models.reports.weekly import (
+    BeforeAndAfter,
+    MonitoredStep,
+    Passage,
+    Past,
+    in_order,
+    monitored_at,
+    shortened,
+    spans,
+    steps_of,
+)
 
 
 class ReportFacts:
@@ -60,7 +70,7 @@ class ReportFacts:
         within = timedelta(seconds=asked.within_seconds)
         passages = self._report.passages(asked.until)
         week_ago = self._tallies.points("", [asked.since], timedelta(days=1))
-        return Past(
+        past = Past(
             since=asked.since,
             until=asked.until,
             clusters=len(names := self._report.clusters()),
@@ -78,6 +88,7 @@ class ReportFacts:
             bringups=bringups_week(self._bringups(True), asked.since, asked.until),
             emergencies=tuple(one for one in self._emergencies() if one.at <= asked.until),
         )
+        return past if asked.most is None else shortened(past, asked.most)
 
     def _steps_of(self, passages: tuple[Passage, ...], until: datetime) -> tuple[MonitoredStep, ...]:
         """Return the steps. `passages`: those up to that time."""

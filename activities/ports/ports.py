@@ -305,8 +305,8 @@ class RolloutsPort(Protocol):
         entries are archived all the same.
         """
 
-    def overview(self, *, noted: bool = False) -> tuple[Overview, ...]:
-        """Return every open rollout, by cluster. `noted`: with what it noted for reports, and without its health."""
+    def overview(self, *, noted: bool = False, quiet: bool = True) -> tuple[Overview, ...]:
+        """Return the open rollouts and ended shadows, by cluster; `noted` and `quiet`: as in `OpenRollouts`."""
 
     def open_clusters(self) -> ByCluster[tuple[Stage, bool]]:
         """Return (stage, shadow) of clusters with an open rollout, by cluster, for the watch."""

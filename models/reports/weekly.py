@@ -91,6 +91,45 @@ class ClusterCut(Model):
     """GPUs withdrawn because hardware had failed, in answer to breaches; not part of `cut_gpus`."""
 
 
+class Totals(Model):
+    """The outcome over all clusters that have both a before and an after."""
+
+    clusters: Count
+    lacking_before: float | None
+    lacking_after: float | None
+    asking: Count
+    """Clusters whose waiting GPUs are known before and after."""
+    phantom_before: float
+    phantom_after: float
+
+
+class RowCounts(Model):
+    """The number of rows in the week's lists. A page gets only the first rows of each."""
+
+    done: Count
+    undone: Count
+    outcomes: Count
+
+
+class CutSums(Model):
+    """The sums of `ClusterCut` over all clusters. Units: GPUs. `clusters`: those in which plans cut something."""
+
+    clusters: Count
+    cut_gpus: Count
+    phantom_gpus: Count
+    to_flex_gpus: Count
+    back_gpus: Count
+    withdrawn_gpus: Count
+
+
+class WeekSums(Model):
+    """What a report says of all rows of its lists."""
+
+    rows: RowCounts
+    cut: CutSums
+    totals: Totals
+
+
 class Past(Model):
     """The ledger's facts about a week and the time before it, without shadow rollouts."""
 
@@ -120,6 +159,8 @@ class Past(Model):
     """None, and left out: there are no bring-ups yet."""
     emergencies: tuple[Emergency, ...] = Field(default=(), exclude_if=lambda emergencies: not emergencies)
     """Commands that somebody gave alone until then, and that no other admin has reviewed by now."""
+    sums: WeekSums | None = Field(default=None, exclude_if=lambda sums: sums is None)
+    """Where the lists have only what a report's first rows are made from: the sums over all rows."""
 
 
 class NextStep(Model):
@@ -175,18 +216,6 @@ class Live(Model):
     """Clusters with an open shadow rollout, which changes nothing and is in none of the figures."""
 
 
-class Totals(Model):
-    """The outcome over all clusters that have both a before and an after."""
-
-    clusters: Count
-    lacking_before: float | None
-    lacking_after: float | None
-    asking: Count
-    """Clusters whose waiting GPUs are known before and after."""
-    phantom_before: float
-    phantom_after: float
-
-
 class ClusterWeek(Model):
     """One cluster's line. `stands`: monitored, or the last stage it reached this week; empty: neither."""
 
@@ -215,6 +244,8 @@ class Week(Model):
     milestones: tuple[MilestoneStanding, ...]
     outcomes: tuple[BeforeAndAfter, ...]
     totals: Totals
+    rows: RowCounts
+    cut: CutSums
     cuts: tuple[ClusterCut, ...] = ()
     """Cuts of the week, by cluster; a cluster without any is left out."""
     every: tuple[ClusterWeek, ...] = ()
@@ -235,6 +266,7 @@ def week(past: Past, live: Live | None, waves: int | None) -> Week:
         PHANTOM_GPUS: None if now is None or not now.known else now.phantom_gpus,
         ROLLED_OUT_WAVES: waves,
     }
+    sums = sums_of(past) if past.sums is None else past.sums
     return Week(
         since=past.since,
         until=past.until,
@@ -245,11 +277,11 @@ def week(past: Past, live: Live | None, waves: int | None) -> Week:
         week_ago=past.week_ago,
         began=past.began,
         done=_moves_to_monitored(past.moves),
-        undone=tuple(move for move in past.moves if move.after == Stage.ROLLED_BACK),
+        undone=_moves_back(past.moves),
         live=live,
         milestones=standings(past.milestones, measured, past.until, {} if now is None else {PHANTOM_GPUS: now.at}),
         outcomes=past.outcomes,
-        totals=totals(past.outcomes),
+        **dict(sums),
         cuts=past.cuts,
         every=_cluster_weeks(past),
         points=past.points,
@@ -257,6 +289,43 @@ def week(past: Past, live: Live | None, waves: int | None) -> Week:
         emergencies=past.emergencies,
         bringups=past.bringups if live is not None or past.bringups is None else past.bringups.but(going=()),
     )
+
+
+def sums_of(past: Past) -> WeekSums:
+    cut = {name: sum(getattr(one, name) for one in past.cuts) for name in CutSums.model_fields if name != "clusters"}
+    return WeekSums(
+        rows=RowCounts(
+            done=len(_moves_to_monitored(past.moves)),
+            undone=len(_moves_back(past.moves)),
+            outcomes=len(past.outcomes),
+        ),
+        cut=CutSums(clusters=sum(one.cut_gpus > 0 for one in past.cuts), **cut),
+        totals=totals(past.outcomes),
+    )
+
+
+def shortened(past: Past, most: int) -> Past:
+    """Return the sums, and what the first rows of each of the report's lists are made from."""
+    shown = {move.cluster for move in (*_moves_to_monitored(past.moves)[-most:], *_moves_back(past.moves)[:most])}
+    return past.but(
+        moves=tuple(move for move in past.moves if move.cluster in shown),
+        names=tuple(name for name in past.names if name in shown),
+        outcomes=tuple(worst_first(past.outcomes)[:most]),
+        steps=(),
+        cuts=(),
+        sums=sums_of(past),
+    )
+
+
+def worst_first(outcomes: Iterable[BeforeAndAfter]) -> list[BeforeAndAfter]:
+    """Order them by what was wrong before: GPUs that waited, then phantom GPUs."""
+
+    def rank(outcome: BeforeAndAfter) -> tuple[float, str]:
+        before = outcome.before
+        weight = -1.0 if before is None else 1000.0 * (before.lacking_gpus or 0.0) + (before.phantom_gpus or 0.0)
+        return -weight, outcome.cluster
+
+    return sorted(outcomes, key=rank)
 
 
 def _cluster_weeks(past: Past) -> tuple[ClusterWeek, ...]:
@@ -283,6 +352,10 @@ def _moves_to_monitored(moves: Iterable[Move]) -> tuple[Move, ...]:
         elif move.after in (Stage.ROLLING_BACK, Stage.ROLLED_BACK):
             last.pop(move.cluster, None)
     return tuple(sorted(last.values(), key=lambda m: (m.at, m.cluster)))
+
+
+def _moves_back(moves: Iterable[Move]) -> tuple[Move, ...]:
+    return tuple(move for move in moves if move.after == Stage.ROLLED_BACK)
 
 
 def totals(outcomes: Sequence[BeforeAndAfter]) -> Totals:

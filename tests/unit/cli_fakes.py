@@ -456,7 +456,9 @@ class FakeBackstop:
         began = None if not self.points else self.points[0].at
         return Curve(points=tuple(p for p in self.points if p.at >= times[0]), began=began)
 
-    async def past(self, since: datetime, until: datetime, times: Sequence[datetime], within: timedelta) -> Past:
+    async def past(
+        self, since: datetime, until: datetime, times: Sequence[datetime], within: timedelta, _: int | None = None
+    ) -> Past:
         self._ask("past", since, until, times, within)
         return self.week.model_copy(update={"since": since, "until": until})
 

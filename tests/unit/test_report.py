@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -21,14 +22,26 @@ from models.access.second_persons import Emergency
 from models.cluster.windows import Entry, Window, WindowKind
 from models.questions import Overview
 from models.reports.milestones import Milestones
-from models.reports.weekly import BeforeAndAfter, Move, Passage, monitored_at, spans, steps_of, totals, waves_done, week
+from models.reports.weekly import (
+    BeforeAndAfter,
+    ClusterCut,
+    Move,
+    Passage,
+    monitored_at,
+    shortened,
+    spans,
+    steps_of,
+    totals,
+    waves_done,
+    week,
+)
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Stage
 from models.rollout.status_models import RolloutNote
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering
-from tests.unit.weeks import DAY, UNTIL, a_past, a_week, mean, point
+from tests.unit.weeks import DAY, UNTIL, a_live, a_past, a_week, mean, point
 from views.burndown import burndown_parts
-from views.report import markdown
+from views.report import lead, markdown, numbers, sections, title
 from web.console.pages.gpu_curves import burn_down_of
 
 HOUR = timedelta(hours=1)
@@ -126,6 +139,29 @@ def test_a_cluster_that_was_done_and_undone_is_not_done() -> None:
     made = week(past.model_copy(update={"moves": (*past.moves, again), "monitored": left}), None, None)
     assert again.cluster not in [m.cluster for m in made.done]
     assert again.cluster in [m.cluster for m in made.undone]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_short_week_says_what_the_whole_week_says(seed: int) -> None:
+    """Its lists are short, and its counts and sums are of all rows. The whole week is checked against SQL elsewhere."""
+    chance, past = Random(seed), a_past(120)
+    after = ("buffered", "monitored", "monitored", "monitored", "rolling_back", "rolled_back", "closed")
+    moves = [move(chance.choice(past.names), -chance.uniform(0, 160), chance.choice(after)) for _ in range(200 * seed)]
+    names = ("cut_gpus", "phantom_gpus", "to_flex_gpus", "back_gpus", "withdrawn_gpus")
+    cuts = tuple(
+        ClusterCut.model_validate({"cluster": cluster, **{name: chance.randrange(9) for name in names}})
+        for cluster in past.names[::3]
+    )
+    past = past.but(moves=tuple(sorted(moves, key=lambda one: one.at)), cuts=cuts)
+    short = shortened(past, 8)
+    whole, page_of_it = (week(each, a_live(120), 0) for each in (past, short))
+    read = [(title(each), lead(each), numbers(each), sections(each)) for each in (whole, page_of_it)]
+    assert read[0] == read[1]
+    assert len(short.outcomes) == 8 < len(past.outcomes)
+    assert len({one.cluster for one in short.moves}) <= 16
+    assert not short.cuts
+    assert whole.cut.cut_gpus == sum(cut.cut_gpus for cut in cuts)
+    assert whole.rows.undone == sum(one.after == "rolled_back" for one in moves)
 
 
 def section(text: str, title: str) -> str:

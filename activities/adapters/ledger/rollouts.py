@@ -12,7 +12,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -54,6 +54,7 @@ from models.rollout.status_models import RolloutNote
 log = logging.getLogger(__name__)
 
 _HOLDS = TypeAdapter(tuple[Hold, ...])
+_NOTES_KEPT = 4_096
 _AGAIN = re.compile(r"~[0-9a-f]{6}$")
 """The end of the name of a rollout that has adopted itself."""
 WITHOUT_EFFECTS = frozenset({Stage.PLANNED, Stage.ABORTED, Stage.CLOSED})
@@ -174,7 +175,7 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
             cluster.completed_rollouts += 1
         return True
 
-    def overview(self, *, noted: bool = False) -> tuple[Overview, ...]:
+    def overview(self, *, noted: bool = False, quiet: bool = True) -> tuple[Overview, ...]:
         later = aliased(RolloutRow)
         is_last = ~sa.exists().where(
             col(later.cluster) == col(RolloutRow.cluster), col(later.opened_at) > col(RolloutRow.opened_at)
@@ -193,7 +194,7 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
             now, clusters = self._database.now(), [row.cluster for row in rows]
             health = {} if noted else latest_health(session, clusters, now)
             windows = open_windows(session, clusters, now)
-            ended = session.execute(by_cluster.where(past_shadow)).all()
+            ended = session.execute(by_cluster.where(past_shadow)).all() if quiet else []
 
         def overview_of(row: Any, *, ended: bool) -> Overview:
             holds = () if ended else _holds_now(row.held, windows.get(row.cluster, ()), now)
@@ -214,7 +215,8 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
                 counter=counters.get(row.id, 0),
             )
 
-        return (*(overview_of(row, ended=False) for row in rows), *(overview_of(row, ended=True) for row in ended))
+        shown = rows if quiet else [row for row in rows if not _is_quiet(row)]
+        return (*(overview_of(row, ended=False) for row in shown), *(overview_of(row, ended=True) for row in ended))
 
     def open_clusters(self) -> ByCluster[tuple[Stage, bool]]:
         with self._database.reading() as session:
@@ -264,6 +266,15 @@ def _note_column(request: RecordRequest) -> str | None:
     return None if request.note is None else request.note.model_dump_json()
 
 
+def _is_quiet(row: Any) -> bool:
+    """Return whether a report says nothing of the rollout: holds of a monitored one have no gate to shut."""
+    if row.stage != Stage.MONITORED or row.needs or row.shadow:
+        return False
+    note = _noted(row.note)
+    return note is not None and not note.lacking_gpus and not note.lacking_team_count
+
+
+@lru_cache(maxsize=_NOTES_KEPT)
 def _noted(column: str | None) -> RolloutNote | None:
     try:
         return None if column is None else RolloutNote.model_validate_json(column)

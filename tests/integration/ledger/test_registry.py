@@ -143,6 +143,32 @@ def test_what_holds_a_rollout_is_its_note_and_the_calendar_of_now(ledger: Ledger
     assert [row.held for row in ledger.registry.overview()] == [None]
 
 
+def test_only_a_monitored_rollout_that_noted_no_lack_and_needs_nobody_is_quiet(
+    ledger: Ledger, tool: ForeignTool
+) -> None:
+    quiet = '{"entered_at":"2026-11-24T12:00:00Z"}'
+    rows = (  # the last of each: whether reports have nothing of it to say
+        ("monitored", "", quiet, True),
+        ("enforced", "", quiet, False),
+        ("monitored", "settle it", quiet, False),
+        ("monitored", "", quiet[:-1] + ',"lacking_gpus":3}', False),
+        ("monitored", "", quiet[:-1] + ',"lacking_team_count":1}', False),
+        ("monitored", "", None, False),
+        ("monitored", "", "{", False),
+        ("monitored", "", quiet[:-1] + ',"wave":"idle"}', True),
+    )
+    open_rollout(ledger)
+    for stage, needs, note, is_quiet in rows:
+        tool.run("UPDATE rollouts SET stage = ?, needs = ?, note = ?", stage, needs, note)
+        listed = ledger.registry.overview(noted=True, quiet=False)
+        assert [row.cluster for row in listed] == ([] if is_quiet else [CLUSTER])
+        assert [row.stage for row in ledger.registry.overview(noted=True)] == [stage]
+    tool.run("UPDATE rollouts SET shadow = ?", True)
+    assert [row.shadow for row in ledger.registry.overview(noted=True, quiet=False)] == [True]
+    note_stage(ledger, "r-1", "aborted", ended=True, completed=False)
+    assert [len(ledger.registry.overview(noted=True, quiet=quiet)) for quiet in (True, False)] == [1, 0]
+
+
 def test_a_shadow_is_told_as_one_while_it_is_open_and_as_long_as_it_was_the_last(ledger: Ledger) -> None:
     shadow = open_rollout(ledger, shadow=True)
     assert [(row.shadow, row.ended) for row in ledger.registry.overview()] == [(True, False)]

@@ -14,7 +14,7 @@ from models.reports.weekly import WEEK, Week
 from views.haircut import fleet_parts
 from views.haircut import percent as percent_text
 from views.layout import Grid
-from views.report import Section, emergencies, lead, numbers, sections, title
+from views.report import MOST, Section, emergencies, lead, numbers, sections, title
 from views.words import row, table
 from web.console.pages.gpu_curves import curve_of
 from web.console.visit import Page, Visit
@@ -54,7 +54,7 @@ async def leader(visit: Visit) -> Page:
 
 async def _week(visit: Visit) -> Week:
     times, step = times_back(visit.now, *LEADER_CURVE)
-    return await weekly(door_of(visit), visit.now - WEEK, visit.now, times, step, live=True)
+    return await weekly(door_of(visit), visit.now - WEEK, visit.now, times, step, live=True, most=MOST)
 
 
 def _report_values(week: Week) -> dict[str, Any]:
