@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from datetime import datetime
 from typing import ClassVar
 
@@ -28,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.command_previews import Ahead, ahead_of
     from models.rollout.commands import GOES_BACK, CommandRequest, accepts_bounded, obey, refusal, without_approval
     from models.rollout.decide import at_rest, decide, is_urgent
+    from models.rollout.look_reducers import knows_already
     from models.rollout.next_actions import Look
     from models.rollout.stages import Command, Stage
     from models.rollout.state import Rollout
@@ -64,12 +66,15 @@ class ClusterRollout(RolloutActions):
         self._refused_launch = ""
         self._cancelled_early = False
         self._look_wanted = False
+        self._edge: messages.HealthChanged | None = None
+        """The last edge that the watch reported."""
         self._tickets = TicketBook("rollout", self._start.spent, attempt=lambda: self._state.attempt)
         take_commands(Command, CommandRequest, check=self._check, obey=self._obey, tickets=self._tickets)
 
     @workflow.run
     async def run(self, start: messages.RolloutInput | None = None) -> messages.RolloutResult:
         """Run until the rollout has ended, or continue as new."""
+        patches.has_fewer_events()  # asked first: a run from before keeps to the other patches until it ends
         self._lapses.runs = True
         if start is None:
             raise missing_input("a rollout needs its launch")
@@ -88,6 +93,7 @@ class ClusterRollout(RolloutActions):
         for side in sides:
             side.cancel()
         await workflow.wait_condition(workflow.all_handlers_finished)
+        self._note_event()
         return self._result()
 
     async def _open(self) -> bool:
@@ -127,12 +133,12 @@ class ClusterRollout(RolloutActions):
             now = workflow.now()
             if self._look_wanted:
                 self._look_wanted = False
-                self._set(self._state.but(look_asked=True))
+                self._set(self._state.but(look_asked=self._state.look_asked or not self._knows_edge()))
             self._set(time_reducers.advance(self._state, now))
             if self._state.post.unseen and not self._looks_first:
-                self._looks_first = workflow.patched(patches.LOOKS_FIRST)
+                self._looks_first = patches.since(patches.LOOKS_FIRST)
             self._set(call_owner(self._state, now))
-            if not self._state.rests and at_rest(self._state, now) and workflow.patched(patches.RESTS):
+            if not self._state.rests and at_rest(self._state, now) and patches.since(patches.RESTS):
                 self._set(self._state.but(rests=True))
             self._show(rollout_attributes(self._state), details_of(self._state, now))
             action = decide(self._state, now)
@@ -146,24 +152,38 @@ class ClusterRollout(RolloutActions):
             if isinstance(action, Wait):
                 await self._wait(action)
             else:
+                if not isinstance(action, Look):  # which seldom moves the due moment
+                    self._timer.cancel()
                 await self._act(action)
 
     async def _wait(self, wait: Wait) -> None:
         changes, until = self._changes, wait.until
-        leaves = self._leaving and workflow.patched(patches.LEAVES_IN_TIME)
+        leaves = self._leaving and patches.since(patches.LEAVES_IN_TIME)
         if leaves and self._leaving_since and (late := self._leaving_since + options.OVERDUE) > workflow.now():
             until = min(until or late, late)
-        timeout = patience(until)
-        self._waits = None if timeout is None else changes
 
         def is_woken() -> bool:
             return self._changes != changes or self._lapses.reset or (leaves and self._may_continue(workflow.now()))
 
-        with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(is_woken, timeout=timeout, timeout_summary=self.wakes)
+        if patches.has_fewer_events():
+            self._waits = changes
+            if self._timer.set(until):
+                self._note_event()
+            elif until is None:
+                self._leave_mark()
+            await workflow.wait_condition(lambda: self._timer.is_over or is_woken())
+        else:
+            await self._wait_anew(until, is_woken)
         self._waits = None
         if self._leaving_since is None:
             self._leaving = False
+
+    async def _wait_anew(self, until: datetime | None, is_woken: Callable[[], bool]) -> None:
+        """Wait by a timer of its own, which any change starts anew: in runs from before the patch."""
+        timeout = patience(until)
+        self._waits = None if timeout is None else self._changes
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(is_woken, timeout=timeout, timeout_summary=self.wakes)
 
     def _leave(self, action: Look | Wait, now: datetime) -> None:
         """Continue as new if that is due and nothing is in the way.
@@ -174,11 +194,12 @@ class ClusterRollout(RolloutActions):
         if not next_run_is_due():
             self._leaving, self._leaving_since = False, None  # another build was due, and no longer is
             return
-        if workflow.patched(patches.LEAVES_PROMPTLY):
+        if patches.since(patches.LEAVES_PROMPTLY):
             self._leaving_since = self._leaving_since or now
         elif isinstance(action, Look):
             return
         if self._may_continue(now):
+            self._note_event()
             begin_next_run(self._start.next_run(fit_rollout(self._state, now), self._tickets.carry_over()))
         self._leaving = True
 
@@ -192,8 +213,14 @@ class ClusterRollout(RolloutActions):
 
     @workflow.signal(name=wire.HEALTH_SIGNAL)
     def health_changed(self, edge: messages.HealthChanged | None = None) -> None:
-        self._look_wanted = True
-        self._changes += 1
+        self._edge = edge if patches.has_fewer_events() else None
+        if self._looking or not self._knows_edge():
+            self._look_wanted = True
+            self._changes += 1
+
+    def _knows_edge(self) -> bool:
+        """Return whether a look would bring nothing. While one is under way, nobody knows yet."""
+        return self._edge is not None and self._value is not None and knows_already(self._value, self._edge)
 
     @workflow.query(name=wire.STATUS_QUERY)
     def status(self) -> RolloutStatus:
@@ -235,8 +262,8 @@ class ClusterRollout(RolloutActions):
     def _obey(self, command: Command, request: CommandRequest) -> messages.CommandAnswer:
         rollout = self._state
         stood = command is Command.OBJECT and any(objections.of_team(rollout, request.team))
-        one = not stood or workflow.patched(patches.ONE_OBJECTION)
-        refits = accepts_bounded(rollout, command, request) and workflow.patched(patches.REFITS)
+        one = not stood or patches.since(patches.ONE_OBJECTION)
+        refits = accepts_bounded(rollout, command, request) and patches.since(patches.REFITS)
         after, text = obey(rollout, command, request, workflow.now(), one_objection=one, refits=refits)
         self._set(without_approval(after) if is_signed(request) and command in GOES_BACK else after)
         undo = undo_line(rollout, after, command, request, by_roles=self._tickets.by_roles(request))

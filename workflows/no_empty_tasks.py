@@ -21,7 +21,11 @@ _WITHOUT_END = timedelta(days=365)
 def leave_mark() -> None:
     """Leave an event at the end of a side call, after which the main loop may have nothing to do."""
     if workflow.patched(patches.LEAVES_MARKS):
-        workflow.upsert_memo({"marked": workflow.now()})
+        write_mark()
+
+
+def write_mark() -> None:
+    workflow.upsert_memo({"marked": workflow.now()})
 
 
 def patience(until: datetime | None) -> timedelta | None:

@@ -14,8 +14,8 @@ with workflow.unsafe.imports_passed_through():
 
 def call_owner(rollout: Rollout, now: datetime) -> Rollout:
     """Queue a notice for each piece of news."""
-    if (news := news_for_owner(rollout, now)) and workflow.patched(patches.CALLS_OWNER):
+    if (news := news_for_owner(rollout, now)) and patches.since(patches.CALLS_OWNER):
         rollout = tell_owner(rollout, news)
-    if (news := rollback_for_owner(rollout)) and workflow.patched(patches.OWNER_HEARS_OF_UNDO):
+    if (news := rollback_for_owner(rollout)) and patches.since(patches.OWNER_HEARS_OF_UNDO):
         rollout = tell_owner(rollout, news)
     return rollout

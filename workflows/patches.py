@@ -5,6 +5,8 @@ A history that began before a patch replays as it was. docs/change-a-workflow.md
 
 from __future__ import annotations
 
+from temporalio import workflow
+
 LEAVES_PROMPTLY = "leaves-promptly"
 """Neither a flood nor an outage keeps a rollout from its next run."""
 UNDO_FIRST = "undo-first"
@@ -41,3 +43,14 @@ AIMS_AGAIN = "aimed-again"
 """A breach's write that met a change of others since its aim is aimed once more."""
 ASKS_OF_DRIFT = "drift-asked"
 """Quotas that others add, remove or raise wait for a person; a breach rollback subtracts them from what it restores."""
+FEWER_EVENTS = "fewer-events"
+"""A rollout's run asks for this patch as it begins, and then has the behaviour of every other patch of a rollout."""
+
+
+def has_fewer_events() -> bool:
+    return workflow.patched(FEWER_EVENTS)
+
+
+def since(patch: str) -> bool:
+    """Return whether a rollout's run has the behaviour of the patch: a marker of it is two events in history."""
+    return has_fewer_events() or workflow.patched(patch)

@@ -27,6 +27,7 @@ class RolloutActions(RolloutPost):
     """The part of the host that acts."""
 
     async def _act(self, action: Action) -> None:
+        self._note_event()
         match action:
             case Look():
                 await self._look(action)
@@ -39,6 +40,7 @@ class RolloutActions(RolloutPost):
 
     async def _look(self, action: Look) -> None:
         rollout = self._state
+        self._looking = True
         try:
             seen = await workflow.execute_activity_method(
                 ClusterActivities.observe,
@@ -49,11 +51,13 @@ class RolloutActions(RolloutPost):
         except ActivityError as error:
             self._set(look_reducers.fail_look(self._state, reason_of(error)[1], workflow.now()))
             return
+        finally:
+            self._looking = False
         now = workflow.now()
-        rises = look_reducers.rise_waits(self._state, seen) and workflow.patched(patches.CONFIRMS_RISES)
-        asks = look_reducers.asks_of(self._state, seen) and workflow.patched(patches.ASKS_OF_DRIFT)
+        rises = look_reducers.rise_waits(self._state, seen) and patches.since(patches.CONFIRMS_RISES)
+        asks = look_reducers.asks_of(self._state, seen) and patches.since(patches.ASKS_OF_DRIFT)
         self._set(look_reducers.apply_look(self._state, seen, now, rollout.fence, rises=rises, asks=asks))
-        if any(news_of_risk(self._state, now)) and workflow.patched(patches.WARNS):
+        if any(news_of_risk(self._state, now)) and patches.since(patches.WARNS):
             self._set(warn_teams(self._state, now))
 
     async def _draft(self, action: Draft) -> None:
@@ -103,5 +107,5 @@ class RolloutActions(RolloutPost):
                 return
             self._set(effect_reducers.fail_effect(self._state, change, *why, workflow.now(), room_at(error)))
             return
-        again = effect_reducers.aims_again(self._state, receipt) and workflow.patched(patches.AIMS_AGAIN)
+        again = effect_reducers.aims_again(self._state, receipt) and patches.since(patches.AIMS_AGAIN)
         self._set(effect_reducers.apply_receipt(self._state, change, receipt, workflow.now(), again=again))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import datetime
+from functools import partial
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
@@ -27,8 +28,12 @@ with workflow.unsafe.imports_passed_through():
     from workflows.durable import Host
     from workflows.failures import reason_of
     from workflows.history_lacks_effects import Lapses
-    from workflows.no_empty_tasks import leave_mark
+    from workflows.kept_timer import KeptTimer
+    from workflows.no_empty_tasks import leave_mark, write_mark
     from workflows.pause_during_breach import Haste
+
+_ROUNDS = 4
+"""Rounds in which all loops go on as far as they can: at most from mail to an entry to its call, and one more."""
 
 
 class RolloutPost(Host[Rollout]):
@@ -44,25 +49,57 @@ class RolloutPost(Host[Rollout]):
         """The count of changes at which it was last compared with the state."""
         self._news = False
         self._busy_mailing = False
+        self._mail_lags = False
+        """The mail under way takes longer than entries wait for it, or was in trouble."""
         self._leaving = False
         """The side loops start nothing new, so that even a busy rollout comes to its next run."""
         self._leaving_since: datetime | None = None
-        self._haste = Haste()
+        self._haste = Haste(partial(self._leave_mark, always=True))
         self._looks_first = False
         self._waits: int | None = None
-        """The count of changes at which the main loop waits by a timer, which any change starts anew."""
+        """The count of changes at which the main loop waits."""
+        self._looking = False
+        self._timer = KeptTimer(self.wakes, self._leave_mark)
+        self._acted_at = 0
+        """The length of history at the last workflow task that is known to leave an event."""
+        self._marking: asyncio.Task[None] | None = None
         self._lapses = Lapses(start)
+
+    # --- marks ------------------------------------------------------------------------------
+
+    def _note_event(self) -> None:
+        """Note that this workflow task leaves an event."""
+        self._acted_at = workflow.info().get_current_history_length()
+
+    def _leave_mark(self, *, always: bool = False) -> None:
+        """Leave an event if this workflow task has no other, so that none leads to nothing.
+
+        A run from before the patch leaves one unless the main loop starts its timer anew, or `always`.
+        """
+        if patches.has_fewer_events():
+            self._marking = asyncio.create_task(self._mark_empty_task())
+        elif always or self._waits is None:
+            leave_mark()
+
+    async def _mark_empty_task(self) -> None:
+        length = workflow.info().get_current_history_length()
+        for _ in range(_ROUNDS):
+            await workflow.wait_condition(lambda: True)
+        if self._acted_at != length:
+            self._note_event()
+            write_mark()
 
     # --- the archive ------------------------------------------------------------------------
 
     async def _record(self) -> None:
         while True:
             await workflow.wait_condition(self._may_record)
-            if workflow.patched(patches.TOGETHER):
+            if patches.since(patches.TOGETHER):
                 await self._linger()
                 if not self._may_record():  # a breach came between
-                    leave_mark()
+                    self._leave_mark(always=True)
                     continue
+            self._note_event()
             self._recording = request = call_requests.record(self._state, workflow.now())
             try:
                 await workflow.execute_activity_method(
@@ -76,8 +113,7 @@ class RolloutPost(Host[Rollout]):
                 workflow.logger.error("not archived: %s", reason_of(error)[1])
             self._recording, self._noted = None, request
             self._set(mailing.mark_archived(self._state, request))
-            if self._waits is None:
-                leave_mark()
+            self._leave_mark()
 
     def _unsent(self) -> tuple[AuditEntry, ...]:
         """Return the entries that are neither archived nor on their way there."""
@@ -91,7 +127,7 @@ class RolloutPost(Host[Rollout]):
         post = self._state.post
         if post.noted is not self._state.stage or (bool(post.outbox) and not self._haste.on):
             return True
-        return self._has_news() and workflow.patched(patches.NOTES_AT_REST)
+        return self._has_news() and patches.since(patches.NOTES_AT_REST)
 
     def _has_news(self) -> bool:
         """Return whether the main loop rests and the registry shows what is no longer so: compared once a change."""
@@ -104,14 +140,22 @@ class RolloutPost(Host[Rollout]):
 
     async def _linger(self) -> None:
         """Wait until the main loop waits: a call is seven events and a workflow task, whatever it carries."""
-        with contextlib.suppress(TimeoutError):
+        self._note_event()
+        try:
             await workflow.wait_condition(self._records_now, timeout=options.LINGER, timeout_summary="for more entries")
+        except TimeoutError:
+            self._mail_lags = self._busy_mailing
 
     def _records_now(self) -> bool:
         """Return whether nothing more is about to come, or others rely on the stage (the fleet's breaker)."""
         rollout = self._state
         rolls_back = rollout.stage is Stage.ROLLING_BACK and rollout.post.noted is not rollout.stage
-        return self._waits == self._changes or rollout.stage.has_ended or rolls_back
+        rests = self._waits == self._changes and not (patches.has_fewer_events() and self._mail_comes())
+        return rests or rollout.stage.has_ended or rolls_back
+
+    def _mail_comes(self) -> bool:
+        """Return whether mail is about to bring entries of its own."""
+        return not self._mail_lags and (self._busy_mailing or self._may_mail())
 
     # --- notices ----------------------------------------------------------------------------
 
@@ -131,6 +175,7 @@ class RolloutPost(Host[Rollout]):
         while True:
             await self._mail_is_due()
             self._busy_mailing = True
+            self._note_event()
             request = call_requests.tell(self._state, workflow.now())
             try:
                 answer = await workflow.execute_activity_method(
@@ -142,13 +187,15 @@ class RolloutPost(Host[Rollout]):
             except ActivityError as error:
                 why = reason_of(error)[1]
                 answer = TellAnswer(delivered={}, failed={}, refused={n.key: why for n in request.notices})
-            self._busy_mailing = False
+            self._busy_mailing = self._mail_lags = False
             self._set(mailing.apply_delivery(self._state, request.notices, answer, workflow.now()))
-            if self._waits is None:
-                leave_mark()
+            self._leave_mark()
             if self._state.post.trouble:
+                self._mail_lags = True
+                self._note_event()
                 await asyncio.sleep(options.MAIL_PAUSE.total_seconds())
-                leave_mark()
+                self._mail_lags = False
+                self._leave_mark(always=True)
 
     # --- the end of a run ---------------------------------------------------------------------
 
@@ -161,6 +208,7 @@ class RolloutPost(Host[Rollout]):
     async def _settle(self) -> None:
         """Wait until everything is archived and every notice was delivered or tried for long enough."""
         await workflow.wait_condition(self._all_recorded)
+        self._note_event()
         try:
             await workflow.wait_condition(lambda: not mailing.notices_in_hand(self._state), timeout=options.LAST_MAIL)
         except TimeoutError:

@@ -40,7 +40,7 @@ from models.cluster.snapshot import present_snapshot
 from models.cluster.windows import Window, active, span_text
 from models.errors import BackstopError, Unavailable
 from models.planning.backing import Backing, back
-from models.rollout.messages import HealthChanged
+from models.rollout.messages import HealthChanged, health_texts
 from models.temporal_names import HEALTH_SIGNAL, SOURCE, WatchInput, rollout_workflow_id
 
 logger = logging.getLogger("backstop.watch")
@@ -225,7 +225,7 @@ class WatchActivities:
                 now = self._now()
                 while loop.time() < ends and (cluster := next(waiting, None)) is not None:
                     self._turns[request.watch_id] = cluster
-                    if not await self._signal(cluster, seen[cluster], now):
+                    if not await self._signal(cluster, self._marks[request.watch_id][cluster].why, now):
                         return
                     told_marks.add(marks[cluster])
                     self._insisted.get(request.watch_id, {}).pop(cluster, None)
@@ -307,10 +307,10 @@ class WatchActivities:
             logger.exception("the watch could not judge %s", cluster)
             return Judged(facts, f"cluster {cluster} cannot be judged: {type(error).__name__}")
 
-    async def _signal(self, cluster: str, mark: str, now: datetime) -> bool:
+    async def _signal(self, cluster: str, why: str, now: datetime) -> bool:
         handle = self._client.get_workflow_handle(rollout_workflow_id(cluster))
         try:
-            await handle.signal(HEALTH_SIGNAL, HealthChanged(cluster=cluster, at=now, why=mark[:200]))
+            await handle.signal(HEALTH_SIGNAL, HealthChanged(cluster=cluster, at=now, why=why[:200]))
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 activity.logger.warning("could not signal %s: %s", cluster, error)
@@ -395,6 +395,12 @@ class Judged(NamedTuple):
     mark: str
     unbacked_gpus: int | None = None
 
+    @property
+    def why(self) -> str:
+        """The text of a signal: a rollout that has just seen this, and these healthy GPUs, need not look."""
+        guarded = self.facts.guarded and self.facts.islands is not None
+        return "; ".join([self.mark, *health_texts(self.facts.islands or ())]) if guarded else self.mark
+
 
 def _seen_rollout(
     cluster: str, stage: str, judged: Judged | None, sample: HealthSample | None, now: datetime
@@ -446,7 +452,7 @@ def fingerprint(reading: QuotaReading, facts: Facts, before: str = "", backing: 
         parts.append(_shortage(backing))
         parts += _flex(reading, backing.healthy_gpus - backing.backed_gpus, before.rpartition("; ")[2])
     else:
-        parts += [f"{island.name} {island.healthy_gpus}/{island.total_gpus}" for island in sample.islands]
+        parts += health_texts(sample.islands)
     return "; ".join(parts)
 
 

@@ -15,12 +15,13 @@ from models.rollout.commands import (
     add_hold,
     lift_hold,
 )
-from models.rollout.decide import beside_others, has_tested, is_planned_on, merged_effect
+from models.rollout.decide import TOLD_STALE, beside_others, has_tested, is_planned_on, merged_effect
 from models.rollout.drift import accept_changes, can_write, reclaim_values, restore_values
 from models.rollout.flex_following import flex_band, flex_published
-from models.rollout.gates import CHANGED_BY_OTHERS, drift_of, holds_now
+from models.rollout.gates import CHANGED_BY_OTHERS, drift_of, health_fresh, holds_now
 from models.rollout.guard import Sight
 from models.rollout.holds import REALIGN, UNMERGED, Hold, HoldKind
+from models.rollout.messages import HealthChanged, plain_sight
 from models.rollout.proposals import consider_proposal, give_up_proposal
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
@@ -108,6 +109,30 @@ def has_lapsed(rollout: Rollout) -> bool:
         and rollout.seen.reading.rollout == rollout.id
         and rollout.seen.reading.counter > rollout.fence
     )
+
+
+def knows_already(rollout: Rollout, edge: HealthChanged) -> bool:
+    """Return whether the last look saw what the watch reports: all is well, and nothing changed since.
+
+    The watch reports it to a rollout that it sees for the first time, or that is guarded since its last round, or no
+    longer is. If anything is wrong, or may be, the rollout looks.
+    """
+    seen, sample = rollout.seen, rollout.sight.known
+    if seen is None or sample is None or sample != seen.health or rollout.look_failed:
+        return False
+    reading, stage = seen.reading, rollout.stage
+    if seen.windows or seen.fault or seen.doubt or reading.unread or reading.unmerged or reading.merged:
+        return False
+    if not health_fresh(rollout) or edge.at - sample.at >= min(TOLD_STALE, rollout.policy.stale_after):
+        return False
+    if reading.generation != rollout.generation or stage is Stage.ROLLING_BACK:
+        return False
+    guarded = stage.is_guarded and not rollout.shadow
+    if guarded and (not seen.is_backed or rollout.is_overtaken or rollout.clocks.at_risk):
+        return False
+    if guarded and (rollout.flex.more_since is not None or rollout.flex.failed_at is not None):
+        return False
+    return edge.why == plain_sight(reading.generation, sample.islands, guarded=guarded)
 
 
 def rise_waits(rollout: Rollout, seen: Observation) -> bool:

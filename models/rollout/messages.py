@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -118,6 +119,15 @@ class HealthChanged(Model):
     cluster: Name
     at: Time
     why: Words
+
+
+def plain_sight(generation: int, islands: Iterable[Island], *, guarded: bool) -> str:
+    """Return `why` of a cluster with fresh health and no windows, where all is well. `guarded`: and it is backed."""
+    return "; ".join([f"generation {generation}", "fresh", *["backed"] * guarded, *health_texts(islands)])
+
+
+def health_texts(islands: Iterable[Island]) -> list[str]:
+    return [f"{island.name} {island.healthy_gpus}/{island.total_gpus}" for island in islands]
 
 
 # --- activities ------------------------------------------------------------------------------

@@ -426,6 +426,7 @@ def _rollout(world: Node) -> dict[str, Any]:
         "looked_after": r.looked_after == r.fence,
         "look_asked": r.look_asked or world.look_wanted,
         "look_wanted": world.look_wanted,
+        "edge": world.edge.why if world.look_wanted and world.edge is not None else "",
         "look_failed": bool(r.look_failed),
         "sight": _sight(r, clock, looked),
         "clocks": (

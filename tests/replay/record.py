@@ -148,6 +148,16 @@ async def breaks(world: World, name: str) -> None:
     await close(world, name)
 
 
+async def lean(world: World, name: str, _: FaultyQuotas) -> None:
+    """The story of `straight`, since the patch `fewer-events`."""
+    await straight(world, name, _)
+
+
+async def lean_breach(world: World, name: str, _: FaultyQuotas) -> None:
+    """The story of `breached`, since the patch `fewer-events`."""
+    await breached(world, name, _)
+
+
 async def shadowed(world: World, name: str, _: FaultyQuotas) -> None:
     await world.start(name, shadow=True)
     await close(world, name)
@@ -558,6 +568,7 @@ SCENES: dict[str, Scene] = {
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
         *(swift, slow, called, warned, digested, risen, rederived, granted, requested, unheard, untold),
         *(insisted, reworded, reported, marked, ticketed, rested, together, freed, asked, refitted, aimed_again, noted),
+        *(lean, lean_breach),
         *(fleet, fleet_undone, fleet_paced, fleet_continued, fleet_marked),
     )
 }

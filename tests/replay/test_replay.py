@@ -9,6 +9,8 @@ import gzip
 import inspect
 import json
 import re
+from collections import Counter
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from models.bringup.stages import BringupStage
 from models.planning.plan import Plan
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Stage
+from tests.e2e.world import led_to_nothing
 from tests.replay.bringup_scenes import BRINGUPS
 from tests.replay.record import HISTORIES, LARGEST, SCENES
 from tests.replaying import replays
@@ -189,6 +192,8 @@ async def test_a_plan_in_a_history_has_the_hash_that_was_approved() -> None:
 
 
 NEWEST = ("rested", "together", "freed", "reported", "asked", "refitted", "aimed_again", "noted")
+LEAN = ("lean", "lean_breach")
+MOMENT = timedelta(milliseconds=5)
 
 
 ASK_FOR_PATCHES = (
@@ -217,9 +222,9 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
     asked = [
         name
         for module in ASK_FOR_PATCHES
-        for name in re.findall(r"workflow\.patched\(patches\.(\w+)\)", inspect.getsource(module))
+        for name in re.findall(r"(?:workflow\.patched|patches\.since)\(patches\.(\w+)\)", inspect.getsource(module))
     ]
-    known = {getattr(since, name) for name in asked}
+    known = {getattr(since, name) for name in asked} | {since.FEWER_EVENTS}
     taken = {path.name: patches(path) for path in FILES}
     assert known == set().union(*taken.values())
     assert taken["continued-1.json.gz"] == set()
@@ -250,7 +255,9 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
     assert since.REFITS in taken["refitted.json.gz"]
     assert since.AIMS_AGAIN in taken["aimed_again.json.gz"]
     assert since.NOTES_AT_REST in taken["noted.json.gz"]
+    assert {name.split(".")[0] for name, took in taken.items() if took == {since.FEWER_EVENTS}} == {*LEAN}
     newest = {
+        since.FEWER_EVENTS,
         since.NOTES_AT_REST,
         since.REFITS,
         since.AIMS_AGAIN,
@@ -259,9 +266,52 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
         since.TOGETHER,
         since.LEAVES_IN_TIME,
     }
-    assert all(not took & newest for name, took in taken.items() if not name.startswith(NEWEST))
+    assert all(not took & newest for name, took in taken.items() if not name.startswith((*NEWEST, *LEAN)))
     assert [since.LEAVES_IN_TIME in taken[f"freed-{run}.json.gz"] for run in (1, 2, 3, 4)] == WAITED
     assert taken["swift.json.gz"] == taken["slow.json.gz"] == {since.UNDO_FIRST}
+
+
+def renewed_timers(path: Path) -> int:
+    """How many timers were started for the moment, and the purpose, of an earlier one."""
+    dues = list[tuple[bytes, datetime]]()
+    for event in parsed(path).events:
+        if event.HasField("timer_started_event_attributes"):
+            left = event.timer_started_event_attributes.start_to_fire_timeout.ToTimedelta()
+            dues.append((event.user_metadata.summary.data, event.event_time.ToDatetime() + left))
+    return sum(
+        any(what == purpose and abs(due - moment) < MOMENT for purpose, moment in dues[:number])
+        for number, (what, due) in enumerate(dues)
+    )
+
+
+def marks_beside_others(path: Path) -> int:
+    """How many marks were left by workflow tasks that left another event, and obeyed no command."""
+    commands = {e.event_id for e in parsed(path).events if "update_accepted" in str(e.WhichOneof("attributes"))}
+    left = Counter[int]()
+    marks = list[int]()
+    for event in parsed(path).events:
+        attributes = getattr(event, str(event.WhichOneof("attributes")))
+        if task := getattr(attributes, "workflow_task_completed_event_id", 0):
+            left[task] += 1
+            marks += [task] * event.HasField("workflow_properties_modified_event_attributes")
+    return sum(left[task] > 1 and task + 1 not in commands for task in marks)
+
+
+async def late_notices(path: Path) -> int:
+    """How many calls to the archive of an open rollout had nothing but what mail brought."""
+    made = [call for call in await calls(path, "record") if call["entries"] and not call["ended"]]
+    return sum({entry["kind"] for entry in call["entries"]} == {"notice"} for call in made)
+
+
+@pytest.mark.parametrize("name", LEAN)
+async def test_a_run_with_fewer_events_writes_nothing_twice(name: str) -> None:
+    """It renews no timer, and what mail brings travels with what it was sent for; still no task leads to nothing."""
+    path, before = HISTORIES / f"{name}.json.gz", HISTORIES / "together.json.gz"
+    assert sum(event.HasField("marker_recorded_event_attributes") for event in parsed(path).events) == 1
+    assert renewed_timers(path) == 0 < renewed_timers(before)
+    assert await late_notices(path) == 0 < await late_notices(before)
+    assert marks_beside_others(path) == 0 < marks_beside_others(before)
+    assert led_to_nothing(parsed(path)) == []
 
 
 async def test_another_shape_would_be_noticed() -> None:

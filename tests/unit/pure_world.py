@@ -17,7 +17,7 @@ from typing import Annotated, Any, cast
 from pydantic import TypeAdapter
 
 from activities.rollout.observation import islands_for, observe_from
-from activities.watch.health_watch import facts_of, fingerprint
+from activities.watch.health_watch import Judged, facts_of, fingerprint
 from models.base import parse_duration
 from models.cluster.derived_buffer import Derived, step_promise
 from models.cluster.island import Island
@@ -58,7 +58,7 @@ from models.rollout import (
 from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.decide import decide
 from models.rollout.effects import Change, EffectKind, Receipt, ValueConflict
-from models.rollout.messages import Drafted, DraftRequest, EffectRequest, LaunchRequest, Opening
+from models.rollout.messages import Drafted, DraftRequest, EffectRequest, HealthChanged, LaunchRequest, Opening
 from models.rollout.next_actions import Action, Aim, Draft, Look, Perform
 from models.rollout.owner_news import news_for_owner, rollback_for_owner, tell_owner
 from models.rollout.risk_notices import warn_teams
@@ -184,6 +184,8 @@ class World:
         self.failures: dict[EffectKind, list[tuple[str, bool]]] = {}
         self.hooks: dict[str, list[Callable[[], object]]] = {}
         self.mark = ""
+        self.edge: HealthChanged | None = None
+        self.looking = False
         self.look_wanted = False
         """The watch has signalled: counts at the next decision, whatever is under way."""
         self.cuts: list[dict[str, int]] = []
@@ -322,7 +324,8 @@ class World:
         mark = fingerprint(self.reading(), facts, self.mark)
         if mark != self.mark:
             self.mark = mark
-            self.look_wanted = True
+            self.edge = HealthChanged(cluster=self.r.cluster, at=self.now, why=Judged(facts, mark).why[:200])
+            self.look_wanted |= self.looking or not look_reducers.knows_already(self.r, self.edge)
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -378,7 +381,8 @@ class World:
     def hears(self) -> None:
         if self.look_wanted:
             self.look_wanted = False
-            self.r = self.r.but(look_asked=True)
+            knows = self.edge is not None and look_reducers.knows_already(self.r, self.edge)
+            self.r = self.r.but(look_asked=self.r.look_asked or not knows)
 
     def act(self, action: Action) -> None:
         flight = self.begin(action)
@@ -411,6 +415,7 @@ class World:
     def begin(self, action: Action) -> Flight:
         """The action is under way: what it reads is read, what it writes is not yet written."""
         r = self.r
+        self.looking = isinstance(action, Look)
         match action:
             case Look():
                 return Flight("look", r.fence, seen=None if self.looks_fail else self.observe(action))
@@ -428,6 +433,7 @@ class World:
 
     def answer(self, flight: Flight, error: str = "", *, landed: bool = True) -> None:
         """The action is done. An effect may fail: with this error, whether it `landed` or not."""
+        self.looking = False
         if flight.effect is not None:
             self._perform(flight.effect, error, landed)
         elif flight.name == "look" and (error or flight.seen is None):
