@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from activities.clock import Clock, utc_now
 from activities.ports.ports import MilestonePort, ReportPort, TallyPort
@@ -15,15 +16,34 @@ from models.reports.bringups import bringups_week
 from models.reports.milestones import MONITORED_CLUSTERS, PHANTOM_GPUS, PlanNow
 from models.reports.weekly import (
     BeforeAndAfter,
+    Mean,
     MonitoredStep,
+    Move,
     Passage,
     Past,
+    Span,
     in_order,
     monitored_at,
     shortened,
     spans,
     steps_of,
 )
+
+
+class _Ways(NamedTuple):
+    """Passages, and what was made of them, which stays the same while no rollout moves."""
+
+    passages: tuple[Passage, ...]
+    steps: tuple[MonitoredStep, ...]
+    spans: tuple[tuple[Passage, Move | None, Span, Span | None], ...]
+
+
+class _Measured(NamedTuple):
+    """Outcomes, and the spans and means that they were made of."""
+
+    spans: tuple[tuple[Passage, Move | None, Span, Span | None], ...]
+    means: tuple[Mean | None, ...]
+    outcomes: tuple[BeforeAndAfter, ...]
 
 
 class ReportFacts:
@@ -42,8 +62,8 @@ class ReportFacts:
         self._milestones = milestones
         self._bringups = bringups
         self._emergencies = emergencies
-        self._steps: tuple[tuple[Passage, ...], tuple[MonitoredStep, ...]] = ((), ())
-        """The steps, and the passages that they were counted from: they are the same while no rollout moves."""
+        self._ways = _Ways((), (), ())
+        self._measured = _Measured((), (), ())
 
     def curve(self, asked: Tallies) -> Curve:
         within = timedelta(seconds=asked.within_seconds)
@@ -68,7 +88,8 @@ class ReportFacts:
 
     def week(self, asked: PastWeek) -> Past:
         within = timedelta(seconds=asked.within_seconds)
-        passages = self._report.passages(asked.until)
+        ways = self._ways_to(asked.until)
+        passages = ways.passages
         week_ago = self._tallies.points("", [asked.since], timedelta(days=1))
         past = Past(
             since=asked.since,
@@ -79,8 +100,8 @@ class ReportFacts:
             moves=tuple(move for move in in_order(passages) if asked.since < move.at <= asked.until),
             monitored=monitored_at(passages, asked.until),
             monitored_before=len(monitored_at(passages, asked.since)),
-            steps=self._steps_of(passages, asked.until),
-            outcomes=self._outcomes(passages, asked.until),
+            steps=ways.steps,
+            outcomes=self._outcomes(ways, asked.until),
             points=self._tallies.points("", asked.times, within),
             week_ago=week_ago[0] if week_ago else None,
             began=self._tallies.begin_at(""),
@@ -90,28 +111,19 @@ class ReportFacts:
         )
         return past if asked.most is None else shortened(past, asked.most)
 
-    def _steps_of(self, passages: tuple[Passage, ...], until: datetime) -> tuple[MonitoredStep, ...]:
-        """Return the steps. `passages`: those up to that time."""
-        before, steps = self._steps
-        if passages != before:
-            self._steps = passages, (steps := steps_of(passages, until))
-        return steps
+    def _ways_to(self, until: datetime) -> _Ways:
+        passages, ways = self._report.passages(until), self._ways
+        if passages is not ways.passages:
+            ways = self._ways = _Ways(passages, steps_of(passages, until), tuple(spans(passages, until)))
+        return ways
 
-    def _outcomes(self, passages: Sequence[Passage], until: datetime) -> tuple[BeforeAndAfter, ...]:
-        measured = spans(passages, until)
-        asked = [before for _, _, before, _ in measured] + [after for *_, after in measured if after is not None]
-        means = iter(self._report.means(asked))
-        before = [next(means) for _ in measured]
-        return tuple(
-            BeforeAndAfter(
-                cluster=first.cluster,
-                wrote_at=span.until,
-                monitored_at=None if reached is None else reached.at,
-                before=mean,
-                after=None if later is None else next(means),
-            )
-            for (first, reached, span, later), mean in zip(measured, before, strict=True)
-        )
+    def _outcomes(self, ways: _Ways, until: datetime) -> tuple[BeforeAndAfter, ...]:
+        befores = [before for _, _, before, _ in ways.spans]
+        means = self._report.means([*befores, *(after for *_, after in ways.spans if after is not None)], until)
+        kept = self._measured
+        if ways.spans is not kept.spans or means != kept.means:
+            kept = self._measured = _Measured(ways.spans, means, tuple(_outcomes_of(ways.spans, means)))
+        return kept.outcomes
 
     def plan_now(self) -> PlanNow:
         """Return the plan and its figures. Waves need a plan of every cluster: a caller who wants them counts them."""
@@ -124,4 +136,19 @@ class ReportFacts:
             measured={MONITORED_CLUSTERS: len(monitored), PHANTOM_GPUS: None if point is None else point.phantom_gpus},
             monitored=monitored,
             read_at={} if point is None else {PHANTOM_GPUS: point.at},
+        )
+
+
+def _outcomes_of(
+    measured: Sequence[tuple[Passage, Move | None, Span, Span | None]], means: Sequence[Mean | None]
+) -> Iterator[BeforeAndAfter]:
+    """Yield the outcomes. `means`: of all spans before, then of those after that there are."""
+    later = iter(means[len(measured) :])
+    for (first, reached, before, after), mean in zip(measured, means, strict=False):
+        yield BeforeAndAfter(
+            cluster=first.cluster,
+            wrote_at=before.until or before.since,
+            monitored_at=None if reached is None else reached.at,
+            before=mean,
+            after=None if after is None else next(later),
         )

@@ -218,10 +218,13 @@ class ReportPort(Protocol):
     """The facts for a weekly report from Backstop's own book."""
 
     def passages(self, until: datetime) -> tuple[Passage, ...]:
-        """Return every rollout's way through its stages up to then, shadows left out, by cluster and time."""
+        """Return every rollout's way through its stages up to then, shadows left out, by cluster and time.
 
-    def means(self, spans: Sequence[Span]) -> tuple[Mean | None, ...]:
-        """Return the mean of each span's tallies; None if there are none."""
+        While nothing has moved it is the same tuple, so that what was made of it can be kept.
+        """
+
+    def means(self, spans: Sequence[Span], until: datetime) -> tuple[Mean | None, ...]:
+        """Return the mean of each span's tallies, of open ones up to `until`; None if there are none."""
 
     def cuts(self, since: datetime, until: datetime) -> tuple[ClusterCut, ...]:
         """Return the GPUs that rollouts, without shadows, took after `since` and up to `until`, by cluster."""

@@ -423,12 +423,15 @@ def in_order(passages: Sequence[Passage]) -> list[Move]:
     return sorted((m for p in passages for m in p.moves), key=lambda m: m.at)
 
 
-class Span(Model):
-    """A period of one cluster to average over; `monitored`: only over tallies in which it was monitored."""
+class Span(NamedTuple):
+    """A period of one cluster to average over; `monitored`: only over tallies in which it was monitored.
 
-    cluster: Name
-    since: Time
-    until: Time
+    `until` None: it has not ended.
+    """
+
+    cluster: str
+    since: datetime
+    until: datetime | None
     monitored: bool = False
 
 
@@ -445,10 +448,10 @@ def spans(passages: Sequence[Passage], until: datetime) -> list[tuple[Passage, M
         moves = [m for m in in_order(theirs) if m.at <= until]
         reached = [move for move in moves if move.after == Stage.MONITORED]
         last = reached[-1] if reached else None
-        left = None if last is None else next((move.at for move in moves if move.at > last.at), until)
-        before = Span(cluster=cluster, since=wrote - BEFORE, until=wrote)
-        after = (
-            None if last is None or left is None else Span(cluster=cluster, since=last.at, until=left, monitored=True)
-        )
+        before = Span(cluster, wrote - BEFORE, wrote)
+        after = None
+        if last is not None:
+            left = next((move.at for move in moves if move.at > last.at), None)
+            after = Span(cluster, last.at, left, monitored=True)
         rows.append((first, last, before, after))
     return rows

@@ -44,7 +44,7 @@ class _Sum(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The tallies of a span whose slots begin from `early` to `over`; `days`: its days that are summed up."""
+    """The tallies of an ended span whose slots begin from `early` to `over`; `days`: its days that are summed up."""
 
     span: Span
     early: datetime
@@ -64,9 +64,8 @@ class _Part(NamedTuple):
 
     @property
     def row(self) -> Row:
-        one = self.span
         start, end = self.days or (None, None)
-        seen = {"cluster": one.cluster, "monitored": one.monitored, "since": one.since, "until": one.until}
+        seen = self.span._asdict()
         return {**seen, "early": self.early, "over": self.over, "start": start, "end": end}
 
 
@@ -88,16 +87,14 @@ class _Version(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """Means of one version. `seen_to`: when its last tally was read. A look beside others keeps its own."""
+    """Means of one version. `seen_to`: when its last tally was read. A look beside others keeps its own.
+
+    The mean of an open span is kept up to any time after `seen_to`: it has the same tallies.
+    """
 
     version: _Version
     seen_to: datetime | None
-    means: dict[tuple[object, ...], Mean | None]
-
-    def key(self, span: Span) -> tuple[object, ...]:
-        """Return the key of the span's mean. Spans that end after the last tally was read have the same tallies."""
-        ends = span.until if self.seen_to is not None and span.until <= self.seen_to else None
-        return span.cluster, span.since, ends, span.monitored
+    means: dict[Span, Mean | None]
 
 
 class TallyMeans:
@@ -110,26 +107,31 @@ class TallyMeans:
         self._past: dict[tuple[object, ...], _Sum | None] = {}
         self._kept: _Kept | None = None
 
-    def means_of(self, session: Session, spans: Sequence[Span], since: datetime) -> list[Mean | None]:
-        """Return the mean of each span. Sums of days before `since` are not used."""
-        version, kept = _version_of(session, since), self._kept
+    def means_of(
+        self, session: Session, spans: Sequence[Span], until: datetime, whole_since: datetime
+    ) -> list[Mean | None]:
+        """Return the mean of each span, of open ones up to `until`. Sums of days before `whole_since` are not used."""
+        version, kept = _version_of(session, whole_since), self._kept
         # While no day is summed up, a later tally makes no other version.
         if kept is None or kept.version != version or version.tail is None or len(kept.means) > _MOST_KEPT:
             kept = self._kept = _Kept(version, _last_seen_at(session), {})
-        keys = [kept.key(span) for span in spans]
-        new = {key: span for key, span in zip(keys, spans, strict=True) if key not in kept.means}
-        means = kept.means | self._compute(session, new, kept) if new else kept.means
-        return [means[key] for key in keys]
+        if kept.seen_to is not None and until <= kept.seen_to:
+            spans = [_ended(span, until) for span in spans]
+        new = [span for span in spans if span not in kept.means]
+        means = kept.means | self._compute(session, new, until, kept) if new else kept.means
+        return [means[span] for span in spans]
 
     def _compute(
-        self, session: Session, spans: Mapping[tuple[object, ...], Span], kept: _Kept
-    ) -> dict[tuple[object, ...], Mean | None]:
-        version, clusters = kept.version, sorted({span.cluster for span in spans.values()})
+        self, session: Session, spans: Sequence[Span], until: datetime, kept: _Kept
+    ) -> dict[Span, Mean | None]:
+        version, clusters = kept.version, sorted({span.cluster for span in spans})
         summed = _summed_days(session, version.since, clusters)
-        parts = {key: _parts(span, summed.get(span.cluster)) for key, span in spans.items()}
+        parts = {span: _parts(_ended(span, until), summed.get(span.cluster)) for span in spans}
         sums = self._sums(session, [part for of_one in parts.values() for part in of_one])
-        means = {key: _mean([one for _ in of_one if (one := next(sums)) is not None]) for key, of_one in parts.items()}
-        kept.means.update({key: mean for key, mean in means.items() if all(map(version.has, parts[key]))})
+        means = {
+            span: _mean([one for _ in of_one if (one := next(sums)) is not None]) for span, of_one in parts.items()
+        }
+        kept.means.update({span: mean for span, mean in means.items() if all(map(version.has, parts[span]))})
         return means
 
     def _sums(self, session: Session, parts: Sequence[_Part]) -> Iterator[_Sum | None]:
@@ -181,22 +183,27 @@ def _summed_days(session: Session, since: datetime, clusters: Sequence[str]) -> 
     return {cluster: _Summed(first, last + DAY, tuple(map(int, total))) for cluster, first, last, *total in reach}
 
 
+def _ended(span: Span, until: datetime) -> Span:
+    """Return the span, ended then if it is open."""
+    return span._replace(until=until) if span.until is None else span
+
+
 def _parts(span: Span, summed: _Summed | None) -> list[_Part]:
-    """Divide the span into the days that are summed up and the tallies after them."""
+    """Divide an ended span into the days that are summed up and the tallies after them."""
     # The slot of a tally that was read in the span may begin before it: the key is by slots.
-    early = span.since - LONGEST_SLOT
-    rest = _Part(span, early, span.until)
+    early, until = span.since - LONGEST_SLOT, span.until or span.since
+    rest = _Part(span, early, until)
     if summed is None:
         return [rest]
     # All tallies of these days were read in the span.
     first, last, total = summed
-    start, end = max(first, day_from(span.since)), min(last, slot_of(span.until - LONGEST_SLOT, DAY))
-    over = span.until if span.until <= last else end
+    start, end = max(first, day_from(span.since)), min(last, slot_of(until - LONGEST_SLOT, DAY))
+    over = until if until <= last else end
     if over <= early:
         return [rest]
     days = (start, end) if start < end else None
     past = _Part(span, early, over, days, (first, *total) if first <= early else None)
-    return [past] if over == span.until else [past, _Part(span, over, span.until)]
+    return [past] if over == until else [past, _Part(span, over, until)]
 
 
 def _mean(sums: Sequence[_Sum]) -> Mean | None:

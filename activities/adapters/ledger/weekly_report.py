@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,39 @@ class _Chain(NamedTuple):
     cuts: Sequence[_Cut]
 
 
+class _Basis(NamedTuple):
+    """What passages are made from."""
+
+    chains: Sequence[_Chain]
+    wrote: Mapping[str, datetime]
+    """The first receipt of each rollout that has one here."""
+    rollouts: Sequence[tuple[str, str]]
+    """The id and the cluster of each."""
+
+    def passages(self, until: datetime) -> tuple[Passage, ...]:
+        moves: dict[str, list[Move]] = {}
+        for move in (m for chain in self.chains for m in chain.moves if m.at <= until):
+            moves.setdefault(move.rollout, []).append(move)
+        return tuple(
+            Passage(
+                cluster=cluster,
+                rollout=rollout,
+                wrote_at=self.wrote.get(rollout)
+                or next((move.at for move in moves.get(rollout, ()) if move.after == "buffered"), None),
+                moves=tuple(moves.get(rollout, ())),
+            )
+            for rollout, cluster in self.rollouts
+        )
+
+
+class _Ways(NamedTuple):
+    """The passages that were asked for last, their basis, and the time of its last move or write."""
+
+    basis: _Basis
+    last_at: datetime
+    passages: tuple[Passage, ...]
+
+
 class LedgerReport(LedgerPart):
     """ReportPort on the ledger."""
 
@@ -50,34 +84,35 @@ class LedgerReport(LedgerPart):
         super().__init__(database)
         self._means = TallyMeans()
         self._chains: dict[str, _Chain] = {}
+        self._ways: _Ways | None = None
 
     def passages(self, until: datetime) -> tuple[Passage, ...]:
         """Return the way of each rollout through its stages, from the archive, which is kept for every quota system.
 
-        A receipt dates the first write; if none is kept here, the move into `buffered` does.
+        A receipt dates the first write; if none is kept here, the move into `buffered` does. The tuple is that of the
+        look before, where nothing has moved and all was over by then.
         """
         with self._database.reading() as session:
-            moves: dict[str, list[Move]] = {}
-            for move in (m for chain in self._read_chains(session) for m in chain.moves if m.at <= until):
-                moves.setdefault(move.rollout, []).append(move)
+            chains = self._read_chains(session)
             wrote = {row.rollout: row.at for row in session.connection().execute(_first_writes())}
             real = sa.select(col(RolloutRow.id), col(RolloutRow.cluster)).where(~col(RolloutRow.shadow))
-            rows = session.connection().execute(real.order_by(col(RolloutRow.cluster), col(RolloutRow.opened_at)))
-            return tuple(
-                Passage(
-                    cluster=cluster,
-                    rollout=rollout,
-                    wrote_at=wrote.get(rollout)
-                    or next((move.at for move in moves.get(rollout, ()) if move.after == "buffered"), None),
-                    moves=tuple(moves.get(rollout, ())),
-                )
-                for rollout, cluster in rows
-            )
+            real = real.order_by(col(RolloutRow.cluster), col(RolloutRow.opened_at))
+            rollouts = [(rollout, cluster) for rollout, cluster in session.connection().execute(real)]
+        ways, basis = self._ways, _Basis(chains, wrote, rollouts)
+        if ways is not None and until >= ways.last_at and basis == ways.basis:
+            return ways.passages
+        passages = basis.passages(until)
+        moved_at = (move.at for chain in chains for move in chain.moves)
+        last_at = max(itertools.chain(moved_at, wrote.values()), default=until)
+        if until >= last_at:
+            self._ways = _Ways(basis, last_at, passages)
+        return passages
 
-    def means(self, spans: Sequence[Span]) -> tuple[Mean | None, ...]:
+    def means(self, spans: Sequence[Span], until: datetime) -> tuple[Mean | None, ...]:
         """Return the means of many clusters. Sums are not used for days that may have been thinned since."""
+        whole_since = slot_of(self._database.now(), DAY) - KEPT_WHOLE
         with self._database.reading() as session:
-            return tuple(self._means.means_of(session, spans, slot_of(self._database.now(), DAY) - KEPT_WHOLE))
+            return tuple(self._means.means_of(session, spans, until, whole_since))
 
     def cuts(self, since: datetime, until: datetime) -> tuple[ClusterCut, ...]:
         """Return the archived cuts. Entries of earlier builds do not have the GPUs, and count as nothing."""
@@ -121,7 +156,7 @@ class LedgerReport(LedgerPart):
             for name, of in facts.items()
         }
         self._chains = {name: new[name] if name in new else kept[name] for name in sorted(heads)}
-        return tuple(self._chains.values())
+        return list(self._chains.values())
 
     def clusters(self) -> tuple[str, ...]:
         with self._database.reading() as session:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from activities.adapters.ledger.facade import Ledger
+from benchmarks.console_fleet import desk_on
 from models.audit_chain import AuditEntry, AuditKind
 from models.errors import Refusal
+from models.questions import DeskRequest, PastWeek
 from models.reports.milestones import Milestone, MilestoneNote
 from models.reports.tallies import Tally
 from models.reports.weekly import Span
@@ -93,6 +95,49 @@ def test_a_move_and_a_cut_that_come_after_a_look_are_in_the_next(ledger: Ledger,
     look()
 
 
+def test_what_happens_after_a_look_is_in_the_outcomes_of_the_next(ledger: Ledger, tool: ForeignTool) -> None:
+    """Looks keep what they made of passages and means; each is compared with the rows."""
+    desk, now = desk_on(ledger), LEDGER_NOW
+
+    def outcomes(until: datetime) -> list[tuple[Any, ...]]:
+        week = PastWeek(since=until - timedelta(days=7), until=until, times=(until,), within_seconds=3600)
+        past = desk._answers[PastWeek](week, DeskRequest(kind=week.kind))
+        return [
+            (one.wrote_at, one.monitored_at, *(mean and mean.phantom_gpus for mean in (one.before, one.after)))
+            for one in past.outcomes
+        ]
+
+    def after(since: datetime, until: datetime) -> Any:
+        rows = tool.rows("SELECT seen_at, assigned_gpus - backed_gpus, stage FROM tallies")
+        moments = [(datetime.fromisoformat(str(at)), phantom, stage) for at, phantom, stage in rows]
+        phantom = [gpus for at, gpus, stage in moments if since <= at < until and stage == "monitored"]
+        return sum(phantom) / len(phantom) if phantom else None
+
+    def seen(minutes: int, phantom: int) -> None:
+        ledger.tallies.keep([tally(now + timedelta(minutes=minutes) - NOW, None, phantom, stage="monitored")])
+
+    open_rollout(ledger)
+    land(ledger, EffectKind.RESERVE, 1)
+    (wrote,) = (datetime.fromisoformat(str(at)) for (at,) in tool.rows("SELECT at FROM receipts"))
+    assert outcomes(wrote - timedelta(seconds=1)) == []
+    assert outcomes(wrote) == [(wrote, None, None, None)]
+    reach(ledger, "monitored", now + 2 * HOUR)
+    assert outcomes(now + HOUR) == [(wrote, None, None, None)]
+    for minutes, phantom in ((0, 0), (125, 8), (140, 3)):
+        if phantom:
+            seen(minutes, phantom)
+        for later in (150, 151):
+            until = now + timedelta(minutes=later)
+            assert outcomes(until) == [(wrote, now + 2 * HOUR, None, after(now + 2 * HOUR, until))]
+    seen(160, 40)
+    for later in (155, 165, 155):
+        until = now + timedelta(minutes=later)
+        assert outcomes(until) == [(wrote, now + 2 * HOUR, None, after(now + 2 * HOUR, until))]
+    reach(ledger, "rolling_back", now + timedelta(minutes=130))
+    left = now + timedelta(minutes=130)
+    assert outcomes(now + 3 * HOUR) == [(wrote, now + 2 * HOUR, None, after(now + 2 * HOUR, left))]
+
+
 def test_where_another_system_keeps_the_receipts_the_first_step_stands_for_the_first_write(ledger: Ledger) -> None:
     open_rollout(ledger)
     reach(ledger, "buffered", NOW + HOUR)
@@ -127,7 +172,10 @@ def means(ledger: Ledger, *spans: tuple[float, float, bool]) -> list[Any]:
         Span(cluster=CLUSTER, since=NOW + a * HOUR, until=NOW + b * HOUR, monitored=monitored)
         for a, b, monitored in spans
     ]
-    return [None if m is None else (m.tallies, m.lacking_gpus, m.phantom_gpus) for m in ledger.report.means(asked)]
+    return [
+        None if m is None else (m.tallies, m.lacking_gpus, m.phantom_gpus)
+        for m in ledger.report.means(asked, LEDGER_NOW)
+    ]
 
 
 def test_a_mean_is_of_what_was_read_in_its_time(ledger: Ledger) -> None:
