@@ -83,7 +83,7 @@ class Bringups(Questions):
             raise Refusal(f"the ledger has no open bring-up of {cluster}")
         if await runs_there(self._client, bringup_workflow_id(cluster)):
             line = f"backstop bringup cancel {shlex.quote(cluster)}"
-            raise Refusal(f"Temporal runs the bring-up of {cluster}: `{line}` unmakes what it made")
+            raise Refusal(f"Temporal runs the bring-up of {cluster}: `{line}` tears down what it made")
         return await self.ask(GiveUpBringup(cluster=cluster, reason=reason))
 
     async def _explain_bringup(self, error: BaseException, cluster: str) -> BackstopError:

@@ -42,7 +42,7 @@ def lost_bringup_sentence(row: BringupRow) -> str:
 def lost_bringup_remedy(cluster: str) -> str:
     """Say what to do about a lost bring-up."""
     return (
-        f"add {cluster} again with the same entry, which takes it up; or unmake by hand what it made, then: "
+        f"add {cluster} again with the same entry, which takes it up; or tear down by hand what it made, then: "
         f"backstop bringup give-up {shlex.quote(cluster)}"
     )
 

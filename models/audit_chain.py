@@ -158,6 +158,6 @@ def broken_links(rows: Sequence[ChainedEntry], head: ChainHead | None) -> list[s
     if head is not None and (head.length != len(rows) or head.hash != previous):
         last = expected_seq - 1
         faults.append(
-            f"the chain must end at row {head.length} with the stored hash, but ends at row {last} with another"
+            f"the chain must end at row {head.length} with the stored hash, but ends at row {last} with another hash"
         )
     return faults

@@ -89,7 +89,7 @@ def status_parts(status: BringupStatus, could: Sequence[str] = ()) -> list[Rende
     ]
     parts += [Text(), *_graph(status.steps)]
     if status.undos:
-        parts += [Text(), line("What is unmade:"), *_graph(status.undos)]
+        parts += [Text(), line("What is torn down:"), *_graph(status.undos)]
     if status.standing:
         parts += [Text(), line("Left standing:")]
         parts += [line(f"  {name}: {why}") for name, why in status.standing.items()]

@@ -204,7 +204,7 @@ class BringupWorkflow(BringupRuns):
                 BringupActivities.wind_down, request, **LONG_CALL, summary="out of the fleet"
             ),
             reducers.wind_down,
-            lambda bringup, why, now: reducers.note_fault(bringup, f"its quotas cannot go to nothing: {why}", now),
+            lambda bringup, why, now: reducers.note_fault(bringup, f"its quotas cannot go to zero: {why}", now),
         )
 
     async def _archive(self, batch: tuple[AuditEntry, ...], summary: str) -> None:

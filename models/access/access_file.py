@@ -45,7 +45,7 @@ def _receiver(name: str) -> str:
     if f"{kind}{colon}" not in (USER, GROUP, SERVICE) or not rest or rest != rest.strip():
         raise ValueError(f"must be user:NAME, group:NAME or service:NAME, not {brief(name)}")
     if name == BACKSTOP_ITSELF:
-        raise ValueError(f"{name} is Backstop itself, which acts on what people approved, and has no roles")
+        raise ValueError(f"{name} is Backstop itself, which needs no role: remove it")
     return name
 
 
@@ -204,7 +204,9 @@ class AccessFile(Documented):
             for field, place, claim in ways:
                 whose = claimed.setdefault((field, claim), who)
                 if whose != who:
-                    text = f"{_name_of(claim)} already belongs to {whose.removeprefix(USER)}: keep it at one"
+                    text = (
+                        f"{_name_of(claim)} already belongs to {whose.removeprefix(USER)}: remove it from one of them"
+                    )
                     yield (part, number, field, place), text
                 elif (field, claim) in own:
                     yield (part, number, field, place), f"{_name_of(claim)} is given twice"
@@ -218,7 +220,7 @@ class AccessFile(Documented):
                 if name.startswith(SERVICE) and name not in services:
                     yield ("grants", number, "to", place), f"names {name}, which is not listed under services"
         if not self.admins:
-            yield ("grants",), "has no admin by name: give the role admin to at least one user:NAME"
+            yield ("grants",), "names no user as admin: give the role admin to at least one user:NAME"
 
     def _ways_in(self) -> Iterator[tuple[str, int, str, list[tuple[str, int, WayIn]]]]:
         """Yield each person and service: its part of the file, number there, name, and the identities it claims."""

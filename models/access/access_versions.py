@@ -118,7 +118,7 @@ def _lines(file: AccessFile | None) -> dict[str, None]:
         lines.append(f"{person.user} logs in as {some_of(sorted(ways), 5)}")
     for service in file.services:
         lines.append(f"service:{service.name} belongs to {service.owner}")
-        lines += [f"service:{service.name} comes in as {one.subject} at {one.issuer}" for one in service.oidc]
+        lines += [f"service:{service.name} logs in as {one.subject} at {one.issuer}" for one in service.oidc]
     return dict.fromkeys(lines)
 
 
@@ -131,8 +131,8 @@ def warnings_of(file: AccessFile) -> tuple[str, ...]:
         )
     elif len(file.admins) < 2:
         warnings.append(
-            f"{file.admins[0]} is the only admin by name, so nobody could countersign the next change of roles: name a "
-            "second admin, or `backstop access recover` is the only way back"
+            f"the file names only one admin, {file.admins[0]}, so nobody can countersign the next change of roles: "
+            "name a second admin; without one, only `backstop access recover` can change roles"
         )
     return tuple(warnings)
 
@@ -142,7 +142,7 @@ def standing_sentence(version: AccessVersion) -> str:
     second = f", countersigned by {version.second}" if version.second else f" ({version.how})"
     admins = count_text(len(version.file.admins), "admin")
     return (
-        f"Version {version.version} ({version.hash}) is in force since {version.at:%Y-%m-%d %H:%MZ}, imported by "
-        f"{version.by}{second}; {admins} by name. A new file decides who may give a command within "
-        f"{duration_text(ANEW)} of its import, and who may read within {duration_text(READS_KEPT)}."
+        f"Version {version.version} ({version.hash}) has been in force since {version.at:%Y-%m-%d %H:%MZ}, imported by "
+        f"{version.by}{second}; it names {admins}. Backstop applies a new file to commands within "
+        f"{duration_text(ANEW)} of its import, and to reading within {duration_text(READS_KEPT)}."
     )

@@ -22,8 +22,8 @@ _ASSERTED = (
     "has not logged in, and an access file is in force here: give the command through the front (docs/access.md)"
 )
 _NOBODYS = (
-    "is a program's account, and may only read until the access file lists it under a service, whose owner answers for "
-    "it (docs/access.md)"
+    "is a program's account, which may only read until the access file lists it under a service with an owner "
+    "(docs/access.md)"
 )
 _DONE = {
     Second.NOT_LAUNCHER: "launched it",
@@ -124,7 +124,7 @@ def decide(
     if not principal.is_proven:
         return Denied(reason=f"{principal.name} {_ASSERTED}")
     if principal.proof is Proof.TOKEN and scope is None:
-        return Denied(reason=f"{principal.name} came with a token whose scope is unknown: make a new token")
+        return Denied(reason=f"{principal.name} used a token whose scope is unknown: make a new token")
     if principal.is_program and not _is_service(principal.name) and Role.VIEWER not in row.roles:
         return Denied(reason=f"{principal.name} {_NOBODYS}")
     answers = list[Permitted]()
@@ -216,13 +216,13 @@ class _Asked:
         right, could = self.right, _names_able(self.access, self.right, self.target)
         roles, place = " or ".join(right.roles), self.target.place
         takes = (
-            f"that takes the role {roles}"
+            f"this needs the role {roles}"
             f"{' for all clusters and teams' if right.where is Where.FLEET else ' there' * bool(place)}"
         )
         if _is_service(self.principal.name) and right.roles == (Role.APPROVER,):
-            takes = f"services never may, {takes}"
+            takes = f"services never may: {takes}"
         elif self.scope is not None:
-            takes = f"{takes}, and {self.principal.how} must carry it too"
+            takes = f"{takes}, and {self.principal.how} must have that role too"
         elif self.principal.proof is Proof.SLACK and not set(right.roles) & with_included(self.access.slack_roles):
             takes = f"{takes}, and the access file does not let people use it from Slack (slack_roles)"
         named = _names_text(could) or " (nobody has it: ask an admin to grant it)"
@@ -255,7 +255,7 @@ class _Asked:
         rest = _names_able(self.access, self.right, target) if self.right.second is Second.NOT_CHANGER else ()
         if not rest:
             return " (nobody else has the role)"
-        return f" (nobody else may: abort it, and once another operator has launched it {some_of(rest, _NAMED)} can)"
+        return f" (nobody else may: abort it and let another operator launch it; then {some_of(rest, _NAMED)} can)"
 
     def _identity_text(self, name: str, same: bool) -> str:
         if name == self.principal.name:
@@ -280,7 +280,7 @@ class _Asked:
             kind = "a service" if _is_service(second.name) else "a program's account"
             why = f"{second.name} is {kind}, and services never countersign: another {_second_role(needed)} has to"
         elif not countersigner._roles((_second_role(needed),)):
-            why = f"{second.name} may not countersign: that takes the role {_second_role(needed)}"
+            why = f"{second.name} may not countersign: this needs the role {_second_role(needed)}"
         elif not access.surely_two(access.human_of(self.principal.name), access.human_of(second.name)):
             who = second.name if second.name == self.principal.name else f"{second.name} may be the person who"
             why = f"{who} gave the command: another {_second_role(needed)} has to countersign"
@@ -294,7 +294,10 @@ class _Asked:
         could = _names_able(self.access, approvers, self.target)
         in_person = not _is_service(self.principal.name) and self.principal.proof not in _NOT_IN_PERSON
         if not in_person or not self._roles((Role.APPROVER,)):
-            text = f"{self.principal.name} may not act alone: in an emergency only an approver may{_names_text(could)}"
+            text = (
+                f"{self.principal.name} may not act alone: in an emergency only an approver who logged in as a person "
+                f"may{_names_text(could)}"
+            )
             return Denied(reason=text, could=could)
         if not reason.strip():
             return Denied(reason="an emergency needs a reason: say why it cannot wait for a second person", could=could)

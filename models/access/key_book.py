@@ -48,7 +48,7 @@ class KeyBook(Model):
         """Revoke the key: what it signed from then on does not count. Errors: Refusal for an unknown key."""
         if key_id not in self.by_id:
             key_ids = ", ".join(self.by_id) or "none"
-            raise Refusal(f"there is no key {key_id}; known: {key_ids}")
+            raise Refusal(f"there is no key {key_id}; known keys: {key_ids}")
         return self.but(
             keys=tuple(
                 key.but(revoked_from=since if key.revoked_from is None else min(since, key.revoked_from))

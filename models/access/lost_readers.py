@@ -34,7 +34,7 @@ def no_longer_read(before: AccessFile | None, after: AccessFile, importer: Princ
         every = not any(_reads(after, people[name]) for name in after.admins)
         whom = f"no admin can read {WHAT} any more ({{}})" if every else f"{{}} can no longer read {WHAT}"
         sentences.append(
-            f"after this import {whom.format(some_of(sorted(blind), _NAMED))}: that takes the role viewer, which admin "
+            f"after this import {whom.format(some_of(sorted(blind), _NAMED))}: this needs the role viewer, which admin "
             f"does not include{_groups_text(after, importer, blind)}"
         )
     if narrowed:

@@ -175,7 +175,7 @@ RIGHTS: dict[str, Right] = {
     "desk.withdraw_waiting":    _r("withdraw a command",       tuple(Role), _ANY),
     "desk.tell_emergency":      _r("act alone",                (_A,),     _ANY),
     **dict.fromkeys(("desk.waiting", "desk.waiting_one"),
-                                _r("see what waits for a second person", (_V, _X), _ANY)),
+                                _r("see commands that wait for a second person", (_V, _X), _ANY)),
 
     **dict.fromkeys(("desk.access", "desk.doctor", "read.doctor", "read.watch", "read.builds"),
                                 _r("see how it is set up",     (_V, _X),  _ANY)),

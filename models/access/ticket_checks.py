@@ -29,7 +29,7 @@ def check_ticket(
     if ticket.workflow != workflow:
         raise Refusal(f"the ticket is for workflow {ticket.workflow}, not for {workflow}: give the command again")
     if ticket.args != arguments_hash(message):
-        raise Refusal("the command differs from what the ticket signs: it was changed on the way; give it again")
+        raise Refusal("the command was changed after its ticket was signed: give it again")
     if getattr(message, "actor", "") != ticket.principal.name:
         raise Refusal("the ticket was given to somebody other than the actor of the command")
     return ticket
@@ -53,7 +53,9 @@ def countersigned_by(
     if (first.command, first.workflow) != (ticket.command, ticket.workflow):
         raise Refusal("the ticket of the first person is for another command than the one to countersign")
     if first.args != ticket.args and (message is None or first.args != arguments_hash(_with_giver(message, first))):
-        raise Refusal("this command differs from what the first person gave: countersign exactly that, or give it anew")
+        raise Refusal(
+            "this command differs from the first person's: countersign their exact command, or give a new one"
+        )
     if first.nonce == ticket.nonce or first.principal.name == ticket.principal.name:
         raise Refusal(f"{ticket.principal.name} gave the command: another person has to countersign it")
     return first

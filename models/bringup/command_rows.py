@@ -6,14 +6,18 @@ from models.lifecycle.command_rows import NEVER, REASON, Asks, CommandField, Nee
 from models.lifecycle.command_rows import CommandRow as _Row
 
 _STEP = CommandField(
-    "step", "The bring-up's step. Needed only where several fit.", "STEP", argument=True, otherwise="the only one"
+    "step",
+    "The bring-up's step. Name it if the command fits several steps.",
+    "STEP",
+    argument=True,
+    otherwise="the only one",
 )
 
 BRINGUP_ROWS = rows_of(
     "bringup",
     _Row(
         "check-in",
-        "Report that a step which people do by hand is done. Without STEP: the one that waits for a person.",
+        "Report that a manual step is done. Without STEP: the step that waits for a person.",
         "backstop bringup check-in h100-new --reason 'merged'",
         (_STEP,),
         NeedsReason.NEVER,
@@ -29,12 +33,12 @@ BRINGUP_ROWS = rows_of(
         "Lift a hold.",
         "backstop bringup release h100-new",
         reason=NeedsReason.NEVER,
-        undo=f"Undo: backstop bringup hold {{cluster}} {REASON} (what has begun goes on)",
+        undo=f"Undo: backstop bringup hold {{cluster}} {REASON} (running steps go on)",
     ),
     _Row(
         "retry",
-        "Run a step again that failed, or whose outcome is unknown (first check whether it still runs), or try a "
-        "blocked one again.",
+        "Run again a step that failed or whose outcome is unknown (first check whether it still runs), or let a "
+        "blocked bring-up try again.",
         "backstop bringup retry h100-new nodes --reason 'the API is back'",
         (_STEP,),
     ),
@@ -61,18 +65,18 @@ BRINGUP_ROWS = rows_of(
     ),
     _Row(
         "revalidate",
-        "Run every check again, also those that normally run once. The bring-up stays where it is until "
-        "their answers come.",
+        "Run every check again, also those that normally run once. The bring-up stays in its stage "
+        "until they have answered.",
         "backstop bringup revalidate h100-new",
         reason=NeedsReason.NEVER,
-        undo=f"{NEVER}: the answers before are gone.",
+        undo=f"{NEVER}: the earlier answers are gone.",
     ),
     _Row(
         "cancel",
-        "Tear down what was built, the latest first, and end. Backstop names what cannot be undone and is "
-        "left in place.",
+        "Tear down what the steps built, the latest first, and end the bring-up. Backstop names what it leaves in "
+        "place because it has no undo.",
         "backstop bringup cancel h100-new --reason 'the order was withdrawn'",
-        (CommandField("stop", "Stop running steps; without it, wait for them."),),
+        (CommandField("stop", "Stop running steps. Without --stop, Backstop waits for them."),),
         asks=Asks.STATUS,
         question="Cancel the bring-up of {cluster}?",
         undo=f"{NEVER}. When it has ended: backstop bringup add",

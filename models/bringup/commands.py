@@ -133,7 +133,7 @@ def _refuse_retry(bringup: Bringup, order: BringupOrder, now: datetime) -> str |
             f"{run} is {bringup.runs[run].phase}: only a step that failed, or whose outcome is unknown, can run again"
         )
     if bringup.runs[run].attempt >= MOST_ATTEMPTS:
-        return f"{run} was started {MOST_ATTEMPTS} times, which is the most: skip the step, or cancel the bring-up"
+        return f"{run} was started {MOST_ATTEMPTS} times, which is the limit: skip the step, or cancel the bring-up"
     return None
 
 
@@ -147,7 +147,7 @@ def _refuse_skip(bringup: Bringup, order: BringupOrder) -> str | None:
     name = run_of(bringup, order.step)
     run = bringup.runs[name]
     if bringup.direction.unmakes != name.endswith(UNDO_SUFFIX):
-        return f"{name} has no undo to skip: what it made stays, and the end of the bring-up names it"
+        return f"{name} has no undo to skip: what the step made stays, and Backstop names it when the bring-up ends"
     if run.phase.under_way:
         return f"{name} is {run.phase}: stop it first"
     return f"{name} is already {run.phase}" if run.phase.is_over else None
@@ -155,7 +155,7 @@ def _refuse_skip(bringup: Bringup, order: BringupOrder) -> str | None:
 
 def _refuse_skip_check(bringup: Bringup, name: str) -> str | None:
     if bringup.direction.unmakes:
-        return f"{bringup.cluster} is being unmade: its checks no longer matter"
+        return f"{bringup.cluster} is being torn down: its checks no longer matter"
     check = bringup.supply if name == SUPPLY else bringup.checks.get(name)
     if check is None:
         return f"there is no check {name!r}; the checks are {', '.join(bringup.checks)}"
@@ -298,12 +298,10 @@ def _cancel(bringup: Bringup, order: BringupOrder, now: datetime) -> tuple[Bring
     unclear = [name for name, run in bringup.runs.items() if run.phase is StepPhase.UNCLEAR]
     bringup = bringup.but(hold=None, fault="", clock=SoakClock())
     bringup = bringup.enter_stage(BringupStage.CANCELLING, now, order.reason, order.actor)
-    verb = "stopped" if order.stop else "waited for"
-    first = f"{count_text(len(running), 'step')} that run are {verb}, then " if running else ""
-    if len(running) == 1:
-        first = f"{running[0]}, which is running, is {verb}, then "
+    steps = running[0] if len(running) == 1 else count_text(len(running), "running step")
+    first = f"{'stops' if order.stop else 'waits for'} {steps}, then " if running else ""
     perhaps = f"; {', '.join(unclear)} may still be running: look at the runner" if unclear else ""
-    return bringup, f"cancelling: {first}what was made is unmade, the latest first{perhaps}"
+    return bringup, f"cancelling: Backstop {first}tears down what was made, the latest first{perhaps}"
 
 
 def _retire(bringup: Bringup, order: BringupOrder, now: datetime) -> tuple[Bringup, str]:
@@ -314,4 +312,4 @@ def _retire(bringup: Bringup, order: BringupOrder, now: datetime) -> tuple[Bring
     leaving = Leaving(actor=order.actor, reason=order.reason, deadline=order.deadline)
     bringup = bringup.but(leaving=leaving, fault="").enter_stage(BringupStage.RETIRING, now, order.reason, order.actor)
     until = "" if order.deadline is None else f", or at {order.deadline:%Y-%m-%d %H:%MZ}"
-    return bringup, f"retiring: its quotas go to nothing with notice; it is unmade when no job runs{until}"
+    return bringup, f"retiring: a rollout with notice takes its quotas to zero; it is torn down when no job runs{until}"

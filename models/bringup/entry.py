@@ -108,20 +108,20 @@ class BringupEntry(Documented):
         self._check_sources()
         self._check_quotas()
         for name in self.values.keys() & OWN_VALUES:
-            raise fault_at(
-                ("values", name), f"is a name of Backstop's own, for {OWN_VALUES[name]}: choose another name"
-            )
+            raise fault_at(("values", name), f"is reserved for {OWN_VALUES[name]}: choose another name")
         return self
 
     def _check_sources(self) -> None:
         first, *others = [one.field for one in (self.slurm, self.git, self.kueue) if one is not None] or [""]
         if others:
-            raise fault_at((others[0],), f"is given beside {first}: one of them holds the quotas")
+            raise fault_at((others[0],), f"cannot be given together with {first}: only one source can hold the quotas")
         if self.quotas and first in ("git", "kueue"):
-            raise fault_at(("quotas",), f"are read from {first}, which is given: leave them out")
+            raise fault_at(("quotas",), f"must be left out: Backstop reads them from {first}")
         for field in ("slurm", "prometheus"):
             if self.kubernetes is not None and getattr(self, field) is not None:
-                raise fault_at(("kubernetes",), f"is given beside {field}: one of them reports the health")
+                raise fault_at(
+                    ("kubernetes",), f"cannot be given together with {field}: only one source can report the health"
+                )
 
     def _check_quotas(self) -> None:
         for number, quota in enumerate(self.quotas):

@@ -16,7 +16,7 @@ def leftover_steps(bringup: Bringup) -> dict[str, str]:
 
 def _leftover_reason(bringup: Bringup, step: RecipeStep, run: StepRun, by: dict[str, str]) -> str:
     if not run.starts and run.phase is StepPhase.SKIPPED:
-        return f"it was skipped ({run.reason}): unmake by hand what was made by hand"
+        return f"it was skipped ({run.reason}): if somebody did it by hand, undo it by hand"
     if step.undo is None:
         return "it has no undo"
     undo = bringup.undo(step.name)

@@ -200,8 +200,8 @@ class WoundDown(Model):
     @property
     def text(self) -> str:
         """The quotas and jobs in words."""
-        stands = self.quota_gpus - self.back_gpus
-        parts = [f"{gpus_text(stands)} of quota {'stands' if stands == 1 else 'stand'}"]
+        left = self.quota_gpus - self.back_gpus
+        parts = [f"{gpus_text(left)} of quota {'remains' if left == 1 else 'remain'}"]
         if self.back_gpus:
             parts.append(f"{gpus_text(self.back_gpus)} could still come back")
         if self.teams:

@@ -94,7 +94,7 @@ def _check_runner(runs: RunInstructions, runner: Runner, under: tuple[str, ...] 
         raise fault_at(under, f"{_NEEDED[runner]} is missing: a step with {runner} needs it")
     for other, field in _NEEDED.items():
         if other is not runner and getattr(runs, field):
-            raise fault_at((*under, field), f"is for a step with {other}, and this one has {runner}: remove it")
+            raise fault_at((*under, field), f"is only for a step with {other}, but this step has {runner}: remove it")
     if runner is Runner.COMMAND:
         _check_program(runs.run, (*under, "run"))
 
@@ -127,7 +127,7 @@ class RecipeStep(RunInstructions):
     def _whole(self) -> Self:
         if self.touch:
             if self.with_ is not None or any(getattr(self, field) for field in _NEEDED.values()):
-                raise ValueError(f"touch is for a step that a person does, and step {self.name} has a runner: keep one")
+                raise ValueError(f"step {self.name} has a touch, which a person does, and a runner: remove one of them")
         elif self.with_ is None:
             raise ValueError(f"step {self.name} needs a runner (with: command, buildkite or http) or a touch")
         else:
@@ -141,7 +141,7 @@ class RecipeStep(RunInstructions):
     def _check_undo(self, undo: RecipeUndo) -> None:
         runner = undo.with_ or self.with_
         if runner is None:
-            raise fault_at(("undo",), f"with is missing: step {self.name} is a touch, so its undo names its own runner")
+            raise fault_at(("undo",), f"with is missing: step {self.name} has no runner, so its undo must name one")
         _check_runner(undo, runner, ("undo",))
 
     def runs(self, *, undo: bool) -> RunInstructions:
@@ -203,7 +203,7 @@ class RecipeCheck(Documented):
         asked = [kind.value for kind in _CHECKS if self._asks(kind)]
         if len(asked) != 1:
             what = f"has {' and '.join(asked)}" if asked else "has none"
-            raise ValueError(f"check {self.name} needs exactly one of {', '.join(_CHECKS)}, and {what}")
+            raise ValueError(f"check {self.name} needs exactly one of {', '.join(_CHECKS)}, but {what}")
         if self.command:
             _check_program(self.command, ("command",))
         bounds = self.at_least is not None or self.at_most is not None
@@ -302,7 +302,7 @@ class ClusterRecipe(Documented):
         for number, check in enumerate(self.checks):
             if check.name in (SUPPLY, CAPACITY):
                 raise fault_at(
-                    ("validate", number, "name"), f"{check.name!r} is a name of Backstop's own: choose another one"
+                    ("validate", number, "name"), f"{check.name!r} is reserved by Backstop: choose another name"
                 )
         after = {s.name: s.after for s in self.provision}
         for number, step in enumerate(self.provision):

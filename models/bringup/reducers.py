@@ -127,9 +127,9 @@ def _begin_if_supplied(bringup: Bringup, now: datetime) -> Bringup:
     supply = bringup.supply
     if bringup.hold is not None or (supply is not None and supply.colour is not Colour.GREEN and not supply.skipped):
         return bringup
-    why = "nothing must be granted first" if supply is None else f"what must be granted first is there: {supply.said}"
+    why = "the recipe has no supply check" if supply is None else f"the supply check passed: {supply.said}"
     if supply is not None and supply.skipped:
-        why = f"a person skipped the check of what must be granted first (supply): {supply.skipped}"
+        why = f"a person skipped the supply check: {supply.skipped}"
     return bringup.enter_stage(BringupStage.PROVISIONING, now, why)
 
 
@@ -165,7 +165,7 @@ def _finish_unmaking(bringup: Bringup, now: datetime, *, blocked: bool) -> Bring
     if leaving is not None and not leaving.empty and leaving.deadline is not None and now >= leaving.deadline:
         sentence = f"the deadline of {leaving.actor} has come"
         bringup = bringup.but(leaving=leaving.but(empty=True, said=sentence)).record(
-            AuditKind.HOLD, f"{sentence}: it is unmade", now
+            AuditKind.HOLD, f"{sentence}: Backstop tears it down", now
         )
     if not may_unmake(bringup):
         return bringup
@@ -330,7 +330,9 @@ def note_untraced(bringup: Bringup, run: str, attempt: int, now: datetime) -> Br
     instructions = bringup.instructions(run)
     if not instructions.repeatable or latest.stopping or latest.tries >= max(UNTRACED, instructions.retries):
         return _end_run(bringup, run, StepPhase.UNCLEAR, sentence, now)
-    bringup = _end_run(bringup, run, StepPhase.WAITING, f"{sentence}; it is repeatable, and started again", now)
+    bringup = _end_run(
+        bringup, run, StepPhase.WAITING, f"{sentence}; it is repeatable, so Backstop starts it again", now
+    )
     return bringup.with_run(run, tries=latest.tries + 1)
 
 
@@ -441,7 +443,7 @@ def _owed_text(owed: Mapping[str, int]) -> str:
     if not owed:
         return ""
     what = some_of([f"{team} {gpus_text(gpus)}" for team, gpus in sorted(owed.items())])
-    return f" Owed, as fewer came than were ordered: {what}."
+    return f" Backstop still owes {what}, because fewer GPUs came than were ordered."
 
 
 def note_fault(bringup: Bringup, why: str, now: datetime) -> Bringup:
@@ -461,13 +463,15 @@ def apply_owed(bringup: Bringup, answer: HandedOver, now: datetime) -> Bringup:
         return bringup
     what = some_of([f"{team} {gpus_text(gpus)} more" for team, gpus in sorted(raised.items())])
     bringup = bringup.record(AuditKind.PLAN, f"owed, and granted now: {what}", now, **answer.model_dump(mode="json"))
-    return bringup.notify_owner(f"What was owed in {bringup.cluster} is granted: {what}.{_owed_text(answer.owed)}")
+    return bringup.notify_owner(
+        f"Backstop granted GPUs that it owed in {bringup.cluster}: {what}.{_owed_text(answer.owed)}"
+    )
 
 
 def note_no_grant(bringup: Bringup, why: str, now: datetime) -> Bringup:
     """Note that owed GPUs could not be granted, and notify the owner; more GPUs bring another try."""
     bringup = _look_for_more(bringup).record(AuditKind.PLAN, f"owed, not granted: {why}", now)
-    return bringup.notify_owner(f"What is owed in {bringup.cluster} could not be granted: {why}")
+    return bringup.notify_owner(f"Backstop could not grant the GPUs that it owes in {bringup.cluster}: {why}")
 
 
 def _look_for_more(bringup: Bringup) -> Bringup:

@@ -248,9 +248,9 @@ def waiting_sentence(bringup: Bringup, now: datetime) -> str:
         case BringupStage.PROVISIONED:
             return _validating_text(bringup, now)
         case BringupStage.RETIRING if bringup.leaving is not None and not bringup.leaving.empty:
-            return f"its quotas go to nothing: {bringup.leaving.said or 'about to begin'}"
+            return f"its quotas go to zero: {bringup.leaving.said or 'about to begin'}"
         case BringupStage.CANCELLING | BringupStage.RETIRING:
-            return f"unmakes what was made: {_busy_text(bringup) or 'about to go on'}"
+            return f"the cluster is being torn down: {_busy_text(bringup) or 'about to go on'}"
     return _production_text(bringup, now)
 
 
@@ -270,14 +270,14 @@ def _busy_text(bringup: Bringup) -> str:
 
 def _making_text(bringup: Bringup) -> str:
     if bringup.all_made:
-        return f"every step is done; waits for the nodes: {bringup.checks[CAPACITY].said}"
+        return f"every step is done; the bring-up waits for the nodes: {bringup.checks[CAPACITY].said}"
     touches = [f"{step.name} waits for a person" for step in touchable_steps(bringup)]
     return "; ".join(([busy] if (busy := _busy_text(bringup)) else []) + touches) or "about to go on"
 
 
 def _validating_text(bringup: Bringup, now: datetime) -> str:
     if is_soaked(bringup, now):
-        return "all checks were green together for long enough: it is being handed over"
+        return "all checks have been green together for long enough: the cluster is being handed over"
     rules = bringup.rules()
     counted = {name: colour_at(c, rules[name], now, bringup.recipe.stale_after) for name, c in bringup.checks.items()}
     not_green = [f"{name} is {colour}" for name, colour in counted.items() if colour is not Colour.GREEN]

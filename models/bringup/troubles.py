@@ -46,7 +46,7 @@ def _of_run(bringup: Bringup, name: str) -> Trouble:
     run = bringup.runs[name]
     text = f"step {name} is {run.phase}: {run.said}"
     if run.phase is StepPhase.UNCLEAR:
-        text += " (it may run, have run, or never have begun: look first)"
+        text += " (it may be running, have run, or never have started: check first)"
     again = ("Run it again", line(bringup, "retry", name, "--reason '...'"))
     return Trouble(text, (again, ("Go on without it", line(bringup, "skip", name, "--reason '...'"))))
 

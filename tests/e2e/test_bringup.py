@@ -111,7 +111,7 @@ async def in_production(stage: Stage) -> Story:
     with pytest.raises(WorkflowUpdateFailedError) as refused:
         await story.say("retire")
     assert isinstance(refused.value.cause, ApplicationError)
-    assert refused.value.cause.message == "the cluster is not in production: `cancel` unmakes what there is"
+    assert refused.value.cause.message == "the cluster is not in production: `cancel` tears down what was made"
     site.ends = dict.fromkeys(("nodes", "services"), RunPhase.SUCCEEDED)
     site.end(f"{name}/1/bootstrap")
     status = await story.until(phase("nodes", "done"))
@@ -315,7 +315,7 @@ async def test_a_start_that_may_have_begun_is_unclear_whatever_is_answered_to_it
             assert step.phase == "unclear"
             assert "HTTP 401: no such token" in step.said
             assert "nothing has begun" not in step.said
-            assert "it may run, have run, or never have begun: look first" in status.because
+            assert "it may be running, have run, or never have started: check first" in status.because
             await story.handle.terminate(reason="the story is over")
         await replayed(story)
     assert service.keys == [f"{story.start.entry.cluster}/1/x"] * 2

@@ -190,8 +190,8 @@ async def a_worker_with_another_home_sees_no_trace_of_it(home: Path) -> None:
         status = await here.story.until(lambda s: s.stage is BringupStage.BLOCKED, PATIENT)
         assert {step.name: step.phase for step in status.steps}["long"] is StepPhase.UNCLEAR
         assert status.because == (
-            "step long is unclear: its runner has no trace of it any more (it may run, have run, or never have begun: "
-            "look first)"
+            "step long is unclear: its runner has no trace of it any more (it may be running, have run, or "
+            "never have started: check first)"
         )
         assert here.ran() == ["long begins"]
         (here.home / "may-end").touch()

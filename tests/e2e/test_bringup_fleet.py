@@ -164,7 +164,7 @@ async def given_up(temporal: Client, story: Story, sql: Sql) -> None:
         await tpm.bringup_command(name, BringupCommand.HOLD, BringupOrder(actor="tpm", reason="it is lost"))
     assert (await tpm.give_up_bringup(name, "lost")).stage is BringupStage.CANCELLED
     assert sql.archive(name)[-1]["text"] == (
-        "bring-up 1 is given up while in_production: nothing that it made was unmade"
+        "bring-up 1 is given up while in_production: nothing that it made was torn down"
     )
     assert sql.rows("SELECT ended_at IS NOT NULL FROM bringups WHERE cluster = ?", name) == [(1,)]
     with pytest.raises(Refusal, match=f"the ledger has no open bring-up of {name}"):

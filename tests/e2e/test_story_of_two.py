@@ -163,11 +163,11 @@ def test_two_persons_play_the_demo_and_every_command_is_proven(two: tuple[Stage,
     stage, tpm, sre = two
     for one in two[1:]:
         one.is_known()
-    assert "that takes the role operator there (user:tpm)" in sre.says("launch", CLUSTER, code=3)
+    assert "this needs the role operator there (user:tpm)" in sre.says("launch", CLUSTER, code=3)
     tpm.says("launch", CLUSTER, "--reason", "pilot")
     plan = json.loads(tpm.says("status", CLUSTER, "--json"))["plan_hash"]
     assert re.search(r"could act +user:sre\n", tpm.says("status", CLUSTER))
-    assert "that takes the role approver there (user:sre)" in tpm.says("approve", CLUSTER, "--plan", plan, code=3)
+    assert "this needs the role approver there (user:sre)" in tpm.says("approve", CLUSTER, "--plan", plan, code=3)
     sre.says("approve", CLUSTER, "--plan", plan)
     status = tpm.until("monitored", lambda s: s["stage"] == "monitored")
     assert (status["owner"], status["approved_by"]) == ("tpm", "user:sre")

@@ -49,11 +49,11 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "none": ({"grants": []}, "FILE, line 1: grants must have at least 1 entry"),
     "nobody is admin": (
         {"grants": [{"to": ["user:tpm"], "roles": ["approver"]}]},
-        "FILE, line 1: grants has no admin by name: give the role admin to at least one user:NAME",
+        "FILE, line 1: grants names no user as admin: give the role admin to at least one user:NAME",
     ),
     "a group is admin": (
         {"grants": [{"to": ["group:admins"], "roles": ["admin"]}]},
-        "FILE, line 1: grants has no admin by name: give the role admin to at least one user:NAME",
+        "FILE, line 1: grants names no user as admin: give the role admin to at least one user:NAME",
     ),
     "an unknown role": (
         grants({"to": ["user:a"], "roles": ["root"]}),
@@ -77,10 +77,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     ),
     "backstop itself": (
         grants({"to": ["service:backstop"], "roles": ["viewer"]}),
-        (
-            "FILE, line 9: grants[1].to[0]: service:backstop is Backstop itself, which acts on what people approved, "
-            "and has no roles"
-        ),
+        ("FILE, line 9: grants[1].to[0]: service:backstop is Backstop itself, which needs no role: remove it"),
     ),
     "an unknown service": (
         grants({"to": ["service:ci"], "roles": ["viewer"]}),
@@ -104,20 +101,20 @@ FAULTS: dict[str, tuple[Any, str]] = {
     ),
     "two humans of one": (
         grants(people=[{"name": "a", "machine": ["x"]}, {"name": "b", "machine": ["x"]}]),
-        "FILE, line 11: people[1].machine[0]: 'x' already belongs to a: keep it at one",
+        "FILE, line 11: people[1].machine[0]: 'x' already belongs to a: remove it from one of them",
     ),
     "one account of two": (
         grants(
             people=[{"name": n, "oidc": [{"issuer": "https://i.example", "subject": "1"}]} for n in ("a", "b")],
         ),
-        "FILE, line 13: people[1].oidc[0]: 1 of https://i.example already belongs to a: keep it at one",
+        "FILE, line 13: people[1].oidc[0]: 1 of https://i.example already belongs to a: remove it from one of them",
     ),
     "a person's account of a service": (
         grants(
             people=[{"name": "a", "oidc": [{"issuer": "https://i.example", "subject": "1"}]}],
             services=[{"name": "ci", "owner": "user:a", "oidc": [{"issuer": "https://i.example", "subject": "1"}]}],
         ),
-        "FILE, line 14: services[0].oidc[0]: 1 of https://i.example already belongs to a: keep it at one",
+        "FILE, line 14: services[0].oidc[0]: 1 of https://i.example already belongs to a: remove it from one of them",
     ),
     "a human twice": (
         grants(people=[{"name": "a", "machine": ["x"]}, {"name": "a", "machine": ["y"]}]),

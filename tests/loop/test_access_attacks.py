@@ -47,8 +47,11 @@ async def standing(world: World, name: str) -> tuple[list[Any], str]:
 
 FORGED: dict[str, tuple[str, Callable[[World, str], CommandRequest]]] = {
     "no ticket": ("the command has no ticket", lambda _, __: ABORT),
-    "other words": ("differs from what the ticket signs", lambda w, c: signed(w, c).but(reason="for no reason at all")),
-    "another's name": ("differs from what the ticket signs", lambda w, c: signed(w, c).but(actor="tpm")),
+    "other words": (
+        "changed after its ticket was signed",
+        lambda w, c: signed(w, c).but(reason="for no reason at all"),
+    ),
+    "another's name": ("changed after its ticket was signed", lambda w, c: signed(w, c).but(actor="tpm")),
     "another workflow's": ("the ticket is for workflow", lambda w, c: signed(w, f"{c}-other")),
     "another command's": ("the ticket is for rollout.pause", lambda w, c: signed(w, c, "rollout.pause")),
     "expired": (

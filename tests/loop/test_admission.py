@@ -101,9 +101,9 @@ async def test_a_role_that_was_taken_away_since_the_fronts_look_admits_nothing(w
     assert proposed.awaits
     confirmed = await world.person(SRE).ask(ImportAccess(confirm=proposed.hash))
     assert confirmed.in_force
-    with pytest.raises(Refusal, match=f"{LEAD} may not approve in {name}: that takes the role approver there"):
+    with pytest.raises(Refusal, match=f"{LEAD} may not approve in {name}: this needs the role approver there"):
         await approves(world, name, LEAD, plan)
-    with pytest.raises(Refusal, match=f"{LEAD} may not pause in {name}: that takes the role operator there"):
+    with pytest.raises(Refusal, match=f"{LEAD} may not pause in {name}: this needs the role operator there"):
         await world.person(LEAD).command(name, Command.PAUSE, CommandRequest(actor=LEAD, reason="r"))
     assert commands(world, name) == [("rollout.launch",)]
     await approves(world, name, SRE, plan)
@@ -141,11 +141,11 @@ async def test_what_the_old_list_let_through_is_refused(world: World) -> None:
     name = fresh("grid")
     await world.fleet(worked_case(name))
     await configured(world, access())
-    with pytest.raises(Refusal, match=r"user:nobody may not launch a rollout in .*: that takes the role operator"):
+    with pytest.raises(Refusal, match=r"user:nobody may not launch a rollout in .*: this needs the role operator"):
         await world.person("user:nobody").launch(
             LaunchRequest(cluster=name, rollout=f"{name}/0", owner="tpm", actor="user:nobody", reason="r")
         )
-    with pytest.raises(Refusal, match="user:nobody may not import health: that takes the role admin"):
+    with pytest.raises(Refusal, match="user:nobody may not import health: this needs the role admin"):
         await healthy(world, name, 319, "user:nobody")
     ask = QuotaAsk(request=fresh("r"), team="research", cluster=name, gpus=8, actor=TPM, reason="r")
     with pytest.raises(Refusal, match="user:sre may not ask for quota for team research"):

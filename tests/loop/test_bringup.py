@@ -69,8 +69,8 @@ async def test_a_runner_that_forgets_its_run_is_unclear_and_waits_for_a_person(s
         stage.site.forgets.add(f"{story.start.entry.cluster}/1/nodes")
         status = await story.until(at(BringupStage.BLOCKED))
         assert status.because == (
-            "step nodes is unclear: its runner has no trace of it any more (it may run, have run, or never have begun: "
-            "look first)"
+            "step nodes is unclear: its runner has no trace of it any more (it may be running, have run, or "
+            "never have started: check first)"
         )
         await story.handle.terminate(reason="the story is over")
 
@@ -87,8 +87,8 @@ async def test_a_run_of_which_nobody_can_ever_say_how_it_stands_is_unclear(
         monkeypatch.setattr(stage.site, "look", spoilt)
         status = await story.until(at(BringupStage.BLOCKED))
         assert status.because == (
-            "step nodes is unclear: record.json is damaged: it is not JSON (it may run, have run, or never have begun: "
-            "look first)"
+            "step nodes is unclear: record.json is damaged: it is not JSON (it may be running, have run, or "
+            "never have started: check first)"
         )
         assert stage.site.begun == {f"{story.start.entry.cluster}/1/nodes": 1}
         await story.handle.terminate(reason="the story is over")

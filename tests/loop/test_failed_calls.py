@@ -160,7 +160,7 @@ LEFT_OUT = (
     "waits: a rollout of c is ",  # it is tried again later, when the rollout has moved on
     "nodes: its start left no trace",  # an attempt that did not begin is noted, and so is the next one
     "nodes is about to start",
-    " GPUs of quota stand, ",  # a later look at what is left of a cluster that is retired
+    " GPUs of quota remain, ",  # a later look at what is left of a cluster that is retired
 )
 """Entries of the archive."""
 TABLES = ("quotas", "clusters", "reserve_limits", "rollouts", "requests", "fleet_plans", "owed", "bringups", "notices")

@@ -107,7 +107,7 @@ async def test_the_file_says_who_somebody_is_and_what_they_may(world: World, fro
         plan = (await world.status(name)).plan_hash
         approve = await http.post(f"/rollouts/{name}/approve", json={"plan_hash": plan})
         assert approve.status_code == 403
-        assert f"user:sre may not approve in {name}: that takes the role approver there" in approve.json()["detail"]
+        assert f"user:sre may not approve in {name}: this needs the role approver there" in approve.json()["detail"]
     assert made.status_code in (200, 409), made.text
     if made.status_code == 200:
         async with http_to(world.client, f"{url}/api/v1", headers={"authorization": f"Bearer {token}"}) as http:
@@ -153,7 +153,7 @@ async def _withdrawn(world: World, socket: Path) -> None:
         theirs = next(hold for hold, whose in standing.items() if whose == "research-2")
         refused = await http.post(f"/rollouts/{name}/resolve", json={"hold": theirs, "reason": "it is moved"})
         assert (refused.status_code, refused.json()["exit_code"]) == (403, 3), theirs
-        assert "that takes the role approver there" in refused.json()["detail"]
+        assert "this needs the role approver there" in refused.json()["detail"]
         lied = {"hold": theirs, "team": "research", "reason": "it is moved"}
         assert (await http.post(f"/rollouts/{name}/resolve", json=lied)).status_code in (403, 409)
         for hold in (hold for hold, whose in standing.items() if whose == "research"):

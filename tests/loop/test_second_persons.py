@@ -299,7 +299,7 @@ async def test_a_change_of_policy_takes_two_admins_and_the_rest_of_a_file_one(
     code, out, err = await front.typed("tpm", "countersign", "give", digits, "--yes", monkeypatch=monkeypatch)
     assert (code, "another admin has to countersign" in err) == (3, True), err
     code, out, err = await front.typed("hw-lead", "countersign", "give", digits, "--yes", monkeypatch=monkeypatch)
-    assert (code, "takes the role admin" in err) == (3, True), err
+    assert (code, "needs the role admin" in err) == (3, True), err
     (shown,) = [await front.door("sre-lead").ask(WaitingOne(hash=digits))]
     assert any("buffer" in text and "0.2" in text for text in shown.changes), shown.changes
     assert any("345 -> 344" in text for text in shown.changes)

@@ -58,7 +58,7 @@ async def test_who_may_not_is_told_so_and_nothing_is_done(site: Site) -> None:
     status = await chat.type("U0TPM", f"status {quoted(name)}")
     (refused,) = await chat.press("U0TPM", status, "Approve…")
     assert "user:tpm may not approve in" in words(refused)
-    assert "that takes the role approver" in words(refused)
+    assert "this needs the role approver" in words(refused)
     (unknown,) = await chat.press("U0NOBODY", status, "Approve…")
     assert f"the access file names nobody as U0NOBODY of Slack workspace {WORKSPACE}" in words(unknown)
     assert unknown["response_type"] == "ephemeral"

@@ -108,7 +108,7 @@ async def test_a_ticket_that_is_there_has_to_be_right_although_none_is_needed(of
     signer = offered.signer("tpm")
     assert signer is not None
     request = signer(CommandRequest(actor="tpm", reason="one"), "rollout.pause", offered.handle(name).id)
-    with pytest.raises(Refusal, match="it was changed on the way"):
+    with pytest.raises(Refusal, match="was changed after its ticket was signed"):
         await unsigned.command(name, Command.PAUSE, request.but(reason="another"))
     assert "pause" not in proofs(offered, name)
 

@@ -129,9 +129,9 @@ def tell_bringup(story: BringupStory) -> None:
     story.runs(train, "RUNNING")
     story.slurm("squeue", "-h", "-o", "%j %a %T %D")
 
-    story.title("Retired: quotas go to nothing by a rollout, and when no job runs all is unmade")
+    story.title("Retired: a rollout takes the quotas to zero, and the cluster is torn down when no job runs")
     story.backstop("bringup", "retire", CLUSTER, "--reason", "order 18 takes its place", "--yes")
-    story.waits("quotas go to nothing")
+    story.waits("quotas go to zero")
     lab.until(lambda: lab.limits("training", "evals") == ["0", "0"], "no quota stands", PATIENCE)
     story.limits(("training", "gres/gpu=0"), ("evals", "gres/gpu=0"))
     assert lab.job(train)[0] == "RUNNING"

@@ -45,7 +45,7 @@ class Front:
         return isinstance(judged.decision, Permitted)
 
 
-@pytest.mark.parametrize(("command", "kind"), [("read.status", "may read"), ("rollout.pause", "may give a command")])
+@pytest.mark.parametrize(("command", "kind"), [("read.status", "to reading"), ("rollout.pause", "to commands")])
 async def test_a_front_goes_by_a_new_file_when_the_sentence_says_and_no_sooner(
     command: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,7 +211,7 @@ def test_where_nothing_is_lost_a_launch_adopts_nothing() -> None:
 
 def test_roles_are_judged_anew_and_for_starts_and_the_desk_as_well() -> None:
     for command, message, said in (
-        ("rollout.pause", COMMAND, "user:hw-lead may not pause in h100-a: that takes the role operator there"),
+        ("rollout.pause", COMMAND, "user:hw-lead may not pause in h100-a: this needs the role operator there"),
         (
             "rollout.launch",
             LaunchRequest(cluster="h100-a", rollout="r", owner="x"),
@@ -220,9 +220,9 @@ def test_roles_are_judged_anew_and_for_starts_and_the_desk_as_well() -> None:
         (
             "fleet.launch",
             FleetLaunch(fleet="f-2", owner="x"),
-            "may not launch a fleet rollout: that takes the role operator",
+            "may not launch a fleet rollout: this needs the role operator",
         ),
-        ("request.ask", ASK, "may not ask for quota for team research in h100-a: that takes the role member there"),
+        ("request.ask", ASK, "may not ask for quota for team research in h100-a: this needs the role member there"),
         ("desk.remove_cluster", RemoveCluster(cluster="h100-a", reason="r"), "may not remove a cluster"),
     ):
         with pytest.raises(Refusal, match=said):
@@ -261,7 +261,7 @@ def test_a_token_carries_what_the_ledger_says_of_it_now() -> None:
     with pytest.raises(Refusal, match="token t of user:tpm is no longer valid"):
         admitted(Ledger(), "rollout.pause", COMMAND, principal)
     assert admitted(Ledger(kept_tokens=(token,)), "rollout.pause", COMMAND, principal) is not None
-    with pytest.raises(Refusal, match="token t must carry it too"):
+    with pytest.raises(Refusal, match="token t must have that role too"):
         admitted(Ledger(kept_tokens=(token,)), "rollout.approve", COMMAND, principal)
 
 
@@ -303,7 +303,7 @@ def test_what_is_no_firsts_ticket_admits_nothing() -> None:
         "more than a day ago": firsts(at=NOW - timedelta(hours=25)),
         "another command": firsts(command="bringup.retire"),
         "another command ": firsts(workflow="bringup/h100-b"),
-        "differs from what the first person gave": firsts(longer),
+        "differs from the first person's": firsts(longer),
         "another person has to countersign": firsts(START.but(actor="user:hw-lead"), "hw-lead"),
         "malformed, or its signature": forged,
         "may not begin a bring-up in h100-a": firsts(START.but(actor="user:sre-lead"), "sre-lead"),
@@ -312,7 +312,7 @@ def test_what_is_no_firsts_ticket_admits_nothing() -> None:
         with pytest.raises(Refusal, match=why.strip()):
             admitted(Ledger(), "bringup.add", START.but(actor="user:hw-lead"), "hw-lead", second=second)
     no_approver = START.but(actor="user:research-lead")
-    with pytest.raises(Refusal, match="user:research-lead may not countersign: that takes the role approver"):
+    with pytest.raises(Refusal, match="user:research-lead may not countersign: this needs the role approver"):
         admitted(Ledger(), "bringup.add", no_approver, "research-lead", second=firsts())
 
 

@@ -56,7 +56,7 @@ def refused(folder: Path, **recipe: Any) -> list[str]:
         ({"provision": [{"name": "one"}]}, "step one needs a runner (with: command, buildkite or http) or a touch"),
         (
             {"provision": [STEP | {"touch": "do it"}]},
-            "touch is for a step that a person does, and step one has a runner: keep one",
+            "step one has a touch, which a person does, and a runner: remove one of them",
         ),
         (
             {"provision": [STEP | {"retries": 2}]},

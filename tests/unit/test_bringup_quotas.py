@@ -115,7 +115,7 @@ def test_what_is_owed_is_granted_by_itself_when_the_rest_comes(came: tuple[Islan
     world.wait("2h")
     assert world.b.production is not None
     assert (world.b.production.granted, world.b.production.owed) == ({"a": 30, "b": 24}, {})
-    assert world.told()[-1] == "What was owed in h100-new is granted: a 8 GPUs more, b 6 GPUs more."
+    assert world.told()[-1] == "Backstop granted GPUs that it owed in h100-new: a 8 GPUs more, b 6 GPUs more."
     asked = len(world.asked)
     world.wait("10d")
     assert len(world.asked) == asked

@@ -156,8 +156,8 @@ def test_a_start_without_a_trace_is_looked_for_and_then_unclear_or_repeated(run:
     assert w.b.runs[run].attempt == (2 if phase is StepPhase.STARTING else 1)
     if phase is StepPhase.UNCLEAR:
         assert w.b.because == (
-            "step bootstrap is unclear: its start left no trace in 2m (it may run, have run, or never have begun: "
-            "look first)"
+            "step bootstrap is unclear: its start left no trace in 2m (it may be running, have run, or "
+            "never have started: check first)"
         )
 
 
@@ -217,7 +217,7 @@ def test_a_step_past_its_limit_that_nobody_can_end_calls_a_person(by_person: boo
     w.wait("3m")
     assert (w.stage, w.phases()["bootstrap"]) == (BringupStage.BLOCKED, StepPhase.UNCLEAR)
     assert w.b.because.startswith(
-        "step bootstrap is unclear: its time limit is over, and nobody can end it (it may run,"
+        "step bootstrap is unclear: its time limit is over, and nobody can end it (it may be running,"
     )
     assert w.started == ["h100-new/1/bootstrap"]
 
@@ -310,7 +310,7 @@ def test_touches_and_waits_are_counted() -> None:
             "there is no step 'noodles'; the steps are bootstrap, check-in, nodes, services",
         ),
         ("retry", {"step": "nodes"}, "nothing to retry: the bring-up goes on by itself"),
-        ("retire", {}, "the cluster is not in production: `cancel` unmakes what there is"),
+        ("retire", {}, "the cluster is not in production: `cancel` tears down what was made"),
         ("revalidate", {}, "there is nothing to check yet: the steps are not done"),
         ("skip", {}, "skip needs a step or a check, and not both"),
         ("skip", {"step": "nodes"}, "nodes is running: stop it first"),
@@ -392,7 +392,7 @@ def test_a_skipped_undo_leaves_standing_what_it_stands_on_too() -> None:
 def test_cancel_waits_for_what_runs_or_stops_it(stop: bool) -> None:
     w = world({"nodes": RUNNING})
     said = w.say("cancel", stop=stop)
-    assert said.startswith(f"cancelling: nodes, which is running, is {'stopped' if stop else 'waited for'}, then")
+    assert said.startswith(f"cancelling: Backstop {'stops' if stop else 'waits for'} nodes, then tears down")
     assert w.stopped == (["nodes"] if stop else [])
     if not stop:
         assert not any(run.endswith("/undo") for run in w.started)
@@ -404,21 +404,20 @@ def test_cancel_waits_for_what_runs_or_stops_it(stop: bool) -> None:
 def test_nothing_stops_a_cancel() -> None:
     w = made({"nodes/undo": RUNNING})
     w.say("cancel")
-    assert w.refused("hold").startswith("the cluster is being unmade, and that cannot be stopped")
-    assert w.refused("cancel") == "the cluster is already being unmade"
+    assert w.refused("hold").startswith("the cluster is being torn down, and that cannot be stopped")
+    assert w.refused("cancel") == "the cluster is already being torn down"
     w.ended("nodes/undo", RunPhase.FAILED)
     assert w.stage == "blocked"
-    assert w.refused("hold").startswith("the cluster is being unmade")
-    assert w.refused("cancel") == "the cluster is already being unmade"
+    assert w.refused("hold").startswith("the cluster is being torn down")
+    assert w.refused("cancel") == "the cluster is already being torn down"
 
 
 def test_a_step_that_a_person_skipped_and_that_never_ran_is_named() -> None:
     w = world({"bootstrap": "not listed"})
     w.say("skip", step="bootstrap", reason="done by hand")
     w.say("cancel")
-    assert (
-        "bootstrap is left standing: it was skipped (done by hand): unmake by hand what was made by hand" in w.b.because
-    )
+    left = "bootstrap is left standing: it was skipped (done by hand): if somebody did it by hand, undo it by hand"
+    assert left in w.b.because
 
 
 def test_each_step_failing_in_turn_leaves_nothing_unnamed() -> None:
@@ -461,14 +460,14 @@ def test_retiring_waits_until_no_quota_stands_and_no_job_runs() -> None:
     w.wait("5d")
     assert not any(run.endswith("/undo") for run in w.started)
     assert waiting_sentence(w.b, w.now) == (
-        "its quotas go to nothing: 40 GPUs of quota stand, 2 jobs run: its rollout is buffered"
+        "its quotas go to zero: 40 GPUs of quota remain, 2 jobs run: its rollout is buffered"
     )
     w.left = w.left.but(quota_gpus=1, jobs=1)
     w.wait("10m")
-    assert "1 GPU of quota stands, 1 job runs: its" in waiting_sentence(w.b, w.now)
+    assert "1 GPU of quota remains, 1 job runs: its" in waiting_sentence(w.b, w.now)
     w.left = w.left.but(quota_gpus=0, jobs=0, teams=2)
     w.wait("10m")
-    assert "0 GPUs of quota stand, jobs of 2 teams run: its" in waiting_sentence(w.b, w.now)
+    assert "0 GPUs of quota remain, jobs of 2 teams run: its" in waiting_sentence(w.b, w.now)
     w.left = w.left.but(teams=0)
     w.wait("10m")
     assert w.stage is BringupStage.RETIRED

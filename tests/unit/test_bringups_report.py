@@ -114,7 +114,7 @@ def test_doctor_names_those_that_nobody_drives() -> None:
         "Temporal has lost 1 of 3 bring-ups that are open in the ledger, so nothing moves these on: c (provisioning)",
     )
     assert ill.remedy == (
-        "add c again with the same entry, which takes it up; or unmake by hand what it made, then: "
+        "add c again with the same entry, which takes it up; or tear down by hand what it made, then: "
         "backstop bringup give-up c"
     )
 

@@ -125,13 +125,13 @@ def test_a_refusal_names_who_could() -> None:
     )
     viewer = at_provider(file, "hw-lead")
     assert told(decide(file, viewer, "rollout.pause", PLACE)) == (
-        "user:hw-lead may not pause for team research in h100-pods: that takes the role operator there (user:sre)"
+        "user:hw-lead may not pause for team research in h100-pods: this needs the role operator there (user:sre)"
     )
     assert told(decide(file, sre, "desk.make_token", Target())) == (
-        "user:sre may not make a token: that takes the role admin for all clusters and teams (user:tpm, user:sre-lead)"
+        "user:sre may not make a token: this needs the role admin for all clusters and teams (user:tpm, user:sre-lead)"
     )
     assert told(decide(access(), at_provider(access(), "sre"), "rollout.launch", Target(cluster="h100-pods"))) == (
-        "user:sre may not launch a rollout in h100-pods: that takes the role operator there "
+        "user:sre may not launch a rollout in h100-pods: this needs the role operator there "
         "(nobody has it: ask an admin to grant it)"
     )
     one = access(grant("user:sre", "approver"))
@@ -156,7 +156,7 @@ def test_who_changed_policy_or_quotas_does_not_approve_the_plan_that_came_of_it(
 def test_where_the_launcher_and_the_changer_are_all_approvers_the_refusal_says_the_way_out() -> None:
     file = access(*LEADS, grant("user:research-lead", "operator"))
     tangled = Target(cluster="h100-pods", first="user:sre", changed=("user:research-lead",))
-    way = "(nobody else may: abort it, and once another operator has launched it user:sre can)"
+    way = "(nobody else may: abort it and let another operator launch it; then user:sre can)"
     changed = "changed policy or quotas since the last approved plan"
     for who, what in (("sre", "launched it"), ("research-lead", changed)):
         answer = decide(file, at_provider(file, who), "rollout.approve", tangled)
@@ -238,8 +238,8 @@ def test_a_programs_account_that_no_service_has_reads_and_commands_nothing() -> 
         answer = decide(file, stray, key, PLACE.but(first="user:research-lead"))
         assert isinstance(answer, Denied) or Role.VIEWER in row.roles, key
     assert told(decide(file, stray, "rollout.launch", PLACE)) == (
-        f"oidc:client-job@{ISSUER} is a program's account, and may only read until the access file lists it under a "
-        "service, whose owner answers for it (docs/access.md)"
+        f"oidc:client-job@{ISSUER} is a program's account, which may only read until the access file lists it under a "
+        "service with an owner (docs/access.md)"
     )
     assert allows(decide(file, stray, "read.status", Target(cluster="h100-pods")))
     entry = decide(file, at_provider(file, "sre"), "bringup.add", Target(cluster="new"), second=stray)
@@ -312,7 +312,8 @@ def test_in_an_emergency_an_approver_acts_alone_with_a_reason() -> None:
     new = Target(cluster="new")
     assert allows(decide(file, sre, "bringup.add", new, emergency=True, reason="r"))
     assert told(decide(file, hw, "bringup.add", new, emergency=True, reason="r")) == (
-        "user:hw-lead may not act alone: in an emergency only an approver may (user:sre, user:research-lead)"
+        "user:hw-lead may not act alone: in an emergency only an approver who logged in as a person may "
+        "(user:sre, user:research-lead)"
     )
 
 
@@ -376,7 +377,7 @@ def test_a_token_counts_as_its_owner_within_its_scope() -> None:
     for what, scope in narrow.items():
         answer = decide(file, sre, "rollout.pause", place, scope=token("user:sre", **scope)[1])
         assert told(answer).startswith("user:sre may not pause in h100-pods: "), what
-        assert "and token t must carry it too" in told(answer)
+        assert "and token t must have that role too" in told(answer)
     assert allows(decide(file, sre, "rollout.abort", place, scope=token("user:sre", **narrow["commands"])[1]))
     assert isinstance(decide(file, sre, "desk.tokens", Target(), scope=all_of_it), Denied), "no more than its owner"
     assert told(decide(file, sre, "rollout.abort", place)).endswith("make a new token")

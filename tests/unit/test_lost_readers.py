@@ -68,7 +68,7 @@ def test_the_words() -> None:
     before, after = access(*ALL), access(*ALL[1:], grant("group:eng", "viewer"))
     what = "clusters and their rollouts (status, plan, report)"
     (own,) = no_longer_read(before, after, at_provider(before, "tpm"))
-    why = "that takes the role viewer, which admin does not include"
+    why = "this needs the role viewer, which admin does not include"
     assert own == f"after this import user:tpm can no longer read {what}: {why}"
     (other,) = no_longer_read(before, after, at_provider(before, "sre-lead"))
     assert other.endswith("which admin does not include (unless they are in group:eng)")

@@ -117,7 +117,7 @@ class LedgerBringups(LedgerPart):
             board = BringupRow.model_validate_json(row.board)
             if row.ended_at is not None:
                 return board
-            text = f"bring-up {row.number} is given up while {row.stage}: nothing that it made was unmade"
+            text = f"bring-up {row.number} is given up while {row.stage}: nothing that it made was torn down"
             append_all(session, [by.entry(cluster, text, {"command": "give_up_bringup", "number": row.number})])
             ended = BringupStage.RETIRED if row.stage == BringupStage.RETIRING else BringupStage.CANCELLED
             board = board.as_of(by.at).but(stage=ended, stage_at=by.at, waits_for="", needs="")

@@ -97,7 +97,7 @@ def test_after_that_roles_are_changed_by_two_admins(desk: Desk) -> None:
         desk.imports(TPM, confirm=NEXT.hash)
     with pytest.raises(Refusal, match="user:tpm gave the command"):
         desk.imports(FIRST.at_machine("tpm"), confirm=NEXT.hash)
-    with pytest.raises(Refusal, match="user:sre may not countersign: that takes the role admin"):
+    with pytest.raises(Refusal, match="user:sre may not countersign: this needs the role admin"):
         desk.imports(SRE, confirm=NEXT.hash)
     with pytest.raises(Refusal, match="did not log in as a person"):
         desk.imports(asserted_by("user:sre-lead"), confirm=NEXT.hash)

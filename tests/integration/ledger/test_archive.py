@@ -104,12 +104,12 @@ TAMPERING = {
         [
             "row 3 is missing: row 4 follows",
             "row 4 does not carry the hash of the row before it",
-            "the chain must end at row 5 with the stored hash, but ends at row 5 with another",
+            "the chain must end at row 5 with the stored hash, but ends at row 5 with another hash",
         ],
     ),
     "the tail cut off": (
         "DELETE FROM audit WHERE seq > 3",
-        ["the chain must end at row 5 with the stored hash, but ends at row 3 with another"],
+        ["the chain must end at row 5 with the stored hash, but ends at row 3 with another hash"],
     ),
 }
 

@@ -392,7 +392,7 @@ def test_one_whose_workflow_is_gone_is_given_up_and_says_so(ledger: Ledger, tool
     assert twice(lambda: ledger.bringups.give_up(NEW, by)).stage is BringupStage.CANCELLED
     assert ledger.bringups.bringups(False) == ()
     text = json.loads(tool.one("SELECT entry FROM audit WHERE cluster = ?", NEW))["text"]
-    assert text == "bring-up 1 is given up while planned: nothing that it made was unmade"
+    assert text == "bring-up 1 is given up while planned: nothing that it made was torn down"
     assert not ledger.bringups.open_bringup(start(), NOW + timedelta(minutes=1)).refused
     with pytest.raises(Refusal, match="there was never a bring-up of beta"):
         ledger.bringups.give_up("beta", by)
@@ -524,12 +524,12 @@ def test_a_cluster_whose_quotas_kueue_has_comes_in_with_it(ledger: Ledger, tool:
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"git": GIT, "quotas": A_AND_B}, "are read from git, which is given: leave them out"),
-        ({"git": GIT, "slurm": {}}, "is given beside slurm: one of them holds the quotas"),
-        ({"kueue": {}, "git": GIT}, "is given beside git: one of them holds the quotas"),
-        ({"kueue": {}, "quotas": A_AND_B}, "are read from kueue, which is given: leave them out"),
-        ({"kubernetes": {}, "prometheus": {}}, "is given beside prometheus: one of them reports the health"),
-        ({"kubernetes": {}, "slurm": {}}, "is given beside slurm: one of them reports the health"),
+        ({"git": GIT, "quotas": A_AND_B}, "must be left out: Backstop reads them from git"),
+        ({"git": GIT, "slurm": {}}, "cannot be given together with slurm: only one source can hold the quotas"),
+        ({"kueue": {}, "git": GIT}, "cannot be given together with git: only one source can hold the quotas"),
+        ({"kueue": {}, "quotas": A_AND_B}, "must be left out: Backstop reads them from kueue"),
+        ({"kubernetes": {}, "prometheus": {}}, "cannot be given together with prometheus: only one source can report the health"),
+        ({"kubernetes": {}, "slurm": {}}, "cannot be given together with slurm: only one source can report the health"),
     ],
 )
 def test_an_entry_has_one_source_of_each(more: dict[str, Any], sentence: str) -> None:
@@ -744,7 +744,7 @@ def test_a_job_that_the_ledger_has_not_heard_of_yet_keeps_it_in(ledger: Ledger, 
         assert tool.rows(f"SELECT * FROM {table} WHERE cluster = ?", NEW) == []
     book.slurm.uses = 8
     told = wind(book, source)
-    assert (told.text, told.is_empty) == ("0 GPUs of quota stand, jobs of 1 team run", False)
+    assert (told.text, told.is_empty) == ("0 GPUs of quota remain, jobs of 1 team run", False)
     book.slurm.answers = False
     with pytest.raises(Unavailable, match="squeue does not answer"):
         wind(book, source)
@@ -772,9 +772,9 @@ def test_a_retired_clusters_quotas_go_to_nothing_by_a_rollout_and_it_leaves_the_
     tool.run("UPDATE quotas SET gpus = 0 WHERE cluster = ?", NEW)
     told = wind(book)
     assert told.quota_gpus == 54, "until it is monitored its rollout could bring them back"
-    assert told.text == "0 GPUs of quota stand, 54 GPUs could still come back, 0 jobs run"
+    assert told.text == "0 GPUs of quota remain, 54 GPUs could still come back, 0 jobs run"
     tool.run("UPDATE quotas SET gpus = 1 WHERE cluster = ? AND team = 'a'", NEW)
-    assert wind(book).text == "1 GPU of quota stands, 53 GPUs could still come back, 0 jobs run"
+    assert wind(book).text == "1 GPU of quota remains, 53 GPUs could still come back, 0 jobs run"
     tool.run("UPDATE quotas SET gpus = 0 WHERE cluster = ?", NEW)
     note_stage(ledger, launch.rollout, "monitored", False, False)
     with pytest.raises(Unavailable, match="is being closed"):

@@ -156,9 +156,9 @@ def test_what_was_refused_goes_on_waiting_for_anybody(desk: Desk, tool: ForeignT
 @pytest.mark.parametrize(
     ("who", "why"),
     [
-        (SRE, "user:sre may not countersign: that takes the role approver"),
-        (TPM, "user:tpm may not countersign: that takes the role approver"),
-        (FILE.at_machine("somebody"), "user:somebody may not countersign: that takes the role approver"),
+        (SRE, "user:sre may not countersign: this needs the role approver"),
+        (TPM, "user:tpm may not countersign: this needs the role approver"),
+        (FILE.at_machine("somebody"), "user:somebody may not countersign: this needs the role approver"),
         (HW.but(proof=Proof.TOKEN), "did not log in as a person"),
         (HW.but(proof=Proof.ASSERTED), "did not log in as a person"),
         (Principal(name="service:ci", proof=Proof.SERVICE), "services never countersign"),
@@ -325,9 +325,9 @@ def test_one_telling_is_for_one_command_and_what_was_not_told_is_told_as_it_is_a
 @pytest.mark.parametrize(
     ("who", "reason", "why"),
     [
-        (SRE, "a SEV", "user:sre may not promote in alpha: that takes the role approver there"),
+        (SRE, "a SEV", "user:sre may not promote in alpha: this needs the role approver there"),
         (HW, " ", "an emergency needs a reason"),
-        (HW.but(proof=Proof.TOKEN), "a SEV", "came with a token"),
+        (HW.but(proof=Proof.TOKEN), "a SEV", "used a token"),
         (HW.but(proof=Proof.ASSERTED), "a SEV", "has not logged in"),
     ],
 )
@@ -341,7 +341,7 @@ def test_who_may_not_act_alone_is_told_and_nobody_else_is(
 
 
 def test_an_operator_does_not_enter_alone(desk: Desk) -> None:
-    with pytest.raises(Refusal, match="user:sre may not act alone: in an emergency only an approver may"):
+    with pytest.raises(Refusal, match="user:sre may not act alone: in an emergency only an approver"):
         desk.alone(SRE, command="bringup.add")
 
 
