@@ -68,13 +68,16 @@ class ClusterRollout(RolloutActions):
         self._look_wanted = False
         self._edge: messages.HealthChanged | None = None
         """The last edge that the watch reported."""
+        self._compares_edges = False
+        """Since the patch, from the run's first line on: asked for amid signals and updates, it does not replay."""
         self._tickets = TicketBook("rollout", self._start.spent, attempt=lambda: self._state.attempt)
         take_commands(Command, CommandRequest, check=self._check, obey=self._obey, tickets=self._tickets)
 
     @workflow.run
     async def run(self, start: messages.RolloutInput | None = None) -> messages.RolloutResult:
         """Run until the rollout has ended, or continue as new."""
-        patches.has_fewer_events()  # asked first: a run from before keeps to the other patches until it ends
+        # Asked first: a run from before keeps to the other patches until it ends.
+        self._compares_edges = patches.has_fewer_events()
         self._lapses.runs = True
         if start is None:
             raise missing_input("a rollout needs its launch")
@@ -213,7 +216,7 @@ class ClusterRollout(RolloutActions):
 
     @workflow.signal(name=wire.HEALTH_SIGNAL)
     def health_changed(self, edge: messages.HealthChanged | None = None) -> None:
-        self._edge = edge if patches.has_fewer_events() else None
+        self._edge = edge if self._compares_edges else None
         if self._looking or not self._knows_edge():
             self._look_wanted = True
             self._changes += 1
