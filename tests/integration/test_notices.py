@@ -265,6 +265,28 @@ def test_many_at_once_send_once(channel: Channel, log_file: Path, mail: Mail, we
     assert sorted(answer[channel.name] for answer in answers) == [False] + [True] * 7
 
 
+def test_many_at_once_write_the_notices_of_a_call_once_and_take_one_turn(log_file: Path) -> None:
+    files, taken = FileTurns(log_file.with_name("turns")), list[str]()
+
+    class Counted:
+        def take_turn(self, key: str, address: str) -> AbstractContextManager[None]:
+            taken.append(key)
+            return files.take_turn(key, address)
+
+    whats = [notice().but(key=f"alpha/1/{number}", audience=f"team-{number}") for number in range(6)]
+    workers = [Notifier(log_file, Clock(), reach=HERE, turns=Counted()) for _ in range(8)]
+
+    def write(number: int) -> None:
+        mine = whats[number % 3 :] if number % 2 else whats[::-1]
+        workers[number].write_log([(what, *render(what)) for what in mine])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    assert sorted(line["key"] for line in lines(log_file)) == [what.key for what in whats]
+    assert len(taken) == 8
+    assert workers[0].deliver(whats[0], "", "")[0].repeated, "who sends it to people finds it in the log"
+
+
 def test_a_failing_channel_is_named_and_the_retry_reaches_it(channel: Channel, notifier: Notifier) -> None:
     what = notice(channel.contact)
     with channel.broken(), pytest.raises(Unavailable) as failure:

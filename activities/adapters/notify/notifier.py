@@ -150,8 +150,8 @@ class Notifier:
         """Write the notices into the log, each once per key, in their order, with one sync for all."""
         keys = [notice.key for notice, _, _ in notices]
         with ExitStack() as turns:
-            for key in sorted({*keys}):  # whoever takes several takes them in the same order
-                turns.enter_context(self._turns.take_turn(key, LOG))
+            for turn in sorted({_turn_of(notice, LOG) for notice, _, _ in notices}):  # taken in one order by everybody
+                turns.enter_context(self._turns.take_turn(turn, LOG))
             before, at = self._book.sent_at(keys, LOG), self._now()
             fresh = {n.key: Message(n, subject, body, at) for n, subject, body in notices if n.key not in before}
             if fresh:
@@ -202,7 +202,7 @@ class Notifier:
 
     def _deliver_once(self, route: Route, message: Message) -> Delivery:
         key = message.notice.key
-        with self._turns.take_turn(key, route.address):
+        with self._turns.take_turn(_turn_of(message.notice, route.address), route.address):
             at = self._book.sent_at([key], route.address).get(key)
             repeated = at is not None
             if at is None:
@@ -212,6 +212,11 @@ class Notifier:
                 self._book.remember([key], route.address, at)
                 logger.info("notice %s delivered to %s %s", key, route.channel, route.address)
         return Delivery(key=key, channel=route.channel, address=route.address, at=at, repeated=repeated)
+
+
+def _turn_of(notice: Notice, address: str) -> str:
+    """Return what a delivery takes its turn for: in the log, all notices of a cluster, which a call writes together."""
+    return f"log of {notice.cluster}" if address == LOG else notice.key
 
 
 def _sentence(notice: Notice, what: str, items: Sequence[str]) -> str:
