@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from models.base import Documented, Duration, Name, fault_at, json_object
+from models.base import Documented, Duration, Name, brief, fault_at, json_object
 
 WHOLE = "main"
 """The island of a cluster whose source names none."""
@@ -103,6 +103,7 @@ TEAM = "{team}"
 """The placeholder for a team's name in a pointer."""
 _REPOSITORY = re.compile(r"/\S+|https://[^\s@]+|ssh://\S+|[\w.-]+@[\w.-]+:\S+", re.ASCII)
 _SECRET = re.compile(r"\w+://[^/\s]*:[^/\s]*@|https?://[^/\s]*@", re.ASCII)
+_DRIVER = re.compile(r"(?=.{1,63}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.ASCII)
 _BRANCH = re.compile(r"(?!-)(?!.*(\.\.|@\{|//|/\.|\.lock$|[/.]$))[^\x00-\x20~^:?*\[\\\x7f]+")
 
 
@@ -197,6 +198,10 @@ class KubernetesSource(Documented):
     """The way to reach it: a name of the file that BACKSTOP_KUBERNETES names. A fleet file names no address."""
     resource: Name = "nvidia.com/gpu"
     """The promised resource, as nodes and pods name it."""
+    driver: Name | None = None
+    """A DRA driver, such as gpu.nvidia.com: its devices are the GPUs, not `resource`. Without it: a device plugin's."""
+    device: dict[Name, Name] = Field(default_factory=lambda: {"type": "gpu"})
+    """For a driver: the attributes that make a device a GPU. Without it: type is gpu."""
     nodes: Name | None = None
     """A label selector of the cluster's nodes, such as gpu.example.com/model=h100. Without it: all nodes."""
     island_label: Name | None = None
@@ -208,7 +213,7 @@ class KubernetesSource(Documented):
     use: KubernetesUse = KubernetesUse.PODS
     """pods: use is what pods ask for; kueue: what ClusterQueues report; off: it is not read."""
     team_label: Name | None = None
-    """For pods: the label that names a pod's team. Without it: the namespace does."""
+    """For pods: the label that names the team, of a pod or a claim. Without it: the namespace does."""
     teams: dict[Name, Name] = Field(default_factory=dict)
     """By namespace, label or ClusterQueue: its team. Without it: they have the teams' names."""
     flavors: tuple[Name, ...] = ()
@@ -218,6 +223,14 @@ class KubernetesSource(Documented):
     def counts_pods(self) -> bool:
         return self.use is KubernetesUse.PODS
 
+    @property
+    def gpu_text(self) -> str:
+        """What a GPU is there, in words."""
+        if self.driver is None:
+            return self.resource
+        attributes = " and ".join(f"{name} {value}" for name, value in sorted(self.device.items()))
+        return f"a device of {self.driver}{' with ' if attributes else ''}{attributes}"
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.islands and self.island_label is None:
@@ -226,6 +239,11 @@ class KubernetesSource(Documented):
             raise fault_at(("team_label",), f"is a label of pods, and use is {self.use}: leave it out")
         if self.flavors and self.use is not KubernetesUse.KUEUE:
             raise fault_at(("flavors",), f"are Kueue's, and use is {self.use}: leave them out")
+        if self.driver is not None and not _DRIVER.fullmatch(self.driver):
+            what = f"must be the name of a DRA driver such as gpu.nvidia.com, not {brief(self.driver)}"
+            raise fault_at(("driver",), what)
+        if self.driver is None and "device" in self.model_fields_set:
+            raise fault_at(("device",), "says which devices of a DRA driver are GPUs, and driver is missing")
         return self
 
 

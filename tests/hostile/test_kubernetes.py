@@ -13,7 +13,8 @@ import pytest
 from activities.adapters.ledger.facade import Ledger
 from tests.hostile import Rubbish, table, threw
 from tests.kubernetes.conftest import World, empty_ledger, ledger
-from tests.kubernetes.emulator import NODES, PODS, Cluster, node, pod, running
+from tests.kubernetes.device_objects import claim, resource_slice, taint_rule
+from tests.kubernetes.emulator import CLAIMS, NODES, PODS, RULES, SLICES, Cluster, node, pod, running
 from tests.waiting import wait_until
 
 __all__ = ["empty_ledger", "ledger"]
@@ -93,6 +94,77 @@ def test_a_pod_that_makes_no_sense_costs_use_alone(bad: Cluster, world: World) -
     bad.put(PODS, raw)
     assert world.gpus("bad") == {"main": (16, 16)}
     assert "'vision/q': containers is 'none'" in world.adapter.check()["bad"]
+    threw(SOURCE)
+
+
+def sliced(**spec: Any) -> dict[str, Any]:
+    """A slice of a third node, with other fields in its spec."""
+    raw = resource_slice("n3")
+    raw["spec"] |= spec
+    return raw
+
+
+def with_device(**fields: Any) -> dict[str, Any]:
+    return sliced(devices=[{"name": "gpu-0", "attributes": {"type": {"string": "gpu"}}, **fields}])
+
+
+DEVICES = [
+    Rubbish("no pool", sliced(pool=None)),
+    Rubbish("a pool that is text", sliced(pool="n3")),
+    Rubbish("a pool without a name", sliced(pool={"generation": 1, "resourceSliceCount": 1})),
+    Rubbish("a generation that is text", sliced(pool={"name": "n3", "generation": "1", "resourceSliceCount": 1})),
+    Rubbish("a negative count of slices", sliced(pool={"name": "n3", "generation": 1, "resourceSliceCount": -1})),
+    Rubbish("a node that is a number", sliced(nodeName=3)),
+    Rubbish("a node of 5,000 letters", sliced(nodeName="n" * 5000)),
+    Rubbish("devices that are text", sliced(devices="all")),
+    Rubbish("devices that are numbers", sliced(devices=[1])),
+    Rubbish("a device without a name", with_device(name=None)),
+    Rubbish("a device of two lines", with_device(name="gpu\n0")),
+    Rubbish("attributes that are a list", with_device(attributes=["gpu"])),
+    Rubbish("an attribute that is text", with_device(attributes={"type": "gpu"})),
+    Rubbish("taints that are text", with_device(taints="all")),
+    Rubbish("a taint without an effect", with_device(taints=[{"key": "a"}])),
+    Rubbish("a counter that is text", with_device(consumesCounters="all")),
+    Rubbish("fields of v1beta1 that are a list", with_device(basic=[1])),
+]
+
+
+@table(DEVICES)
+def test_a_slice_that_makes_no_sense_is_named_and_its_cluster_unknown(
+    rubbish: Rubbish, bad: Cluster, ledger: Ledger, tmp_path: Path
+) -> None:
+    with running() as good:
+        for server in (bad, good):
+            for name in ("n1", "n3"):
+                server.put(NODES, node(name, None))
+            server.put(SLICES, resource_slice("n1"))
+        clusters = {name: {"connection": name, "driver": "gpu.nvidia.com"} for name in ("bad", "good")}
+        world = World(ledger, tmp_path, {"bad": bad, "good": good}, clusters)
+        assert world.gpus("bad") == {"main": (8, 8)}
+        bad.put(SLICES, rubbish.value)
+        words = "resourceslices that make no sense: 'n3-gpu-nvidia-com-0': "
+        wait_until(lambda: words in world.health("bad").fault, "it is named")
+        assert (world.gpus("bad"), world.gpus("good")) == ({"main": (8, 8)}, {"main": (8, 8)})
+        sentence = world.adapter.check()["bad"]
+        assert sentence.startswith(words)
+        assert len(sentence) <= 400
+        assert "\n" not in sentence
+        bad.put(SLICES, resource_slice("n3"))
+        wait_until(lambda: world.gpus("bad") == {"main": (16, 16)}, "mended, it counts")
+        world.adapter.stop()
+    threw(SOURCE)
+
+
+def test_a_rule_or_a_claim_that_makes_no_sense_is_named(bad: Cluster, ledger: Ledger, tmp_path: Path) -> None:
+    bad.put(NODES, node("n1", None))
+    bad.put(SLICES, resource_slice("n1"))
+    world = World(ledger, tmp_path, {"bad": bad}, {"bad": {"connection": "bad", "driver": "gpu.nvidia.com"}})
+    bad.put(CLAIMS, claim("c", "vision", "n1/gpu-0", device=7))
+    assert world.adapter.check() == {"bad": "resourceclaims that make no sense: 'vision/c': device is 7"}
+    assert world.gpus("bad") == {"main": (8, 8)}, "a claim costs use alone"
+    bad.put(RULES, taint_rule("r", pool=7))
+    wait_until(lambda: "devicetaintrules that make no sense: 'r': " in world.health("bad").fault, "so does a rule")
+    world.adapter.stop()
     threw(SOURCE)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import os
 import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -32,8 +33,21 @@ from tests.waiting import PATIENCE
 
 NODES, PODS = kmock.resource("", "v1", "nodes"), kmock.resource("", "v1", "pods")
 QUEUES = kmock.resource("kueue.x-k8s.io", "v1beta1", "clusterqueues")
+SLICES, RULES, CLAIMS = (
+    kmock.resource("resource.k8s.io", "v1", plural)
+    for plural in ("resourceslices", "devicetaintrules", "resourceclaims")
+)
+OLD_SLICES = kmock.resource("resource.k8s.io", "v1beta1", "resourceslices")
 _APPLY = "application/apply-patch+yaml"
-KINDS = {NODES: "Node", PODS: "Pod", QUEUES: "ClusterQueue"}
+KINDS = {
+    NODES: "Node",
+    PODS: "Pod",
+    QUEUES: "ClusterQueue",
+    SLICES: "ResourceSlice",
+    OLD_SLICES: "ResourceSlice",
+    RULES: "DeviceTaintRule",
+    CLAIMS: "ResourceClaim",
+}
 
 
 class Gone(kmock.KubernetesError):
@@ -64,6 +78,8 @@ class Emulator(kmock.KubernetesEmulator):
     """By ClusterQueue: what happens once just before a patch of it; a status refuses the patch with it."""
     lost: dict[str, int] = attrs.field(factory=dict)
     """By ClusterQueue: the status that answers a patch of it once, although it was kept."""
+    unserved: set[Any] = attrs.field(factory=lambda: {OLD_SLICES})
+    """The kinds that it does not have."""
     silent: bool = False
     """Whether it takes requests and says nothing."""
     tokens: set[str] = attrs.field(factory=set)
@@ -96,6 +112,8 @@ class Emulator(kmock.KubernetesEmulator):
         if self.tokens and request.headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
             raise kmock.KubernetesError(status=401, reason="Unauthorized", message="Unauthorized")
         action, of = "" if request.action is None else request.action.value.lower(), request.resource
+        if of in self.unserved:
+            raise kmock.KubernetesError(status=404, reason="NotFound", message="the server could not find the resource")
         if of and (code := self.refusals.get(f"{action} {of.plural}")):
             raise kmock.KubernetesError(status=code, reason="Forbidden", message=f"{of.plural}: {code}")
         if of is not None and action == "list" and (body := self.answers.get(str(of.plural))) is not None:
@@ -171,9 +189,8 @@ class Emulator(kmock.KubernetesEmulator):
             await self.news.wait()
 
     def matching(self, request: Request) -> list[dict[str, Any]]:
-        of, selector = request.resource, request.params.get("labelSelector", "")
-        raws = [obj.raw for (res, _, _), obj in self.objects.items() if res == of and not obj.deleted]
-        return [raw for raw in raws if selects(selector, raw)]
+        raws = [obj.raw for (res, _, _), obj in self.objects.items() if res == request.resource and not obj.deleted]
+        return [raw for raw in raws if asks_for(request, raw)]
 
     async def _serve_list(self, request: Request) -> Any:
         plural = request.resource.plural  # type: ignore[union-attr]
@@ -198,7 +215,7 @@ class Emulator(kmock.KubernetesEmulator):
         }
 
     async def _serve_watch(self, request: Request) -> AsyncIterator[Any]:
-        of, selector = request.resource, request.params.get("labelSelector", "")
+        of = request.resource
         self.asked.append((f"watch {of.plural}", dict(request.params)))  # type: ignore[union-attr]
         since, hung_up = int(request.params.get("resourceVersion") or self.version), self.hung_up
         yield b""
@@ -212,10 +229,17 @@ class Emulator(kmock.KubernetesEmulator):
             while position < len(log):
                 version, event = log[position]
                 position += 1
-                if version > since and (selects(selector, event["object"]) or event["type"] == "DELETED"):
+                if version > since and (event["type"] == "DELETED" or asks_for(request, event["object"])):
                     yield event.get("raw", event)
             self.news.clear()
             await self.news.wait()
+
+
+def asks_for(request: Request, raw: Mapping[str, Any]) -> bool:
+    """Return whether the object has the labels asked for, and if it is a ResourceSlice the driver."""
+    driver = request.params.get("fieldSelector", "").partition("spec.driver=")[2]
+    has_driver = not driver or raw.get("spec", {}).get("driver") == driver
+    return has_driver and selects(request.params.get("labelSelector", ""), raw)
 
 
 def selects(selector: str, raw: Mapping[str, Any]) -> bool:
@@ -272,11 +296,11 @@ class Cluster:
     async def _serve(self) -> None:
         self._over = asyncio.Event()
         self.emulator = Emulator()
-        for resource, kind in KINDS.items():
+        for resource, kind in [(one, kind) for one, kind in KINDS.items() if one not in self.emulator.unserved]:
             self.emulator.resources[resource] = kmock.ResourceInfo(
                 kind=kind,
                 singular=kind.lower(),
-                namespaced=resource == PODS,
+                namespaced=resource in (PODS, CLAIMS),
                 verbs={"get", "list", "watch", "patch", "update", "delete", "create"},
             )
         # Not kmock's own server: it replaces the resolver of the whole process.
@@ -351,17 +375,18 @@ class Cluster:
 
         self.on_loop(do)
 
-    def forget(self, *, without: str, refused: bool = False) -> None:
+    def forget(self, *, without: str, of: Any = NODES, refused: bool = False) -> None:
         """Keep no version from before now, let this node go unseen, and drop all watches, in one step.
 
         In steps of its own a watch that begins in between would be answered with 410 while the node is still there: it
-        would be listed, and nothing would say afterwards that it has gone. `refused`: a watch is refused with 410.
+        would be listed, and nothing would say afterwards that it has gone. `of`: its kind, if it is no node. `refused`:
+        a watch of nodes is refused with 410.
         """
 
         def do(emulator: Emulator) -> None:
             emulator.version += 1
             emulator.oldest = emulator.version
-            emulator.objects[NODES, None, without].delete()
+            emulator.objects[of, None, without].delete()
             if refused:
                 emulator.refusals["watch nodes"] = 410
             emulator.hung_up += 1
@@ -378,6 +403,15 @@ class Cluster:
             "contexts": [{"name": "double", "context": {"cluster": "double", "user": "backstop"}}],
             "current-context": "double",
         }
+
+
+def kubectl_command(kubeconfig: str, *arguments: str) -> list[str]:
+    """A command that keeps what it learns of a server beside the emulator's own kubeconfig.
+
+    kubectl keeps the kinds of a server by its address for hours, and the next emulator may have the same port.
+    """
+    kept = [] if kubeconfig == os.environ.get("BACKSTOP_KUBECONFIG") else ["--cache-dir", f"{kubeconfig}.cache"]
+    return ["kubectl", "--kubeconfig", kubeconfig, *kept, *arguments]
 
 
 @contextmanager

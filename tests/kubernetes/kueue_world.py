@@ -15,7 +15,7 @@ from activities.adapters.kubernetes.kubernetes import Kuberneteses
 from activities.adapters.kubernetes.kueue_quotas import KueueQuotas
 from activities.adapters.ledger.facade import Ledger
 from tests.git.world import CLUSTER, take
-from tests.kubernetes.emulator import QUEUES, Cluster, queue
+from tests.kubernetes.emulator import QUEUES, Cluster, kubectl_command, queue
 from tests.quota_contract import System
 
 _VALUE = "/spec/resourceGroups/0/flavors/0/resources/0/nominalQuota"
@@ -33,7 +33,7 @@ class Kubectl:
         return done.stdout
 
     def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        command = ["kubectl", "--kubeconfig", self.kubeconfig, *arguments]
+        command = kubectl_command(self.kubeconfig, *arguments)
         return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
 
     def queue(self, name: str, *options: str) -> dict[str, Any]:

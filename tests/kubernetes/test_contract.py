@@ -1,7 +1,8 @@
 """What an API server must do for us, compared with what kubectl reads there.
 
 Without BACKSTOP_KUBECONFIG against the emulator, so that not only our own client has checked it; with it against a real
-cluster, where nothing is written (deploy/kubernetes/try.md). BACKSTOP_RESOURCE: the GPUs' name there.
+cluster, where nothing is written (deploy/kubernetes/try.md). BACKSTOP_RESOURCE: the GPUs' name there. BACKSTOP_DRIVER:
+the DRA driver that publishes them there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -19,15 +21,18 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.kubernetes.api import NODES, PODS, ApiServer, Gone, KubernetesConnection
-from activities.adapters.kubernetes.followed import Followed
+from activities.adapters.kubernetes.api import NODES, PODS, RESOURCE_CLAIMS, ApiServer, Gone, KubernetesConnection
+from activities.adapters.kubernetes.devices import Devices, claim_in
+from activities.adapters.kubernetes.followed import Followed, pause_longer
 from activities.adapters.kubernetes.objects import node_gpus, pod_gpus
 from models.cluster.sources import KubernetesSource
+from tests.kubernetes.device_objects import claim, resource_slice, taint_rule
+from tests.kubernetes.emulator import CLAIMS, RULES, SLICES, kubectl_command, node, pod, running
 from tests.kubernetes.emulator import NODES as NODE_OBJECTS
 from tests.kubernetes.emulator import PODS as POD_OBJECTS
-from tests.kubernetes.emulator import node, pod, running
 
 SOURCE = KubernetesSource(resource=os.environ.get("BACKSTOP_RESOURCE", "nvidia.com/gpu"))
+DRIVER = KubernetesSource(driver=os.environ.get("BACKSTOP_DRIVER", "gpu.nvidia.com"))
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 
 
@@ -47,14 +52,22 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             cluster.put(
                 POD_OBJECTS, pod(f"p{number:02}", f"team-{number % 3}", number % 4, "n00" if number % 2 else None)
             )
+        for number in range(20):
+            changes = {"taints": {0: "NoSchedule", 1: "None"}} if number % 6 == 1 else {}
+            cluster.put(SLICES, resource_slice(f"n{number:02}", 4, of=2, part=1))
+            cluster.put(SLICES, resource_slice(f"n{number:02}", 4, of=2, part=0, **changes))
+            devices = [f"n{number:02}/gpu-{device}" for device in range(number % 4)]
+            cluster.put(CLAIMS, claim(f"c{number}", f"team-{number % 3}", *devices))
+        cluster.put(SLICES, resource_slice("n00", 2, name="nics", spec={"driver": "nic.example.com"}))
+        cluster.put(RULES, taint_rule("tested", pool="n02", device="gpu-3"))
         path: Path = tmp_path_factory.mktemp("kube") / "config"
         path.write_text(json.dumps(cluster.kubeconfig()))
         yield str(path)
 
 
-def kubectl(kubeconfig: str, *arguments: str) -> list[dict[str, Any]]:
+def listed(kubeconfig: str, *arguments: str) -> list[dict[str, Any]]:
     answer = subprocess.run(
-        ["kubectl", "--kubeconfig", kubeconfig, "get", *arguments, "-o", "json", "--chunk-size=7"],
+        kubectl_command(kubeconfig, "get", *arguments, "-o", "json", "--chunk-size=7"),
         capture_output=True,
         text=True,
         check=True,
@@ -63,8 +76,8 @@ def kubectl(kubeconfig: str, *arguments: str) -> list[dict[str, Any]]:
     return items
 
 
-def followed(kind: Any, read: Any) -> Followed[Any]:
-    return Followed(kind, None, partial(read, source=SOURCE), lambda: datetime.now(UTC), lambda: None)
+def followed(kind: Any, read: Any, source: KubernetesSource = SOURCE) -> Followed[Any]:
+    return Followed(kind, None, partial(read, source=source), lambda: datetime.now(UTC), lambda: None)
 
 
 def opened(kubeconfig: str) -> ApiServer:
@@ -75,7 +88,7 @@ async def test_the_nodes_are_those_of_kubectl_and_so_are_their_gpus(kubeconfig: 
     nodes = followed(NODES, node_gpus)
     await nodes.list_all(opened(kubeconfig))
     wanted = {}
-    for raw in await asyncio.to_thread(kubectl, kubeconfig, "nodes"):
+    for raw in await asyncio.to_thread(listed, kubeconfig, "nodes"):
         status, spec = raw["status"], raw.get("spec", {})
         installed = int(status["capacity"].get(SOURCE.resource, 0))
         ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status["conditions"])
@@ -96,7 +109,7 @@ async def test_the_pods_are_those_of_kubectl(kubeconfig: str) -> None:
     pods = followed(PODS, pod_gpus)
     await pods.list_all(opened(kubeconfig))
     wanted = {}
-    for raw in await asyncio.to_thread(kubectl, kubeconfig, "pods", "--all-namespaces"):
+    for raw in await asyncio.to_thread(listed, kubeconfig, "pods", "--all-namespaces"):
         limits = [one.get("resources", {}).get("limits", {}) for one in raw["spec"]["containers"]]
         gpus = sum(int(one.get(SOURCE.resource, 0)) for one in limits)
         if gpus and raw["status"]["phase"] not in ("Succeeded", "Failed"):
@@ -104,6 +117,42 @@ async def test_the_pods_are_those_of_kubectl(kubeconfig: str) -> None:
             wanted[f"{meta['namespace']}/{meta['name']}"] = meta["namespace"], gpus, raw["spec"].get("nodeName", "")
     assert {name: (one.team, one.gpus, one.node) for name, one in pods.kept.items()} == wanted
     assert pods.bad == {}
+
+
+async def test_devices_are_those_of_kubectl_and_so_are_those_that_claims_have(kubeconfig: str) -> None:
+    server, nodes = opened(kubeconfig), followed(NODES, node_gpus, DRIVER)
+    devices = Devices(DRIVER, lambda: datetime.now(UTC), lambda: None, pause_longer)
+    claims = followed(RESOURCE_CLAIMS, claim_in, DRIVER)
+    for one in (nodes, devices.slices, devices.rules, claims):
+        await one.list_all(server)
+    seen = devices.count(nodes.kept)
+
+    async def read(*arguments: str) -> list[dict[str, Any]]:
+        return await asyncio.to_thread(listed, kubeconfig, *arguments)
+
+    slices = [raw["spec"] for raw in await read("resourceslices") if raw["spec"]["driver"] == DRIVER.driver]
+    rules = [raw["spec"] for raw in await read("devicetaintrules")] if devices.rules.kept else []
+    wanted, well = Counter[str](), Counter[str]()
+    for spec in slices:
+        for device in spec.get("devices", ()):
+            if device.get("attributes", {}).get("type", {}).get("string") != "gpu":
+                continue
+            place = {"driver": DRIVER.driver, "pool": spec["pool"]["name"], "device": device["name"]}
+            ruled = [rule["taint"] for rule in rules if rule.get("deviceSelector", {}).items() <= place.items()]
+            effects = {taint["effect"] for taint in [*device.get("taints", ()), *ruled]}
+            wanted[spec["nodeName"]] += 1
+            well[spec["nodeName"]] += not {"NoSchedule", "NoExecute"} & effects
+    assert dict(seen.gpus) == {name: (count, well[name]) for name, count in wanted.items() if name in nodes.kept}
+    assert (devices.slices.bad, devices.rules.bad, claims.bad) == ({}, {}, {})
+    allocated = {
+        (one["pool"], one["device"])
+        for raw in await read("resourceclaims", "--all-namespaces")
+        for one in raw.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
+        if one["driver"] == DRIVER.driver and not one.get("adminAccess")
+    }
+    assert {device for one in claims.kept.values() for device in one.devices} == allocated
+    if "BACKSTOP_KUBECONFIG" not in os.environ:
+        assert (sum(wanted.values()), sum(wanted.values()) - sum(well.values()), len(allocated)) == (160, 5, 30)
 
 
 async def test_small_pages_have_the_same_nodes_as_one(kubeconfig: str) -> None:

@@ -77,6 +77,13 @@ class ObjectKind(NamedTuple):
 NODES = ObjectKind("nodes", ("/api/v1",))
 PODS = ObjectKind("pods", ("/api/v1",))
 QUEUES = ObjectKind("clusterqueues", ("/apis/kueue.x-k8s.io/v1beta2", "/apis/kueue.x-k8s.io/v1beta1"))
+RESOURCE_SLICES, RESOURCE_CLAIMS = (
+    ObjectKind(plural, tuple(f"/apis/resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1beta1")))
+    for plural in ("resourceslices", "resourceclaims")
+)
+DEVICE_TAINT_RULES = ObjectKind(
+    "devicetaintrules", tuple(f"/apis/resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1alpha3"))
+)
 
 
 class Gone(Exception):
@@ -137,7 +144,7 @@ class ApiServer:
     async def page(self, kind: ObjectKind, selector: str | None, limit: int = PAGE, rest: str = "") -> Page:
         """Read one page. Errors: Gone, NoSuchKind, Unavailable."""
         asked = {"limit": str(limit), **_selecting(kind, selector), **({"continue": rest} if rest else {})}
-        paths = [self._paths[kind.plural]] if kind.plural in self._paths else list(kind.paths)
+        paths = sorted(kind.paths, key=lambda path: path != self._paths.get(kind.plural))  # the last one first
         for path in paths:
             try:
                 async with asyncio.timeout(self.seconds):
@@ -289,9 +296,11 @@ def _is_file(path: str) -> bool:
 
 
 def _selecting(kind: ObjectKind, selector: str | None) -> dict[str, str]:
-    """Return the parameters that leave out objects that do not count."""
+    """Return the parameters that leave out objects that do not count: a selector of labels, or of a slice's fields."""
     if kind is PODS:
         return {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+    if kind is RESOURCE_SLICES:
+        return {"fieldSelector": selector} if selector else {}
     return {"labelSelector": selector} if selector else {}
 
 

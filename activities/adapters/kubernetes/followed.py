@@ -14,7 +14,7 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from activities.adapters.kubernetes.api import ApiServer, Gone, NoEvent, ObjectKind
+from activities.adapters.kubernetes.api import ApiServer, Gone, NoEvent, NoSuchKind, ObjectKind
 from activities.adapters.kubernetes.objects import BadObject, name_of
 from activities.adapters.source_threads import sentence
 from activities.clock import Clock
@@ -47,8 +47,13 @@ class Followed(Generic[_T]):
         now: Clock,
         changed: Callable[[], object],
         pause: Pause = pause_longer,
+        *,
+        optional: bool = False,
     ) -> None:
-        """`read`: returns what counts of an object, None for one that does not count. `changed`: is called then."""
+        """`read`: returns what counts of an object, None for one that does not count. `changed`: is called then.
+
+        `optional`: a server that has no such kind has no object of it, and is asked again later.
+        """
         self.kind = kind
         self.kept: dict[str, _T] = {}
         self.bad: dict[str, str] = {}
@@ -62,6 +67,7 @@ class Followed(Generic[_T]):
         self._now = now
         self._changed = changed
         self._pause = pause
+        self._optional = optional
 
     @property
     def bad_text(self) -> str:
@@ -80,6 +86,10 @@ class Followed(Generic[_T]):
             try:
                 if not version:
                     version = await self.list_all(server)
+                if not version:  # no such kind
+                    failures += 1
+                    await self._pause(failures)
+                    continue
                 began = loop.time()
                 version = await self._watch(server, version)
                 self.fault = ""
@@ -102,20 +112,24 @@ class Followed(Generic[_T]):
             await self._pause(failures)
 
     async def list_all(self, server: ApiServer) -> str:
-        """List the objects anew; return the list's version. Errors: Gone, Unavailable."""
+        """List the objects anew; return the list's version, empty for no such kind. Errors: Gone, Unavailable."""
         began, version = self._now(), ""
         kept: dict[str, _T] = {}
         bad: dict[str, str] = {}
-        async with aclosing(server.pages(self.kind, self._selector)) as pages:
-            async for page in pages:
-                for raw in page.items:
-                    try:
-                        self._take(name_of(raw), raw, kept, bad)
-                    except BadObject as error:
-                        raise Unavailable(
-                            f"its list of {self.kind.plural} has an object without a name: {error}"
-                        ) from None
-                version = page.version
+        try:
+            async with aclosing(server.pages(self.kind, self._selector)) as pages:
+                async for page in pages:
+                    for raw in page.items:
+                        try:
+                            self._take(name_of(raw), raw, kept, bad)
+                        except BadObject as error:
+                            raise Unavailable(
+                                f"its list of {self.kind.plural} has an object without a name: {error}"
+                            ) from None
+                    version = page.version
+        except NoSuchKind:
+            if not self._optional:
+                raise
         self.kept, self.bad, self.seen_at, self.fault = kept, bad, began, ""
         self._changed()
         return version
@@ -132,6 +146,8 @@ class Followed(Generic[_T]):
                     self.seen_at = self._now()
         except (Gone, BadObject, NoEvent):
             raise  # from the same version it would come again
+        except NoSuchKind:  # the server was upgraded: another API version has it
+            raise Gone from None
         except BackstopError as error:
             raise _Dropped(version, error.message) from None
         self.seen_at = self._now()

@@ -20,9 +20,12 @@ from activities.adapters.kubernetes.api import (
     NODES,
     PODS,
     QUEUES,
+    RESOURCE_CLAIMS,
+    WATCH_SECONDS,
     ApiServer,
     KubernetesConnection,
 )
+from activities.adapters.kubernetes.devices import DeviceCount, Devices, claim_in, held_by, nodes_with
 from activities.adapters.kubernetes.followed import Followed, Pause, pause_longer
 from activities.adapters.kubernetes.in_force import Branches, InForce
 from activities.adapters.kubernetes.objects import (
@@ -48,6 +51,8 @@ _USE_EVERY = timedelta(seconds=60)
 """How often usage is sampled: percentiles count the samples, so they must come at an even pace."""
 _USE_FRESH = timedelta(minutes=2)
 """How old the picture of use may be: an older one gives no sample."""
+_QUIET = timedelta(seconds=2 * WATCH_SECONDS)
+"""How long one kind of objects may be quiet before it is the age of a sample: its watch is asked to end before that."""
 _UNASKED_SECONDS = 600.0
 """After this time without a reader a cluster is followed no more: it has left the fleet, or another worker's hands."""
 _CHECK = timedelta(seconds=15)
@@ -79,33 +84,94 @@ class Follower:
         """Islands of its nodes that the fleet file does not name: their GPUs do not count."""
         self.lock = threading.Lock()
         self.changed = asyncio.Event()
+        self._changes = 0
+        self._counted: tuple[int, dict[str, NodeGpus], DeviceCount] | None = None
+        """The nodes with their devices, after so many changes."""
         self.nodes: Followed[NodeGpus] = Followed(
             NODES, source.nodes, partial(node_gpus, source=source), now, self._note_change, pause
         )
-        self.held: Followed[HeldGpus] | None = None
+        self.devices = None if source.driver is None else Devices(source, now, self._note_change, pause)
+        self.held: Followed[Any] | None = None
         if source.use is not KubernetesUse.OFF:
-            kind, read = (PODS, pod_gpus) if source.counts_pods else (QUEUES, queue_gpus)
+            of_pods = (PODS, pod_gpus) if source.driver is None else (RESOURCE_CLAIMS, claim_in)
+            kind, read = of_pods if source.counts_pods else (QUEUES, queue_gpus)
             self.held = Followed(kind, None, partial(read, source=source), now, lambda: None, pause)
         self.in_force = None if git is None or not InForce.is_readable(git) else InForce(git, now, pause)
         self.task: asyncio.Task[None] | None = None
 
     def _note_change(self) -> None:
-        self.first.set()
+        self._changes += 1
+        if self.devices is None or all(one.seen_at or one.fault for one in self.health_parts):
+            self.first.set()
         self.changed.set()
 
+    @property
+    def health_parts(self) -> list[Followed[Any]]:
+        """What its health is counted from."""
+        return [self.nodes, *(() if self.devices is None else (self.devices.slices, self.devices.rules))]
+
+    @property
+    def parts(self) -> list[Followed[Any]]:
+        """All that is followed of it."""
+        more = self.held, None if self.in_force is None else self.in_force.queues
+        return [*self.health_parts, *(one for one in more if one is not None)]
+
+    def counted(self) -> tuple[dict[str, NodeGpus], DeviceCount | None]:
+        """Return its nodes with their GPUs, and the devices that these are, if a driver publishes them."""
+        changes, nodes = self._changes, dict(self.nodes.kept)
+        if self.devices is None:
+            return nodes, None
+        if self._counted is None or self._counted[0] != changes:
+            count = self.devices.count(nodes)
+            self._counted = changes, nodes_with(count.gpus, nodes), count
+        return self._counted[1:]
+
     def sample(self) -> HealthSample | None:
-        """Return the cluster's health; None while it is unknown: nothing listed, no GPU, or a bad node."""
-        nodes = self.nodes
-        if nodes.seen_at is None or nodes.bad or not nodes.kept:
+        """Return the cluster's health; None while it is unknown: not all is listed, no GPU, or a bad object."""
+        parts = self.health_parts
+        times = [one.seen_at for one in parts if one.seen_at is not None]
+        if len(times) < len(parts) or any(one.bad for one in parts):
             return None
-        return HealthSample(cluster=self.cluster, at=nodes.seen_at, islands=islands_of(list(nodes.kept.values())))
+        nodes, count = self.counted()
+        if not nodes or (count is not None and count.fault):
+            return None
+        at = min(max(times), min(times) + _QUIET)
+        return HealthSample(cluster=self.cluster, at=at, islands=islands_of(nodes.values()))
 
     @property
     def fault(self) -> str:
         """The reason why its health is unknown or may grow old; empty: there is none."""
-        nodes = self.nodes
-        empty = "" if nodes.seen_at is None or nodes.kept or nodes.bad else f"no node has {self.source.resource}"
-        return nodes.fault or nodes.bad_text or empty
+        parts = self.health_parts
+        for text in (*(one.fault for one in parts), *(one.bad_text for one in parts)):
+            if text:
+                return text
+        if any(one.seen_at is None for one in parts):
+            return ""
+        nodes, count = self.counted()
+        if count is not None and count.fault:
+            return count.fault
+        return "" if nodes else f"no node has {self.source.gpu_text}"
+
+    def held_gpus(self) -> list[HeldGpus] | None:
+        """Return the GPUs that teams hold; None while that is unknown."""
+        if self.held is None or self.held.bad or any(one.seen_at is None for one in (self.held, *self.health_parts)):
+            return None
+        if self.held.kind is not RESOURCE_CLAIMS:
+            return list(self.held.kept.values())
+        _, count = self.counted()
+        return None if count is None or count.fault else held_by(dict(self.held.kept), count)
+
+    @property
+    def uncounted(self) -> str:
+        """The nodes whose GPUs do not count, in a sentence: a device plugin offers them; empty: there is none."""
+        nodes, count = self.counted()
+        others = sorted(name for name, node in self.nodes.kept.items() if node.installed and name not in nodes)
+        if count is None or not others:
+            return ""
+        return (
+            f"{some_of(others, 3)} {'has' if len(others) == 1 else 'have'} {self.source.resource} from a device plugin "
+            f"and none from {self.source.driver}: these GPUs do not count"
+        )
 
 
 class Kuberneteses:
@@ -190,13 +256,13 @@ class Kuberneteses:
     async def _look_once(self, cluster: str, source: KubernetesSource) -> str:
         """List once what is followed; return what is wrong. Errors: Unavailable."""
         follower, server = Follower(cluster, source, None, self._ledger.now), self.server(source.connection)
-        await follower.nodes.list_all(server)
-        if follower.held is not None:
-            await follower.held.list_all(server)
+        for one in (*follower.health_parts, *(() if follower.held is None else (follower.held,))):
+            await one.list_all(server)
         running = self._followers.get(cluster)
         if running is not None and running.strange:
             return f"its nodes are in islands that the fleet file does not name: {some_of(running.strange)}"
-        if fault := follower.fault or ("" if follower.held is None else follower.held.bad_text):
+        held = "" if follower.held is None else follower.held.bad_text
+        if fault := follower.fault or held or follower.uncounted:
             return fault
         in_force = None if running is None else running.in_force
         return "" if in_force is None else in_force.long_lag_text(self._branches(cluster))
@@ -222,17 +288,17 @@ class Kuberneteses:
 
     def _keep_use(self, follower: Follower) -> bool:
         """Keep a sample of use; return whether there was one."""
-        held, nodes = follower.held, follower.nodes
+        held = follower.held
         if held is None:
             return False
         if fault := held.fault or held.bad_text:
             self._note_fault("use", follower, fault)
-        at = held.seen_at
-        if at is None or held.bad or nodes.seen_at is None or self._ledger.now() - at > _USE_FRESH:
+        at, gpus = held.seen_at, follower.held_gpus()
+        if at is None or gpus is None or self._ledger.now() - at > _USE_FRESH:
             return False
         quotas = self._ledger.schedulers.mirrored_cluster(follower.cluster).quotas
         leaves = set(quotas) - {quota.parent for quota in quotas.values()}
-        use = use_of(list(held.kept.values()), dict(nodes.kept), leaves, at, follower.source)
+        use = use_of(gpus, dict(follower.nodes.kept), leaves, at, follower.source)
         self._ledger.usage.keep(follower.cluster, use)
         return True
 
@@ -299,17 +365,14 @@ class Kuberneteses:
     async def _run(self, follower: Follower) -> None:
         """Follow one cluster until it is stopped."""
         try:
-            of_nodes, of_held, of_queues = (self.server(follower.source.connection) for _ in range(3))
+            parts = [(one, self.server(follower.source.connection)) for one in follower.parts]
         except Unavailable as error:
             follower.nodes.fault = error.message
             follower.first.set()
             return
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(follower.nodes.follow(of_nodes))
-            if follower.held is not None:
-                tasks.create_task(follower.held.follow(of_held))
-            if follower.in_force is not None:
-                tasks.create_task(follower.in_force.queues.follow(of_queues))
+            for one, server in parts:
+                tasks.create_task(one.follow(server))
             tasks.create_task(self._push_changes(follower))
 
     async def _push_changes(self, follower: Follower) -> None:

@@ -51,7 +51,7 @@ class HeldGpus(NamedTuple):
 
 def name_of(raw: Any) -> str:
     """Return the object's name, with its namespace if it has one. Errors: BadObject."""
-    meta = _mapping(raw, "metadata")
+    meta = mapping_in(raw, "metadata")
     name, namespace = meta.get("name"), meta.get("namespace") or ""
     if not (isinstance(name, str) and isinstance(namespace, str) and 0 < len(name) <= 253 and name.isprintable()):
         raise BadObject(f"metadata.name is {brief(name)}")
@@ -59,13 +59,16 @@ def name_of(raw: Any) -> str:
 
 
 def node_gpus(raw: Any, source: KubernetesSource) -> NodeGpus | None:
-    """Return the node's GPUs; None for a node that has none. Errors: BadObject."""
-    status = _mapping(raw, "status")
-    installed = _quantity(_mapping(status, "capacity"), source.resource, "status.capacity")
-    allocatable = _quantity(_mapping(status, "allocatable"), source.resource, "status.allocatable")
-    if not installed:
+    """Return the GPUs of the node's device plugin; None for a node that has none, unless a driver publishes them.
+
+    Errors: BadObject.
+    """
+    status = mapping_in(raw, "status")
+    installed = _quantity(mapping_in(status, "capacity"), source.resource, "status.capacity")
+    allocatable = _quantity(mapping_in(status, "allocatable"), source.resource, "status.allocatable")
+    if not installed and source.driver is None:
         return None
-    labels = _mapping(_mapping(raw, "metadata"), "labels")
+    labels = mapping_in(mapping_in(raw, "metadata"), "labels")
     value = labels.get(source.island_label, "") if source.island_label else ""
     if not (isinstance(value, str) and len(value) <= 63 and value.isprintable()):
         raise BadObject(f"metadata.labels[{brief(source.island_label)}] is {brief(value)}")
@@ -76,15 +79,15 @@ def node_gpus(raw: Any, source: KubernetesSource) -> NodeGpus | None:
 
 def _why_barred(raw: Mapping[str, Any], status: Mapping[str, Any], tolerated: Collection[str]) -> str:
     """Say why the scheduler places no pod on the node; empty: it does. Errors: BadObject."""
-    if _mapping(raw, "metadata").get("deletionTimestamp") is not None:
+    if mapping_in(raw, "metadata").get("deletionTimestamp") is not None:
         return "it is being deleted"
-    ready = [one.get("status") for one in _mappings(status, "conditions") if one.get("type") == "Ready"]
+    ready = [one.get("status") for one in mappings_in(status, "conditions") if one.get("type") == "Ready"]
     if ready != ["True"]:
         return f"its condition Ready is {brief(ready[0]) if ready else 'missing'}"
-    spec = _mapping(raw, "spec")
+    spec = mapping_in(raw, "spec")
     if spec.get("unschedulable") not in (None, False):
         return "it is cordoned"
-    for taint in _mappings(spec, "taints"):
+    for taint in mappings_in(spec, "taints"):
         key, effect = taint.get("key"), taint.get("effect")
         if not isinstance(key, str) or effect not in _BARS | _ALLOWS:
             raise BadObject(f"spec.taints has {brief(taint)}")
@@ -112,17 +115,17 @@ def pod_gpus(raw: Any, source: KubernetesSource) -> HeldGpus | None:
 
     Errors: BadObject.
     """
-    phase = _mapping(raw, "status").get("phase", "Pending")
+    phase = mapping_in(raw, "status").get("phase", "Pending")
     if phase in _OVER:
         return None
     if phase not in _PHASES:
         raise BadObject(f"status.phase is {brief(phase)}")
-    spec = _mapping(raw, "spec")
+    spec = mapping_in(raw, "spec")
     gpus = _asked_gpus(spec, source.resource)
     if not gpus:
         return None
-    meta, node = _mapping(raw, "metadata"), spec.get("nodeName") or ""
-    whose = _mapping(meta, "labels").get(source.team_label) if source.team_label else meta.get("namespace")
+    meta, node = mapping_in(raw, "metadata"), spec.get("nodeName") or ""
+    whose = mapping_in(meta, "labels").get(source.team_label) if source.team_label else meta.get("namespace")
     if not isinstance(node, str) or not isinstance(whose, str | None):
         raise BadObject(f"its team or node is {brief((whose, node))}")
     return HeldGpus(source.teams.get(whose or "", whose or ""), gpus, node, waits=not node)
@@ -134,27 +137,27 @@ def _asked_gpus(spec: Mapping[str, Any], resource: str) -> int:
     An init container that is restarted always runs beside those that follow it.
     """
     beside, most = 0, 0
-    for container in _mappings(spec, "initContainers"):
+    for container in mappings_in(spec, "initContainers"):
         gpus = _container_gpus(container, resource)
         beside += gpus if container.get("restartPolicy") == "Always" else 0
         most = max(most, beside if container.get("restartPolicy") == "Always" else beside + gpus)
-    return max(most, beside + sum(_container_gpus(one, resource) for one in _mappings(spec, "containers")))
+    return max(most, beside + sum(_container_gpus(one, resource) for one in mappings_in(spec, "containers")))
 
 
 def _container_gpus(container: Mapping[str, Any], resource: str) -> int:
-    wanted = _mapping(container, "resources")
-    asked = _mapping(wanted, "requests") if "requests" in wanted else {}
-    return _quantity(asked if resource in asked else _mapping(wanted, "limits"), resource, "resources")
+    wanted = mapping_in(container, "resources")
+    asked = mapping_in(wanted, "requests") if "requests" in wanted else {}
+    return _quantity(asked if resource in asked else mapping_in(wanted, "limits"), resource, "resources")
 
 
 def queue_gpus(raw: Any, source: KubernetesSource) -> HeldGpus | None:
     """Return the GPUs that the admitted workloads of a ClusterQueue hold, with what they borrow. Errors: BadObject."""
     name = name_of(raw)
     gpus = 0
-    for flavor in _mappings(_mapping(raw, "status"), "flavorsUsage"):
+    for flavor in mappings_in(mapping_in(raw, "status"), "flavorsUsage"):
         if source.flavors and flavor.get("name") not in source.flavors:
             continue
-        for one in _mappings(flavor, "resources"):
+        for one in mappings_in(flavor, "resources"):
             if one.get("name") == source.resource:
                 gpus += _quantity(one, "total", "status.flavorsUsage")
     return HeldGpus(source.teams.get(name, name), gpus)
@@ -170,7 +173,8 @@ def use_of(
     """Sum up the GPUs that teams hold and wait for; none count as idle, as Kubernetes does not say.
 
     A pod that waits is on no node: where the cluster is a part of the nodes, nobody knows whether it waits for this
-    part. A ClusterQueue counts the workloads that wait and not their GPUs. A team without a queue has no sample.
+    part. A claim that waits asks for a class of devices, a ClusterQueue counts workloads: neither says how many GPUs.
+    A team without a queue has no sample.
     """
     held = list(held)
     named = frozenset(teams)
@@ -179,7 +183,7 @@ def use_of(
     for one in held:
         if one.team in holds and (not one.node or one.node in nodes):
             (waits if one.waits else holds)[one.team] += one.gpus
-    counts_waiting = source.counts_pods and source.nodes is None
+    counts_waiting = source.counts_pods and source.nodes is None and source.driver is None
     return [
         TeamUsage(
             team=team,
@@ -191,7 +195,7 @@ def use_of(
     ]
 
 
-def _mapping(raw: Any, field: str) -> Mapping[str, Any]:
+def mapping_in(raw: Any, field: str) -> Mapping[str, Any]:
     """Return a field that is an object, empty where it is missing. Errors: BadObject."""
     if not isinstance(raw, Mapping):
         raise BadObject(f"it is {brief(raw)}")
@@ -203,7 +207,7 @@ def _mapping(raw: Any, field: str) -> Mapping[str, Any]:
     return value
 
 
-def _mappings(raw: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
+def mappings_in(raw: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
     """Return a field that is a list of objects, empty where it is missing. Errors: BadObject."""
     values = raw.get(field)
     if values is None:
