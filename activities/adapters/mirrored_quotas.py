@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar, cast
 
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import (
@@ -25,7 +25,7 @@ from activities.ports.ports import ByCluster, QuotaPort, SchedulerPort
 from models.base import some_of
 from models.cluster.fleet_file import ClusterInSlurm
 from models.cluster.readings import ForeignChange, QuotaReading
-from models.cluster.sources import SlurmSource
+from models.cluster.sources import QuotaSource, SlurmSource
 from models.errors import Refusal, Unavailable
 from models.questions import SchedulerCheck
 from models.rollout.effects import Change, Receipt
@@ -189,6 +189,11 @@ class MirroredQuotas(ABC, Generic[_Source, _Sight]):
 
     def describe(self, cluster: str, source: SlurmSource) -> ClusterInSlurm:
         return self._schedulers.describe(cluster, source)
+
+    def quotas_at(self, cluster: str, source: QuotaSource) -> dict[str, int]:
+        if source.field != self.system:
+            return self._schedulers.quotas_at(cluster, source)
+        return dict(self._look_at_system(cluster, cast("_Source", source)).gpus)
 
     def check(self) -> dict[str, SchedulerCheck]:
         sources = self._sources()

@@ -30,6 +30,7 @@ from models.bringup.state import bringup_key, bringup_workflow_id
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
 from models.cluster.policy import Policy
+from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot, on_islands, snapshot_of
 from models.errors import Conflict, Drift, Refusal, Unavailable
 from models.planning.ceiling import ceiling_of
@@ -72,9 +73,12 @@ class FleetBringups(BringupExit):
         entry = request.entry
         policy = self._policy(entry)
         stand = first_stand(entry, request.islands, policy)
-        return self._make_incoming(
-            request, stand.plan, spec_of(entry, request.islands, stand), stand.granted_gpus, stand
-        )
+        spec = spec_of(entry, request.islands, stand)
+        if source := entry.git or entry.kueue:  # it has the first quotas, and the ledger reads them from it
+            gpus = self._schedulers.quotas_at(entry.cluster, source)
+            quotas = tuple(Quota(team=team, gpus=number) for team, number in sorted(gpus.items()))
+            self._refuse_unbacked(entry, spec.but(quotas=quotas), f"quotas that {source.title}", "quotas there")
+        return self._make_incoming(request, stand.plan, spec, stand.granted_gpus, stand)
 
     def _incoming_from_slurm(self, request: HandOverRequest) -> Incoming:
         """Take Slurm's limits as the first quotas. Errors: Refusal if they are no honest ones."""
@@ -88,14 +92,19 @@ class FleetBringups(BringupExit):
                 "names (sacctmgr add account), then retry"
             )
         spec = held.but(gpu_model=entry.gpu_model, policy=entry.policy, prometheus=entry.prometheus)
+        plan = self._refuse_unbacked(entry, spec, "limits that Slurm", "limits (sacctmgr)")
+        values = {quota.team: quota.gpus for quota in spec.quotas}
+        return self._make_incoming(request, plan, spec, of_leaves(entry, values), None)
+
+    def _refuse_unbacked(self, entry: BringupEntry, spec: ClusterSpec, which: str, what: str) -> Plan:
+        """Return the plan of these first quotas. Errors: Refusal if it would cut one, or cannot back them."""
         plan = make_plan(snapshot_of(spec), opening_policy(self._policy(entry)))
         if plan.haircut_gpus or not plan.backed:
             raise Refusal(
-                f"the limits that Slurm has in {entry.cluster} sum to {plan.assigned_gpus}, and the cluster may "
-                f"promise {gpus_text(plan.ceiling_gpus)}, all of them backed: lower the limits (sacctmgr), then retry"
+                f"the {which} has in {entry.cluster} sum to {plan.assigned_gpus}, and the cluster may promise "
+                f"{gpus_text(plan.ceiling_gpus)}, all of them backed: lower the {what}, then retry"
             )
-        values = {quota.team: quota.gpus for quota in spec.quotas}
-        return self._make_incoming(request, plan, spec, of_leaves(entry, values), None)
+        return plan
 
     def _make_incoming(
         self,

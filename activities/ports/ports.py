@@ -21,7 +21,7 @@ from models.cluster.jobs import ClusterJob, Job
 from models.cluster.readings import Doubt, ForeignChange, HealthSample, LimitMode, QuotaReading, TeamUsage, UsageReading
 from models.cluster.snapshot import Snapshot
 from models.cluster.source_doubts import DoubtedSource
-from models.cluster.sources import SlurmSource
+from models.cluster.sources import QuotaSource, SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry, Window
 from models.fleet.archived_state import KeptFleet
 from models.fleet.messages import Noted
@@ -149,6 +149,12 @@ class SchedulerPort(Protocol):
 
     def describe(self, cluster: str, source: SlurmSource) -> ClusterInSlurm:
         """Return the cluster as it is in the scheduler: islands, quotas and usage. Errors: Refusal if it has none."""
+
+    def quotas_at(self, cluster: str, source: QuotaSource) -> dict[str, int]:
+        """Return the quotas that the source has now, of a cluster that need not be in the ledger.
+
+        Errors: Unavailable, Refusal, BadInput.
+        """
 
     def check(self) -> dict[str, SchedulerCheck]:
         """Check each cluster that a scheduler holds."""

@@ -102,6 +102,9 @@ class NoSchedulers:
     def describe(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError
 
+    def quotas_at(self, *_: Any) -> Any:
+        raise NotImplementedError
+
     def check(self) -> dict[str, Any]:
         return {}
 

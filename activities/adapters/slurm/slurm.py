@@ -47,7 +47,7 @@ from models.cluster.island import Island
 from models.cluster.jobs import ClusterJob
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample
-from models.cluster.sources import ClassesInSlurm, SlurmSource, Sources
+from models.cluster.sources import ClassesInSlurm, QuotaSource, SlurmSource, Sources
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.questions import SchedulerCheck
 
@@ -385,6 +385,10 @@ class Slurms:
         return unread_settings(source, self.accounts(cluster, source), qos, nodes, jobs)
 
     # --- in and out -----------------------------------------------------------------------------
+
+    def quotas_at(self, cluster: str, source: QuotaSource) -> dict[str, int]:
+        assert isinstance(source, SlurmSource)
+        return {quota.team: quota.gpus for quota in self.describe(cluster, source).quotas}
 
     def describe(self, cluster: str, source: SlurmSource) -> ClusterInSlurm:
         """Return the cluster as it is in Slurm: islands, quotas and usage; sync the ledger if it is connected already.

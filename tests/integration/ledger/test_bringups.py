@@ -120,6 +120,9 @@ class Slurm:
         self.uses = 0
         self.answers = True
 
+    def quotas_at(self, cluster: str, source: Any) -> dict[str, int]:
+        return self.limits
+
     def describe(self, cluster: str, source: Any) -> ClusterSpec:
         if not self.answers:
             raise Unavailable("squeue does not answer")
@@ -131,7 +134,7 @@ class Slurm:
 class Book:
     """The book with all its ports on the ledger; no Temporal."""
 
-    def __init__(self, ledger: Ledger, **limits: int) -> None:
+    def __init__(self, ledger: Ledger, schedulers: Any = None, **limits: int) -> None:
         self.ledger, self.now = ledger, NOW + timedelta(days=1)
         of = (ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts)
         self.clusters = ClusterActivities(*of)
@@ -143,7 +146,7 @@ class Book:
             ledger.registry,
             ledger.usage,
             ledger.jobs,
-            self.slurm,  # type: ignore[arg-type]
+            schedulers or self.slurm,  # type: ignore[arg-type]
             self.clusters,
             self.rollouts,
             now=lambda: self.now,
