@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.facade import Ledger
 from client.inputs.calendars import read_calendar
 from client.inputs.health_samples import read_health
 from models.cluster.fleet_file import ClusterSpec
@@ -18,6 +18,7 @@ from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import BadInput
 from tests.hostile import COUNTS, Rubbish, table, threw
 from tests.integration.ledger.world import stage
+from tests.servers import new_ledger
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 GOOD = """\
@@ -81,7 +82,7 @@ def test_one_bad_event_costs_itself_alone_and_is_named(rubbish: Rubbish, tmp_pat
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[tuple[Ledger, Path]]:
     path = tmp_path / "ledger.db"
-    upgrade(f"sqlite:///{path}")
+    new_ledger(path)
     clusters = [
         {"name": name, "islands": [{"name": "main", "total_gpus": 16, "healthy_gpus": 16}]}
         for name in ("bad", "east", "west")

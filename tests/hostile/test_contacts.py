@@ -22,7 +22,7 @@ import pytest
 
 from activities.adapters import http
 from activities.adapters.http import PUBLIC, Reach, networks_of
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify import mail, slow_addresses
 from activities.adapters.notify.notifier import Notifier
 from activities.notices import telling
@@ -34,6 +34,7 @@ from models.notices import Notice, NoticeKind
 from models.temporal_names import TellAnswer, TellRequest
 from tests.hostile import NAMES, Rubbish, receivers, table, threw
 from tests.hostile.receivers import INSIDE, LISTED, Behaviour, receiver, takes
+from tests.servers import new_ledger
 from tests.waiting import PATIENCE
 
 HELD_SECONDS = 300.0
@@ -48,9 +49,7 @@ SECRET = "SeCrEtToKeN99"
 
 def told_by(home: Path, notifier: Notifier, contacts: dict[str, tuple[str, ...]]) -> NoticeActivities:
     """The activity on a ledger that has these contacts."""
-    url = f"sqlite:///{home}/ledger.db"
-    upgrade(url)
-    ledger = Ledger(url)
+    ledger = Ledger(new_ledger(home / "ledger.db"))
     with sqlite3.connect(home / "ledger.db") as sql:
         sql.execute("DELETE FROM contacts")
         sql.execute("DELETE FROM teams")

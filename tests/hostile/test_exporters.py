@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.facade import Ledger
 from activities.ports.ports import DoubtPort
 from activities.rollout.cluster_calls import ClusterActivities
 from activities.rollout.effects import QuotaActivities
@@ -38,6 +38,7 @@ from models.rollout.status import status_of
 from models.temporal_names import TellAnswer
 from tests.hostile import Rubbish, table, threw
 from tests.integration.ledger.world import ForeignTool, import_fleet
+from tests.servers import new_ledger
 from tests.typed import lines_in, typed
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -62,8 +63,8 @@ class Site:
 
     def __init__(self, path: Path) -> None:
         self.now = T0
-        url = f"sqlite:///{path / 'ledger.db'}"
-        upgrade(url)
+        file = path / "ledger.db"
+        url = f"sqlite:///{file}" if file.exists() else new_ledger(file)
         ledger = self.ledger = Ledger(url, now=lambda: self.now)
         self.sql = ForeignTool(url)
         self.clusters = ClusterActivities(

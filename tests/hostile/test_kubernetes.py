@@ -12,12 +12,12 @@ import pytest
 
 from activities.adapters.ledger.facade import Ledger
 from tests.hostile import Rubbish, table, threw
-from tests.kubernetes.conftest import World, empty_ledger, ledger
+from tests.kubernetes.conftest import World, ledger
 from tests.kubernetes.device_objects import claim, resource_slice, taint_rule
 from tests.kubernetes.emulator import CLAIMS, NODES, PODS, RULES, SLICES, Cluster, node, pod, running
 from tests.waiting import wait_until
 
-__all__ = ["empty_ledger", "ledger"]
+__all__ = ["ledger"]
 SOURCE = "Kubernetes"
 
 

@@ -20,12 +20,13 @@ import httpx
 import pytest
 
 from activities.adapters import http
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.facade import Ledger
 from activities.adapters.prometheus.prometheus import PrometheusConnection, Prometheuses, document
 from models.cluster.readings import HealthSample
 from models.errors import Unavailable
 from tests.hostile import Rubbish, table, threw
 from tests.integration.ledger.world import stage
+from tests.servers import new_ledger
 from tests.tried import TRIED
 from tests.waiting import PATIENCE, wait_until
 
@@ -101,13 +102,6 @@ def beside() -> Iterator[Server]:
     made.http.shutdown()
 
 
-@pytest.fixture(scope="module")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path: Path = tmp_path_factory.mktemp("ledger") / "ledger.db"
-    upgrade(f"sqlite:///{path}")
-    return path
-
-
 class World:
     """A ledger with `bad`, `east` and `west` of one Prometheus, and `south` of another."""
 
@@ -132,9 +126,9 @@ class World:
 
 
 @pytest.fixture
-def world(migrated: Path, tmp_path: Path, server: Server, beside: Server) -> Iterator[World]:
+def world(tmp_path: Path, server: Server, beside: Server) -> Iterator[World]:
     path = tmp_path / "ledger.db"
-    path.write_bytes(migrated.read_bytes())
+    new_ledger(path)
     names = {"bad": "here", "east": "here", "west": "here", "south": "there"}
     clusters = [
         {

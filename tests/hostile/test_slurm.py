@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.facade import Ledger
 from activities.adapters.slurm import slurm
 from activities.adapters.slurm.command_line import Connection
 from activities.adapters.slurm.parsing import accounts_in, actors_in, jobs_in, nodes_in, quotas_of, use_of
@@ -46,6 +46,7 @@ from models.rollout.stages import Stage
 from models.temporal_names import WatchInput
 from tests.hostile import NAMES, Rubbish, table, threw
 from tests.integration.ledger.world import stage
+from tests.servers import new_ledger
 from tests.tried import TRIED, examples
 from tests.waiting import PATIENCE, wait_until
 
@@ -135,18 +136,10 @@ class World:
         return {name: self.ledger.quotas.read(name).values for name in self.tools}
 
 
-@pytest.fixture(scope="module")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    path: Path = tmp_path_factory.mktemp("ledger") / "ledger.db"
-    upgrade(f"sqlite:///{path}")
-    return path.read_bytes()
-
-
 @pytest.fixture
-def world(migrated: bytes, tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> Iterator[World]:
     tools = {name: Tools(tmp_path / name) for name in ("bad", "east", "west")}
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    (tmp_path / "ledger.db").write_bytes(migrated)
+    url = new_ledger(tmp_path / "ledger.db")
     clusters = [
         {
             "name": name,

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.facade import Ledger
 from activities.adapters.seals.keepers import FileKeeper, GitKeeper, keepers_of
 from client.doctor import seals_check
 from client.inputs.seals import read_seals
@@ -24,6 +24,7 @@ from models.base import canonical_json
 from models.errors import BadInput
 from models.seals import Seal, against_seals, checked_seals, leaf_hash, next_seal, root_of, signed_note, verifier_key
 from tests.hostile import Rubbish, table, threw
+from tests.servers import new_ledger
 from tests.waiting import eventually
 from workers.sealer import Sealer, seal_key, sealing
 
@@ -43,7 +44,6 @@ class Site:
     """A ledger with a clock of ours, and one machine's keepers."""
 
     def __init__(self, url: str, home: Path) -> None:
-        upgrade(url)
         self.url, self.home, self.clock = url, home, Clock()
         self.ledger = Ledger(url, now=self.clock)
         self.file, self.git, self.key = home / "seals" / "seals.txt", home / "audit", home / "keys" / "seal.pem"
@@ -123,7 +123,7 @@ def site(ledger_url: str, tmp_path: Path) -> Site:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Site:
-    return Site(f"sqlite:///{tmp_path}/ledger.db", tmp_path)
+    return Site(new_ledger(tmp_path / "ledger.db"), tmp_path)
 
 
 def test_who_rewrites_the_ledger_fools_its_chain_and_not_its_seals(site: Site) -> None:

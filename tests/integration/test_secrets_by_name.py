@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from activities.adapters.http import Reach, networks_of
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
 from activities.adapters.prometheus.prometheus import PrometheusConnection, document
 from activities.adapters.runners.settings import Allowed, RunnerSettings
@@ -22,6 +22,7 @@ from models.errors import BadInput, Refusal, Unavailable
 from models.notices import Notice, NoticeKind
 from tests.integration.notice_servers import mail_server, web_server
 from tests.ports import free_port
+from tests.servers import new_ledger
 from workers.settings import load_settings
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -125,9 +126,7 @@ def test_a_name_is_no_secret_and_may_be_shown() -> None:
 
 def test_tokens_in_clear_are_refused_once_access_is_configured(tmp_path: Path) -> None:
     """The function, and the ledger that uses it: nothing of such a file is imported."""
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    upgrade(url)
-    ledger = Ledger(url)
+    ledger = Ledger(new_ledger(tmp_path / "ledger.db"))
     teams = [
         {"name": "clear", "contacts": [f"slack://T/B/{TOKEN}"]},
         {"name": "named", "contacts": ["secret:hook", "log", "a@team.example"]},

@@ -13,11 +13,11 @@ import pytest
 from activities.adapters.kubernetes.api import KubernetesConnection
 from activities.adapters.kubernetes.followed import pause_longer
 from activities.adapters.kubernetes.kubernetes import Kuberneteses
-from activities.adapters.ledger.database import upgrade
 from activities.adapters.ledger.facade import Ledger
 from models.cluster.readings import HealthSample, TeamUsage
 from tests.integration.ledger.world import stage
 from tests.kubernetes.emulator import Cluster, running
+from tests.servers import new_ledger
 from tests.waiting import PATIENCE
 
 
@@ -69,18 +69,9 @@ class World:
         return self._usage.latest([cluster], self.ledger.now()).get(cluster, {})
 
 
-@pytest.fixture(scope="session")
-def empty_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path: Path = tmp_path_factory.mktemp("ledger") / "ledger.db"
-    upgrade(f"sqlite:///{path}")
-    return path
-
-
 @pytest.fixture
-def ledger(empty_ledger: Path, tmp_path: Path) -> Iterator[Ledger]:
-    path = tmp_path / "ledger.db"
-    path.write_bytes(empty_ledger.read_bytes())
-    with Ledger(f"sqlite:///{path}") as ledger:
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger(new_ledger(tmp_path / "ledger.db")) as ledger:
         yield ledger
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.ledger.facade import upgrade
 from models.bringup.entry import BringupEntry
 from models.bringup.recipe import ClusterRecipe
 from models.bringup.runs import RunPhase
@@ -37,6 +35,7 @@ from tests.e2e.bringup_site import BARE, Site, Story
 from tests.e2e.world import CLOCKS, World, cluster, seen, team, without_flex_moves, worked_case, world_of
 from tests.loop.runs import Call, Mishap
 from tests.loop.temporal import InMemoryTemporal, in_memory
+from tests.servers import new_ledger
 from tests.unit.bringup_world import ENTRY
 from workers.bringups import BringupParts
 
@@ -214,7 +213,6 @@ class Theatre:
         self._home = home
         self._numbers = Counter[str]()
         self._references: dict[str, End] = {}
-        upgrade(f"sqlite:///{home / 'empty.db'}")
 
     async def reference(self, lifecycle: str) -> End:
         if lifecycle not in self._references:
@@ -234,7 +232,6 @@ class Theatre:
         self._numbers["story"] += 1
         home = self._home / str(self._numbers["story"])
         home.mkdir()
-        shutil.copy(self._home / "empty.db", home / "ledger.db")
         client, counts = in_memory(), Counter[tuple[str, str]]()
         server = client.service_client
         assert isinstance(server, InMemoryTemporal)
@@ -250,7 +247,7 @@ class Theatre:
         server.workflows.activities.mishap = mishap
         site = Site(server.now)
         parts = BringupParts(site, site, host="h1")
-        async with world_of(client, f"sqlite:///{home / 'ledger.db'}", home, bringups=parts) as world:
+        async with world_of(client, new_ledger(home / "ledger.db"), home, bringups=parts) as world:
             yield world, site
 
 

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.facade import Ledger
 from activities.adapters.slurm.command_line import Connection
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
 from activities.ports.ports import HealthPort, UsagePort
 from models.cluster.fleet_file import ClusterSpec, Fleet
 from models.cluster.sources import SlurmSource
+from tests.servers import new_ledger
 from tests.slurm.lab import CLUSTER, Lab, missing, running
 
 _numbers = itertools.count(1)
@@ -123,9 +124,7 @@ def site(lab: Lab, tmp_path: Path) -> Iterator[Site]:
     lab.account(root)
     lab.accounts([f"{root}-a", f"{root}-b"], root, 24)
     lab.set_limit(f"{root}-b", 16)
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    upgrade(url)
-    with Ledger(url) as ledger:
+    with Ledger(new_ledger(tmp_path / "ledger.db")) as ledger:
         connection = Connection(conf=str(lab.conf), path=f"{lab.folder}/bin")
         slurms = Slurms(ledger, ledger.schedulers, {"lab": connection}, timedelta(0), timedelta(0))
         yield Site(lab, ledger, slurms, root)

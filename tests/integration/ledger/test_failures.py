@@ -32,6 +32,7 @@ from tests.integration.ledger.world import (
     open_rollout,
     values,
 )
+from tests.servers import new_ledger
 from tests.waiting import PATIENCE, wait_until
 
 SHORT = timedelta(milliseconds=100)
@@ -188,7 +189,7 @@ CALLS: dict[str, Callable[[Ledger], object]] = {
 def test_a_damaged_file_is_unavailable_in_an_activity_too(tmp_path: Path, call: str, damage: str) -> None:
     """SQLite itself is the witness: it calls the file no database, or malformed, by an error of no kind of its own."""
     path = tmp_path / "ledger.db"
-    upgrade(f"sqlite:///{path}")
+    new_ledger(path)
     with closing(sqlite3.connect(path)) as book:
         book.execute("PRAGMA journal_mode = DELETE")
     whole = path.read_bytes()

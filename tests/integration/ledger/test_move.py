@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.move import move
 from models.audit_chain import AuditEntry, AuditKind
 from models.errors import BadInput
@@ -30,6 +30,7 @@ from tests.integration.ledger.world import (
     reserve,
     set_soft,
 )
+from tests.servers import new_ledger
 
 SECRET = "https://hooks.slack.com/services/T000/B000/s3cr3t"  # not a real one
 T = "'2026-03-01T12:00:00.123456Z'"
@@ -73,7 +74,7 @@ BY_HAND = {
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ledger in a file with rows in every table: a rollout under way, one quota changed by others meanwhile."""
     path = tmp_path_factory.mktemp("written") / "ledger.db"
-    upgrade(f"sqlite:///{path}")
+    new_ledger(path)
     with Ledger(f"sqlite:///{path}", now=lambda: LEDGER_NOW) as ledger:
         document = fleet()
         document["teams"][0]["contacts"].append(f"slack+{SECRET}")
