@@ -110,7 +110,10 @@ def resolve_cluster(
     after, stays = _overlay(spec, now, terms, at)
     lines = [*_differences(now, after, spec, at), *stays]
     if fault := _tree_fault(now, after) if stays or terms.partial or now.holder else "":
-        why = f"does not fit the values that the file leaves out: {fault}; add those to the file, or --prune them"
+        why = (
+            f"does not fit the values that the file leaves out: {fault}; add those values to the file, or remove them "
+            "with --prune"
+        )
         if not any(line.verb is Verb.LEFT_OUT for line in stays):
             why = f"does not fit the values that the ledger keeps: {fault}; change the file to fit them"
         lines = [Line(verb=Verb.REFUSED, kind="cluster", cluster=now.name, why=why, path=at)]
@@ -184,9 +187,9 @@ def _overlay(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePla
 
 HOLDERS = ("slurm", "git", "kueue")
 SOURCES = (*HOLDERS, "prometheus", "kubernetes")
-_THEIRS = "{0} holds it, and a file cannot set it: change it in {0}"
-_ONLY_FOR_NOW = "{0} holds its quotas, so those of the file last only until Backstop reads {0}"
-_OLDER = "a rollout or a grant has set it since; --reset takes the value of the file"
+_THEIRS = "{0} holds this value, so a file cannot set it: change it in {0}"
+_ONLY_FOR_NOW = "{0} holds its quotas, so the quotas in the file apply only until Backstop reads {0}"
+_OLDER = "a rollout or a grant has changed this value; --reset takes the value of the file"
 
 
 def _overlay_quotas(
@@ -462,7 +465,7 @@ def _unmask(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str]:
         if same is None:
             return (
                 (),
-                f"{contact} masks a contact that the ledger does not have: write the whole address, or named:NAME",
+                f"*** in {contact} hides an address that the ledger lacks: write the whole address, or named:NAME",
             )
         left.remove(same)
         contacts.append(same)
@@ -471,9 +474,9 @@ def _unmask(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str]:
 
 def _unclear_text(mask: str, in_file: int, have: int) -> str:
     times = "once" if in_file == 1 else f"{in_file} times"
-    goes, stay = "is" if have - in_file == 1 else "are", "the one that stays" if in_file == 1 else "those that stay"
-    about = f"{mask} masks {have} contacts, and the file has it {times}"
-    return f"{about}, so it is not clear which {goes} to be removed: write the whole address of {stay}"
+    kept = "the contact that you keep" if in_file == 1 else "each contact that you keep"
+    about = f"*** in {mask} can stand for {have} contacts, but the file has it {times}"
+    return f"{about}: write the whole address of {kept}, so that Backstop knows which to remove"
 
 
 def other_lines(others: Iterable[OtherCluster], *, prune: bool) -> list[Line]:

@@ -45,7 +45,7 @@ def _check_size(quotas: tuple[Quota, ...]) -> None:
     size = len(zlib.compress("\n".join(quota.team for quota in quotas).encode(), 1))
     if size > NAMES_BYTES:
         many = f"the names of its {count_text(len(quotas), 'quota')} take {size} bytes when compressed"
-        raise ValueError(f"{many}, and the most is {NAMES_BYTES}: shorten the names")
+        raise ValueError(f"{many}, above the limit of {NAMES_BYTES}: shorten the names")
 
 
 class ClusterSpec(Documented):
@@ -81,11 +81,11 @@ class ClusterSpec(Documented):
     def _consistent(self) -> Self:
         first, *others = [one.field for one in (self.slurm, self.git, self.kueue) if one is not None] or [""]
         if others:
-            what = f"is given beside {first}: one of them holds the quotas of cluster {self.name}"
+            what = f"cannot be given together with {first}: only one source can hold the quotas of cluster {self.name}"
             raise fault_at((others[0],), what)
         beside = "slurm" if self.slurm is not None else "prometheus" if self.prometheus is not None else ""
         if self.kubernetes is not None and beside:
-            what = f"is given beside {beside}: one of them reports the health of cluster {self.name}"
+            what = f"cannot be given together with {beside}: only one source can report the health of {self.name}"
             raise fault_at(("kubernetes",), what)
         seen: set[str] = set()
         for number, name in enumerate(i.name for i in self.islands):
@@ -166,7 +166,7 @@ class Fleet(Documented):
         classes |= dict.fromkeys(name for quota in cluster.quotas for name in quota.classes or ())
         for name in source.yields if classes else ():
             if name not in classes:
-                what = f"no quota of cluster {cluster.name} has this class; there is {', '.join(classes)}"
+                what = f"no quota of cluster {cluster.name} has this class; its classes are {', '.join(classes)}"
                 raise fault_at(("clusters", number, "slurm", "yields", name), what)
 
     def policy_of(self, cluster: ClusterSpec) -> Policy:

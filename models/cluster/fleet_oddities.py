@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from models.base import count_text, gpus_text, some_of
+from models.base import count_text, gpus_text, some_of, verb_of
 from models.cluster.contact_secrets import NAMED, is_masked, shown
 from models.cluster.fleet_file import ClusterSpec, Fleet
 from models.cluster.import_outcome import Oddity
@@ -34,8 +34,8 @@ def _of_cluster(cluster: ClusterSpec, number: int) -> Iterator[Oddity]:
     installed = total(cluster.islands)
     promised = sum(q.gpus for q in cluster.quotas if q.parent is None)
     if promised > TIMES * installed:
-        times = f"{promised / installed:.0f} times the {installed}" if installed else "and none"
-        yield Oddity(text=f"{cluster.name} promises {gpus_text(promised)}, {times} that are installed", path=at)
+        times = f"{promised / installed:.0f} times the {installed} installed" if installed else "but has none installed"
+        yield Oddity(text=f"{cluster.name} promises {gpus_text(promised)}, {times}", path=at)
     scheduled = sum(q.scheduled_gpus or 0 for q in cluster.quotas)
     if scheduled > installed:
         text = f"{cluster.name} has {gpus_text(scheduled)} scheduled, more than the {installed} installed"
@@ -53,7 +53,7 @@ def _of_quota(cluster: str, quota: Quota, installed: Mapping[str, int], at: tupl
         text = f"{who} has a protected block of {gpus_text(block)}, larger than any {where} (at most {most})"
         yield Oddity(text=text, path=(*at, "protected_blocks"))
     if quota.islands and quota.gpus > sum(mine.values()):
-        text = f"{who} has {gpus_text(quota.gpus)} in islands with {sum(mine.values())} installed"
+        text = f"{who} has a quota of {gpus_text(quota.gpus)}, above the {sum(mine.values())} installed in its islands"
         yield Oddity(text=text, path=(*at, "islands"))
 
 
@@ -62,8 +62,8 @@ def _of_teams(fleet: Fleet, contacts: Mapping[str, Sequence[str]]) -> Iterator[O
     holders = {q.team for c in fleet.clusters for q in c.quotas if (c.name, q.team) not in parents}
     silent = sorted(team for team in holders if not contacts.get(team))
     if silent:
-        many = count_text(len(silent), "team")
-        text = f"{many} without a contact, so notices go only to the log: {some_of(silent, _MOST_NAMED)}"
+        many = f"{count_text(len(silent), 'team')} {verb_of(len(silent), 'has', 'have')} no contact"
+        text = f"{many}, so their notices go only to the log: {some_of(silent, _MOST_NAMED)}"
         yield Oddity(text=text, path=("teams",) if fleet.teams else ())
     everyone = {q.team for c in fleet.clusters for q in c.quotas}
     for number, team in enumerate(fleet.teams):
@@ -91,7 +91,7 @@ def contact_fault(contact: str) -> str:
     if kind == "http":
         return f"{shown(text)} would send without encryption: use https, or write webhook+http:// if you mean it"
     if kind == "slack" and not _SLACK.fullmatch(text):
-        return "slack: needs the three parts of a webhook, slack://A/B/C, and then a channel's name if you want one"
+        return "slack: needs the three parts of a webhook, slack://A/B/C, optionally followed by / and a channel's name"
     if kind not in ("mailto", "slack") and not rest.startswith("//"):
         return f"{shown(text)} is not a URL: write // after {kind}:"
     if kind == "mailto" and not rest.strip("/"):

@@ -55,8 +55,8 @@ class Quota(Documented):
             raise ValueError(f"idle_gpus is {self.idle}, above scheduled_gpus {self.scheduled} (team {self.team})")
         if self.pending_gpus is not None and self.scheduled_gpus is None:
             raise ValueError(
-                f"pending_gpus is {self.pending_gpus} without scheduled_gpus: what waits says nothing where nobody "
-                f"knows what runs (team {self.team})"
+                f"pending_gpus is {self.pending_gpus} without scheduled_gpus: give scheduled_gpus too, or leave "
+                f"pending_gpus out (team {self.team})"
             )
         for block in self.protected_blocks:
             if block > self.gpus:
@@ -243,7 +243,7 @@ def _refuse_jobs(parent: Quota, place: int) -> None:
         value = getattr(parent, field)
         if value:
             shown = list(value) if isinstance(value, tuple) else value
-            what = f"{field} is {shown} for team {parent.team!r}, which has child quotas: set it on those instead"
+            what = f"{field} is {shown} for team {parent.team!r}, which has sub-quotas: set it on those instead"
             raise fault_at(("quotas", place), what)
 
 

@@ -134,7 +134,7 @@ class GitSource(Documented):
     @model_validator(mode="after")
     def _reachable(self) -> Self:
         if _SECRET.match(self.repository):
-            what = "has a password or token in it: leave it out, git's credential helper or the SSH agent has it"
+            what = "contains a password or token: remove it and give it to git's credential helper or the SSH agent"
             raise fault_at(("repository",), what)
         if not _REPOSITORY.fullmatch(self.repository):
             what = "must be an absolute path, https://..., ssh://... or user@host:path"
@@ -149,7 +149,9 @@ class GitSource(Documented):
     def _check_pointers(self) -> None:
         if self.dialect is not GitDialect.YAML:
             if self.pointer is not None or self.pointers:
-                raise fault_at(("dialect",), f"is {self.dialect}, which needs no pointer: leave it out")
+                raise fault_at(
+                    ("dialect",), f"is {self.dialect}, which needs no pointer: leave pointer and pointers out"
+                )
             return
         if self.pointer is None and not self.pointers:
             raise fault_at(("pointer",), "is missing: say where a team's quota is, as in /teams/{team}/gpus")
@@ -234,16 +236,20 @@ class KubernetesSource(Documented):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.islands and self.island_label is None:
-            raise fault_at(("islands",), "names islands by a label's values, and island_label is missing")
+            raise fault_at(("islands",), "needs island_label, the label whose values name the islands")
         if self.team_label is not None and not self.counts_pods:
-            raise fault_at(("team_label",), f"is a label of pods, and use is {self.use}: leave it out")
+            raise fault_at(
+                ("team_label",), f"is only for use: {KubernetesUse.PODS}, and use is {self.use}: leave team_label out"
+            )
         if self.flavors and self.use is not KubernetesUse.KUEUE:
-            raise fault_at(("flavors",), f"are Kueue's, and use is {self.use}: leave them out")
+            raise fault_at(
+                ("flavors",), f"are only for use: {KubernetesUse.KUEUE}, and use is {self.use}: leave them out"
+            )
         if self.driver is not None and not _DRIVER.fullmatch(self.driver):
             what = f"must be the name of a DRA driver such as gpu.nvidia.com, not {brief(self.driver)}"
             raise fault_at(("driver",), what)
         if self.driver is None and "device" in self.model_fields_set:
-            raise fault_at(("device",), "says which devices of a DRA driver are GPUs, and driver is missing")
+            raise fault_at(("device",), "needs driver, the DRA driver whose devices it names")
         return self
 
 

@@ -23,7 +23,7 @@ FLEET_ROWS = rows_of(
         NeedsReason.NEVER,
         Asks.PLAN,
         "Approve plan {plan} of {size}?",
-        f"Undo: backstop fleet abort --undo {REASON} (what it has started is undone)",
+        f"Undo: backstop fleet abort --undo {REASON} (this undoes the rollouts that it started)",
         "Approve the plan",
     ),
     _Row(
@@ -39,7 +39,7 @@ FLEET_ROWS = rows_of(
         "backstop fleet resume --reason 'bad racks replaced'",
         asks=Asks.FAILED,
         question="Let the fleet rollout go on?",
-        undo=f"Undo: backstop fleet pause {REASON} (failures that were let go count no more)",
+        undo=f"Undo: backstop fleet pause {REASON} (earlier failures still do not count)",
     ),
     _Row(
         "skip",
@@ -50,8 +50,8 @@ FLEET_ROWS = rows_of(
     ),
     _Row(
         "move",
-        "Move waiting clusters to another wave, or take skipped ones in again. They stay there when "
-        "Backstop computes the waves anew.",
+        "Move waiting clusters to another wave, or add skipped clusters again. They keep that wave when "
+        "Backstop computes the waves again.",
         "backstop fleet move h100-7 --wave busy --reason 'training until Friday'",
         (_CLUSTERS, CommandField("wave", "0 (pilot) to 4, or its name, such as busy.", "N|TIER", needed=True)),
         button="Move clusters",
@@ -80,7 +80,7 @@ FLEET_ROWS = rows_of(
         "Backstop shows what ends, what every team gets back, and how much of that has healthy hardware behind it, "
         "and asks.",
         "backstop fleet abort --undo --reason 'wrong buffer' --yes",
-        (CommandField("undo", "Also undo what it has done, the newest first."),),
+        (CommandField("undo", "Also undo its rollouts, the newest first."),),
         asks=Asks.UNDO,
         question="Abort the fleet rollout{also}?",
         undo=f"{NEVER}. When it has ended: backstop launch --fleet",

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from models.access.tickets import warrant_in
 from models.audit_chain import AuditKind
-from models.base import Name, Text, of_ordinary_size, shorten
+from models.base import Name, Text, count_text, of_ordinary_size, shorten
 from models.fleet.command_rows import FLEET_ROWS
 from models.fleet.gates import rest_until
 from models.fleet.pace_changes import change_pace, changes_text, counts_from
@@ -78,7 +78,7 @@ def _refuse_elsewhere(seen: Seen, command: FleetCommand, *, rests: bool) -> str:
         case "resume":
             return "" if seen.holds else "nothing holds the fleet rollout"
         case "promote":
-            return "" if rests else "no soak or bake is running that could be waived"
+            return "" if rests else "nothing to waive: no soak or bake is running"
     return ""
 
 
@@ -92,9 +92,8 @@ def refusal(fleet: FleetRollout, command: FleetCommand, request: FleetCommandReq
         return why
     match command:
         case "approve" if request.plan_hash != fleet.plan_hash:
-            return (
-                f"the plan is {fleet.plan_hash}, not {request.plan_hash or '(none given)'}: look at it and approve that"
-            )
+            named = request.plan_hash or "(none given)"
+            return f"the plan is {fleet.plan_hash}, not {named}: look at the plan, then approve it"
         case "skip" | "move":
             return _refuse_members(fleet, command, request)
         case "pace":
@@ -157,13 +156,15 @@ def obey(
             )
         case "pause":
             held = fleet.add_hold(PAUSED, HoldKind.PAUSED, request.reason, now, request.actor)
-            return held, "paused: no cluster is started; clusters under way go on, each by its own gates"
+            return held, "paused: Backstop starts no more clusters; rollouts under way go on, each by its own gates"
         case "resume":
             return _resume(fleet, request, now)
         case "promote":
-            return fleet.but(waived=True), "what is left of this soak or bake is waived"
+            return fleet.but(waived=True), "the rest of this soak or bake is waived"
         case "skip":
-            return _skip(fleet, request), f"{len(request.clusters)} skipped; a rollout that is open there goes on"
+            return _skip(fleet, request), (
+                f"{count_text(len(request.clusters), 'cluster')} skipped; a rollout that is open there goes on"
+            )
         case "move":
             return _move(fleet, request)
         case "pace":
@@ -230,11 +231,11 @@ def _abort(fleet: FleetRollout, request: FleetCommandRequest, now: datetime) -> 
     if not ending:
         return aborting, "aborting: no rollout has to be ended"
     one = ending == 1
-    rollouts, have, are = ("1 rollout", "has", "is") if one else (f"{ending} rollouts", "have", "are")
+    rollouts, have = ("1 rollout", "has") if one else (f"{ending} rollouts", "have")
     if request.undo:
         baselines = (
-            "where anything has been applied the baseline comes back, whether or not today's hardware backs it "
-            "(`backstop fleet show`)"
+            "where anything has been applied, Backstop restores the baseline, also if hardware does not back it today "
+            "(`backstop fleet show` has the numbers)"
         )
-        return aborting, f"aborting: {rollouts} {are} undone, the newest first; {baselines}"
-    return aborting, f"aborting: {rollouts} that {have} changed nothing yet {are} ended; the others go on"
+        return aborting, f"aborting: Backstop undoes {rollouts}, the newest first; {baselines}"
+    return aborting, f"aborting: Backstop ends {rollouts} that {have} changed nothing yet; the others go on"

@@ -97,8 +97,8 @@ def passed_reason(prospect: Prospect, windows: Sequence[Window], pace: Pace, now
     if prospect.cut_gpus > min(pace.budget_per_hour, pace.budget_per_day):
         least = min(pace.budget_per_hour, pace.budget_per_day)
         return Passed(
-            reason=f"it would move {gpus_text(prospect.cut_gpus)}, and the budget is {least}: "
-            "skip it, or launch it by itself"
+            reason=f"it would move {gpus_text(prospect.cut_gpus)}, above the budget of {least}: "
+            "skip it, or launch it without the fleet rollout"
         )
     return None
 
@@ -119,7 +119,7 @@ class Basket:
     def offer(self, prospect: Prospect) -> None:
         """Take the cluster, unless one before it did not fit."""
         if self.short_for:
-            self.waiting[prospect.cluster] = f"waits for {self.short_for}, which is before it"
+            self.waiting[prospect.cluster] = f"waits for {self.short_for}, which goes first"
         elif len(self.picked) >= self._slots:
             self.waiting[prospect.cluster] = "waits until one of the clusters under way has finished"
         elif prospect.cut_gpus > self._gpus:

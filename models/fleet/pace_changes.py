@@ -37,9 +37,9 @@ def change_pace(pace: Pace, settings: Mapping[str, Any]) -> Pace | str:
     """Return the pace with these settings, or the reason they are refused, naming the field."""
     unknown = sorted(settings.keys() - Pace.model_fields.keys())
     if unknown:
-        return f"pace has no {unknown[0]}: it takes {', '.join(Pace.model_fields)}"
+        return f"pace has no setting {unknown[0]}: its settings are {', '.join(Pace.model_fields)}"
     if not settings:
-        return f"pace needs KEY=VALUE: it takes {', '.join(Pace.model_fields)}"
+        return f"pace needs KEY=VALUE: its settings are {', '.join(Pace.model_fields)}"
     try:
         new = Pace.model_validate({**dict(pace), **settings})
     except ValidationError as error:

@@ -200,7 +200,10 @@ def join_open(fleet: FleetRollout, rollouts: Mapping[str, Noted], now: datetime)
     fleet = fleet.but(members={**fleet.members, **joining})
     names = ", ".join(sorted(joining))
     return fleet.record(
-        AuditKind.GUARD, f"followed from now on, launched by others: {names}", now, clusters=sorted(joining)
+        AuditKind.GUARD,
+        f"the fleet rollout follows from now on what others launched: {names}",
+        now,
+        clusters=sorted(joining),
     )
 
 
@@ -328,7 +331,7 @@ def _trip_breaker(fleet: FleetRollout, now: datetime) -> FleetRollout:
     started = count_text(len(counted_members(fleet)), "cluster")
     why = (
         f"{failed} of {started} rolled back, more than {float(fleet.pace.max_failed):.0%} of {counted}: "
-        f"no new one is started ({some})"
+        f"Backstop starts no more clusters ({some})"
     )
     return fleet.add_hold(BREAKER, HoldKind.BREAKER, why, now)
 

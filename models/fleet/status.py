@@ -134,7 +134,9 @@ def _as_of(member: Member, fleet: FleetRollout, now: datetime) -> Member:
     over = member.held_until is not None and member.held_until <= now
     if fleet.holds and (over or not member.held) and member.wave.number <= fleet.wave.number:
         return member.but(held="", held_until=None, waits="the fleet rollout is held")
-    return member.but(held="", held_until=None, waits="what held it is over; it is looked at again") if over else member
+    return (
+        member.but(held="", held_until=None, waits="its hold is over; Backstop looks at it again") if over else member
+    )
 
 
 def _wave(fleet: FleetRollout, wave: Wave) -> WaveStatus:
@@ -185,7 +187,7 @@ def waiting_sentence(fleet: FleetRollout, now: datetime) -> str:
         case FleetStage.PLANNED:
             return "waits for its plan to be approved" if fleet.plan_hash else "plans every cluster"
         case FleetStage.ABORTING:
-            return "waits for the rollouts that it aborts"
+            return "waits until the rollouts that it aborts have ended"
         case FleetStage.DONE | FleetStage.ABORTED:
             return fleet.ended_because
     if fleet.holds:
@@ -202,9 +204,11 @@ def waiting_sentence(fleet: FleetRollout, now: datetime) -> str:
     refused = [m for m in fleet.waiting_members if m.retry_at is not None and now < m.retry_at]
     if refused and not fleet.in_flight:
         first = min(refused, key=lambda m: (m.retry_at or now, m.cluster))
-        return f"the launch of {first.cluster} was refused ({first.held}); tried again at {first.retry_at:{_AT}}"
+        return (
+            f"the launch of {first.cluster} was refused ({first.held}); Backstop tries again at {first.retry_at:{_AT}}"
+        )
     if fleet.waiting_members and not fleet.in_flight and not needs_of(fleet):
-        return f"{fleet.wave.full_name}: {_some_names(fleet.waiting_members)} about to be looked at"
+        return f"{fleet.wave.full_name}: Backstop is about to look at {_some_names(fleet.waiting_members)}"
     if not fleet.in_flight:
         return f"{fleet.wave.full_name} waits for a person"
     # A rollout that was open before counts as on its way in its own wave.
@@ -215,15 +219,15 @@ def waiting_sentence(fleet: FleetRollout, now: datetime) -> str:
 
 
 def _in_vain(fleet: FleetRollout, now: datetime) -> str:
-    again = f"looked at again every {duration_text(fleet.pace.recheck)}"
+    again = f"Backstop looks again every {duration_text(fleet.pace.recheck)}"
     short = fleet.members.get(fleet.left.short_for) if fleet.left is not None else None
     if short is not None and short.waits:
         return f"{short.cluster} waits for the budget: {short.waits}; {again}"
     held = [m for m in fleet.waiting_members if m.held and (m.held_until is None or now < m.held_until)]
     if len(held) == 1:
         return f"{held[0].cluster} cannot start now: {held[0].held}; {again}"
-    verb = "cannot start now" if held else "about to be looked at"
-    return f"{_some_names(held or fleet.waiting_members)} {verb}; {again}"
+    names = _some_names(held or fleet.waiting_members)
+    return f"{names} cannot start now; {again}" if held else f"Backstop is about to look at {names}; {again}"
 
 
 def needs_of(fleet: FleetRollout) -> str:
@@ -234,7 +238,9 @@ def needs_of(fleet: FleetRollout) -> str:
         return ""
     if fleet.holds:
         why = "; ".join(f"paused by {h.actor}" if h.kind is HoldKind.PAUSED else h.reason for h in fleet.holds)
-        return f"{why}. Look, then: backstop fleet resume --reason ... (or backstop fleet abort --reason ...)"
+        return (
+            f"{why}. Look at the cause, then: backstop fleet resume --reason ... (or backstop fleet abort --reason ...)"
+        )
     asking = sorted((m for m in fleet.in_state(MemberState.RUNNING) if m.needs), key=lambda m: m.cluster)
     if asking:
         one = "waits" if len(asking) == 1 else "wait"

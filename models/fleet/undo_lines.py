@@ -50,7 +50,7 @@ def _lines(lines: list[str], left: _Left) -> str:
     if not lines:
         whose = {why: f"{_names(each)}: " if len(left) > 1 else "" for why, each in left.items()}
         return f"{NEVER}: {'; '.join(f'{whose[why]}{why}' for why in left)}."
-    rest = "; ".join(f"not of {_names(each)}: {why}" for why, each in left.items())
+    rest = "; ".join(f"not for {_names(each)}: {why}" for why, each in left.items())
     return f"Undo: {', and '.join(lines)}{f' ({rest})' if rest else ''}"
 
 
@@ -76,9 +76,9 @@ def _undo_pause(before: FleetRollout, after: FleetRollout, request: FleetCommand
     """Return the resume line, unless a resume would also lift other holds and forget failures."""
     others = [h.id for h in after.holds if h.id != PAUSED]
     if not others:
-        forgets = " (known failures count no more then)" if after.failed_members else ""
+        forgets = " (known failures then no longer count)" if after.failed_members else ""
         return f"Undo: backstop fleet resume {REASON}{forgets}"
-    failures = ", and known failures would count no more" if after.failed_members else ""
+    failures = ", and known failures would no longer count" if after.failed_members else ""
     return f"{NEVER} alone: `backstop fleet resume` would also lift {' and '.join(others)}{failures}."
 
 

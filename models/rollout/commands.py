@@ -113,13 +113,13 @@ def _refuse_approve(rollout: Rollout, request: CommandRequest) -> str | None:
 
 def other_plan(stands: str, meant: str) -> str:
     """Tell an approver that another plan than the one they saw awaits approval."""
-    return f"the plan is {stands}, not {meant or '(none given)'}: look at it and approve that"
+    return f"the plan is {stands}, not {meant or '(none given)'}: look at the plan, then approve it"
 
 
 def _refuse_proposal(rollout: Rollout, proposed: str, request: CommandRequest) -> str | None:
     if request.plan_hash != proposed:
         meant = request.plan_hash or "(none given)"
-        return f"the proposed plan is {proposed}, not {meant}: look at it and approve that"
+        return f"the proposed plan is {proposed}, not {meant}: look at the proposed plan, then approve it"
     if rollout.envelope is not None and rollout.envelope.plan_hash == proposed:
         return f"plan {proposed} is approved already, by {rollout.approved_by}"
     return None

@@ -133,7 +133,9 @@ async def test_the_plan_that_is_approved_is_the_one_that_was_shown(world: World)
     await world.until(name, lambda s: s.plan_hash not in (None, shown_hash))
     late.types("y")
     assert await late.ended() == 3
-    assert re.search(rf"the plan is \w+, not {shown_hash}: look at it and approve that", late.shown.replace("\n", " "))
+    assert re.search(
+        rf"the plan is \w+, not {shown_hash}: look at the plan, then approve it", late.shown.replace("\n", " ")
+    )
     assert (await world.status(name)).approved_by == ""
 
     again = typed(world, "approve", name)

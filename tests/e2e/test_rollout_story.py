@@ -89,7 +89,7 @@ async def test_the_worked_case_goes_from_planned_to_closed(world_on_each: World)
     assert sql.transitions(name) == ["buffered", "enforced", "monitored", "closed"]
     assert world.notices(name)[:4] == [(k, "research") for k in ("planned", "buffered", "enforced", "monitored")]
     assert sql.refusals(name) == [
-        f"tia: approve refused: the plan is {answer.plan.hash}, not 0123abcd: look at it and approve that",
+        f"tia: approve refused: the plan is {answer.plan.hash}, not 0123abcd: look at the plan, then approve it",
         f"tia: retry refused: retry is not possible while {name} is planned: {NOTHING_TO_RETRY}",
     ]
     with pytest.raises(Refusal, match="has ended; launch a new one"):

@@ -238,9 +238,9 @@ esac
 @pytest.mark.parametrize(
     ("field", "value", "sentence"),
     [
-        ("repository", "https://ada:s3cr3t@forge.example.org/q.git", "has a password or token in it"),
-        ("repository", "https://s3cr3t@forge.example.org/q.git", "has a password or token in it"),
-        ("repository", "ssh://ada:s3cr3t@forge.example.org/q.git", "has a password or token in it"),
+        ("repository", "https://ada:s3cr3t@forge.example.org/q.git", "contains a password or token"),
+        ("repository", "https://s3cr3t@forge.example.org/q.git", "contains a password or token"),
+        ("repository", "ssh://ada:s3cr3t@forge.example.org/q.git", "contains a password or token"),
         ("repository", "ext::sh -c s3cr3t", "must be an absolute path"),
         ("repository", "--upload-pack=s3cr3t", "must be an absolute path"),
         ("repository", "quotas.git", "must be an absolute path"),
@@ -309,7 +309,7 @@ def test_no_file_moves_a_value_that_git_holds(site: GitSystem, ledger: Ledger) -
     outcome = take(ledger, spec(site.forge, quotas=quotas), number="2")
     why = {(line.name, line.field): line.why for line in outcome.lines if line.why}
     assert why == {
-        ("a", "gpus"): "Git holds it, and a file cannot set it: change it in Git",
+        ("a", "gpus"): "Git holds this value, so a file cannot set it: change it in Git",
         ("c", ""): "the repository had no quota of this name when Backstop last read it: add it there",
     }
     assert site.there() == (24, 16)

@@ -94,7 +94,7 @@ ROWS = [
         Row(
             "INSERT INTO quotas (cluster, team, gpus, parent) VALUES ('gamma', 'kid', 1, 'v-3')",
             False,
-            "which has child quotas",
+            "which has sub-quotas",
         ),
     ),
     Rubbish(
@@ -375,7 +375,7 @@ def test_the_look_and_the_launch_of_the_one_say_what_is_wrong(site: Site, tool: 
     for cluster in WELL:
         seen = looked.run(site.rollouts.observe, ObserveRequest(cluster=cluster, at=datetime.now(UTC)))
         assert seen.health is not None
-    with pytest.raises(ApplicationError, match="minimum_gpus is 4 for team 'v-3', which has child quotas"):
+    with pytest.raises(ApplicationError, match="minimum_gpus is 4 for team 'v-3', which has sub-quotas"):
         looked.run(site.rollouts.observe, ObserveRequest(cluster=SICK, at=datetime.now(UTC)))
     (why,) = [p.why_not for p in site.ask(SnapshotsNow(limit=50)) if not isinstance(p, Plannable)]
     assert why.startswith("cluster gamma in the ledger does not make sense: ")

@@ -403,7 +403,7 @@ def test_an_import_from_slurm_is_refused_where_what_stays_makes_no_sense_beside_
     quotas = [{"team": "team", "gpus": 16}, {"team": "child", "gpus": 8, "parent": "team"}]
     islands = GIVEN["islands"]
     stage(world.ledger, {"clusters": [{"name": "new", "islands": islands, "slurm": {}, "quotas": quotas}]}, "slurm")
-    with pytest.raises(Refusal, match="minimum_gpus is 9 for team 'team', which has child quotas"):
+    with pytest.raises(Refusal, match="minimum_gpus is 9 for team 'team', which has sub-quotas"):
         world.ledger.fleet.take_import("slurm", 2, ImportTerms(whole=True, partial=True), "tpm", world.ledger.now())
     assert world.ledger.fleet.senseless() == {}
 

@@ -213,4 +213,4 @@ def test_one_system_holds_the_quotas_of_a_cluster() -> None:
     git = {"repository": "/srv/q.git", "path": "queues", "dialect": "kueue"}
     with pytest.raises(ValidationError) as error:
         ClusterSpec.model_validate({**own, "git": git, "kueue": {}})
-    assert "is given beside git: one of them holds the quotas of cluster h100" in str(error.value)
+    assert "cannot be given together with git: only one source can hold the quotas of cluster h100" in str(error.value)

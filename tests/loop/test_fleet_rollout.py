@@ -147,7 +147,7 @@ async def test_the_breaker_stops_a_fleet_of_which_too_many_fail_and_resume_lets_
     status = await world.until_fleet(lambda s: bool(s.holds) and s.failed == 3)
     assert [h.id for h in status.holds] == ["breaker"]
     assert re.match(
-        r"\d of \d clusters rolled back, more than 10% of 10: no new one is started", status.holds[0].reason
+        r"\d of \d clusters rolled back, more than 10% of 10: Backstop starts no more clusters", status.holds[0].reason
     )
     started = set(opened(world))
     assert started <= {*first, *names}
@@ -234,10 +234,10 @@ async def test_the_budget_spreads_the_starts(world: World) -> None:
     status = await world.until_fleet(lambda s: list(states(s).values()).count("done") == 2)
     assert len(opened(world)) == 2
     (passed,) = [m for m in status.members if m.cluster == large]
-    assert passed.held.startswith("it would move 35 GPUs, and the budget is 25")
+    assert passed.held.startswith("it would move 35 GPUs, above the budget of 25")
     status = await world.until_fleet(lambda s: "waits for the budget" in s.waits_for)
     left = "it would move 10, and 5 GPUs of the budget are left for this hour"
-    assert status.waits_for.endswith(f"waits for the budget: {left}; looked at again every 2s")
+    assert status.waits_for.endswith(f"waits for the budget: {left}; Backstop looks again every 2s")
     assert (status.hour_gpus, status.day_gpus) == (5, 4076)
     assert status.needs.startswith(f"{large} cannot start")
     assert sorted(states(status).values()) == ["done", "done", "waiting", "waiting"]
@@ -279,7 +279,7 @@ async def test_an_abort_leaves_what_is_done_and_ends_what_has_changed_nothing(wo
     await world.start_fleet(fresh("fleet"), {"parallel": 1})
     await world.until_fleet(lambda s: states(s) == {done: "done", waits: "running", later: "waiting"})
     said = await world.say_fleet("abort", reason="the quarter is over")
-    assert said == "aborting: 1 rollout that has changed nothing yet is ended; the others go on"
+    assert said == "aborting: Backstop ends 1 rollout that has changed nothing yet; the others go on"
     status = await world.until_fleet(lambda s: s.stage.has_ended)
     assert status.stage is FleetStage.ABORTED
     assert (await world.ended(waits))["stage"] == "aborted"

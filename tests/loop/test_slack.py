@@ -85,9 +85,9 @@ async def test_a_plan_that_changed_meanwhile_is_not_approved(site: Site) -> None
     await world.person("user:tpm").add_health([sample])
     now = (await world.until(name, lambda s: s.plan_hash not in (None, old))).plan_hash
     (refused,) = await chat.press("U0SRE", asked, labels(asked)[0])
-    assert f"the plan is {now}, not {old}: look at it and approve that" in words(refused)
+    assert f"the plan is {now}, not {old}: look at the plan, then approve it" in words(refused)
     (again,) = await chat.press("U0SRE", status, "Approve…")
-    assert f"the plan is {now}, not {old}: look at it and approve that" in words(again)
+    assert f"the plan is {now}, not {old}: look at the plan, then approve it" in words(again)
     assert (await world.status(name)).approved_by == ""
     assert "approve" not in [command for _, command in site.commands()]
 

@@ -199,9 +199,10 @@ def test_what_slurm_says_itself_is_named_in_the_dry_run_and_in_the_import(
     no_account = (
         "Slurm had no account of this name with a limit when Backstop last read it: create the account in Slurm"
     )
+    theirs = "Slurm holds this value, so a file cannot set it: change it in Slurm"
     lines = [
         f"= h quota new stays none (the file has 40 GPUs): {no_account}",
-        "= h quota b: gpus stays 20 (the file has 25): Slurm holds it, and a file cannot set it: change it in Slurm",
+        f"= h quota b: gpus stays 20 (the file has 25): {theirs}",
     ]
     for options in (["--dry-run"], []):
         code, out, _ = told(capsys, "import", file, *options)
@@ -219,7 +220,7 @@ def test_the_first_import_of_a_cluster_says_who_holds_the_quotas_that_the_file_h
     Path(file).write_text(FILE.replace("- name: h\n", f"- name: h\n  {source}\n"))
     added = (
         "+ cluster h: 1 island, 100 GPUs installed; 2 quotas, 70 GPUs in all: "
-        f"{title} holds its quotas, so those of the file last only until Backstop reads {title}"
+        f"{title} holds its quotas, so the quotas in the file apply only until Backstop reads {title}"
     )
     for options in (["--dry-run"], []):
         code, out, _ = told(capsys, "import", file, *options)
@@ -228,7 +229,7 @@ def test_the_first_import_of_a_cluster_says_who_holds_the_quotas_that_the_file_h
     for name, text in without.items():  # the file says no quotas, or nobody else holds them
         other = Path(file).with_name(name)
         other.write_text(text.replace("- name: h\n", f"- name: h\n  {source}\n") if "quotas:" not in text else text)
-        assert "last only until" not in told(capsys, "import", str(other), "--dry-run")[1]
+        assert "apply only until" not in told(capsys, "import", str(other), "--dry-run")[1]
 
 
 def test_a_dry_run_says_what_the_import_would_say(

@@ -142,7 +142,7 @@ def test_a_failed_pilot_is_named_with_what_to_do(capsys: pytest.CaptureFixture[s
     text = shown(capsys, found)
     assert "now      pilot h100-0000 rolled back: no wave begins" in text
     assert "hold     pilots: pilot h100-0000 rolled back: no wave begins (backstop, 2026-03-02 12:00:00Z)" in text
-    assert "Look, then: backstop fleet resume --reason ..." in text
+    assert "Look at the cause, then: backstop fleet resume --reason ..." in text
     assert "1 rolled back\n" in text
     assert "h100-0000" in shown(capsys, found, "--failed")
     with answering(FakeBackstop(fleet=found)):
@@ -174,7 +174,7 @@ def test_what_waits_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     f = started(reducers.advance(f, later), 8, later)
     text = shown(capsys, status_at(f, later), "--waiting")
     assert (
-        "it would move 30 GPUs, and the budget is 15: skip it, or launch it by itself" not in text
+        "it would move 30 GPUs, above the budget of 15: skip it, or launch it without" not in text
     )  # not its turn yet
     assert status_at(f, later).hour_gpus == 5
     assert text.count(" waiting ") == 5

@@ -192,7 +192,7 @@ A, B = "{team: a, gpus: 5}", "{team: b, gpus: 6}"
         (
             f"{A}\n  - {B}",
             "{team: a, gpus: 5, scheduled_gpus: 3}\n  - {team: b, gpus: 6, parent: a}",
-            "line 7: clusters[0].quotas[0].scheduled_gpus is 3 for team 'a', which has child quotas",
+            "line 7: clusters[0].quotas[0].scheduled_gpus is 3 for team 'a', which has sub-quotas",
         ),
         ("  islands: [{name: main, total_gpus: 4, healthy_gpus: 4}]\n", "", "line 9: clusters[1].islands is missing"),
         (GOOD, "clusters: []", "line 1: clusters must have at least 1 entry"),
@@ -287,7 +287,7 @@ clusters:
         engine: {{how: cancel}}
     quotas: [{{team: vision, gpus: 16{classes}}}]{another if where == "beside another fault" else ""}
 """
-    sentence = f"clusters[0].slurm.yields.engine: no quota of cluster lab has this class; there is {refused}"
+    sentence = f"clusters[0].slurm.yields.engine: no quota of cluster lab has this class; its classes are {refused}"
     if where == "beside another fault":
         said = refusal(tmp_path, text)
         assert (sentence in said) == bool(refused), said

@@ -43,12 +43,12 @@ QUOTA = ("clusters", 0, "quotas", 0)
         (
             {"quotas": [{"team": "a", "gpus": 970}]},
             QUOTA[:2],
-            "c promises 970 GPUs, 10 times the 96 that are installed",
+            "c promises 970 GPUs, 10 times the 96 installed",
         ),
         (
             {"islands": [{"name": "X", "total_gpus": 0, "healthy_gpus": 0}]},
             QUOTA[:2],
-            "c promises 90 GPUs, and none that are installed",
+            "c promises 90 GPUs, but has none installed",
         ),
         ({"quotas": [{"team": "a", "gpus": 64, "protected_blocks": [64]}]}, None, ""),
         (
@@ -64,7 +64,7 @@ QUOTA = ("clusters", 0, "quotas", 0)
         (
             {"quotas": [{"team": "a", "gpus": 33, "islands": ["Y"]}]},
             (*QUOTA, "islands"),
-            "a of c has 33 GPUs in islands with 32 installed",
+            "a of c has a quota of 33 GPUs, above the 32 installed in its islands",
         ),
         (
             {"quotas": [{"team": "a", "gpus": 90, "scheduled_gpus": 97}]},
@@ -90,7 +90,7 @@ def test_teams_without_a_contact_are_named_once_and_a_slip_of_the_pen_is_guessed
     )
     document["teams"] += [{"name": "reserach", "contacts": ["log"]}, {"name": "elsewhere", "contacts": ["log"]}]
     assert odd(document) == [
-        (("teams",), "3 teams without a contact, so notices go only to the log: evals, k, research"),
+        (("teams",), "3 teams have no contact, so their notices go only to the log: evals, k, research"),
         (("teams", 1, "name"), "team reserach has no quota in this file: did you mean research?"),
     ]
 

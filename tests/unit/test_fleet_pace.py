@@ -31,8 +31,8 @@ def refused(fleet: Fleet, **pace: Any) -> str:
 @pytest.mark.parametrize(
     ("pace", "said"),
     [
-        ({}, "pace needs KEY=VALUE: it takes parallel, pilot_soak"),
-        ({"paralel": 3}, "pace has no paralel: it takes parallel"),
+        ({}, "pace needs KEY=VALUE: its settings are parallel, pilot_soak"),
+        ({"paralel": 3}, "pace has no setting paralel: its settings are parallel"),
         ({"parallel": 0}, "parallel"),
         ({"bake": "soon"}, "bake"),
         ({"max_failed": 2}, "max_failed"),
@@ -216,7 +216,7 @@ LIFTS_BREAKER = "`backstop fleet resume` would also lift breaker"
         (
             "move",
             ("idle", "after"),
-            "Undo: backstop fleet move idle --wave 3 {} (not of after: nothing can be moved behind the last wave)",
+            "Undo: backstop fleet move idle --wave 3 {} (not for after: nothing can be moved behind the last wave)",
         ),
         (
             "move",
@@ -228,14 +228,14 @@ LIFTS_BREAKER = "`backstop fleet resume` would also lift breaker"
         (
             "skip",
             ("open", "open-2", "idle"),
-            f"Undo: backstop fleet move idle --wave 3 {{}} (not of open open-2: {THEIRS})",
+            f"Undo: backstop fleet move idle --wave 3 {{}} (not for open open-2: {THEIRS})",
         ),
         ("pause", (), "Undo: backstop fleet resume {}"),
-        ("pause failed", (), "Undo: backstop fleet resume {} (known failures count no more then)"),
+        ("pause failed", (), "Undo: backstop fleet resume {} (known failures then no longer count)"),
         (
             "pause failed breaker",
             (),
-            f"It cannot be undone alone: {LIFTS_BREAKER}, and known failures would count no more.",
+            f"It cannot be undone alone: {LIFTS_BREAKER}, and known failures would no longer count.",
         ),
     ],
 )

@@ -30,8 +30,8 @@ def test_a_budget_that_others_have_used_is_named_and_not_the_one_that_seems_left
 
     spent = Fleet([prospect(0, cut=70), prospect(1, cut=10)], PACE, booked=(40, 40))
     said = "it would move 70, and 60 GPUs of the budget are left for this hour"
-    assert waits(spent) == {"c0000": said, "c0001": "waits for c0000, which is before it"}
-    assert status(spent).waits_for == f"c0000 waits for the budget: {said}; looked at again every 10m"
+    assert waits(spent) == {"c0000": said, "c0001": "waits for c0000, which goes first"}
+    assert status(spent).waits_for == f"c0000 waits for the budget: {said}; Backstop looks again every 10m"
     assert (status(spent).hour_gpus, status(spent).day_gpus) == (60, 960)
     assert status(spent).needs == "", "nobody has to do anything: it goes on as the hour does"
 
@@ -81,7 +81,7 @@ def test_an_incident_that_is_over_is_no_reason() -> None:
     assert "a switch is down" in waits(fleet)["c0000"]
     assert "a switch is down" in status(fleet).waits_for
     fleet.now = ends + timedelta(minutes=2)
-    assert waits(fleet) == {"c0000": "what held it is over; it is looked at again"}
+    assert waits(fleet) == {"c0000": "its hold is over; Backstop looks at it again"}
     assert "a switch" not in status(fleet).waits_for
     fleet.step()
     assert fleet.f.members["c0000"].state is MemberState.RUNNING, "and it is not waited for the next look"
@@ -95,7 +95,7 @@ def test_a_member_that_somebody_launched_by_hand_is_followed_at_once() -> None:
     one = fleet.f.members["c0001"]
     assert (one.state, one.rollout, one.joined) == (MemberState.RUNNING, "c0001/by-hand", True)
     assert fleet.f.members["c0000"].rollout == "c0000/1", "its own goes on as its own"
-    assert fleet.f.outbox[-1].text == "followed from now on, launched by others: c0001"
+    assert fleet.f.outbox[-1].text == "the fleet rollout follows from now on what others launched: c0001"
 
 
 def test_a_cancel_by_temporal_aborts_unless_tickets_are_needed() -> None:

@@ -155,7 +155,7 @@ def test_slots_are_the_same_wherever_the_watch_begins() -> None:
 def test_what_waits_needs_what_runs() -> None:
     with pytest.raises(ValidationError, match="pending_gpus is 5 without scheduled_gpus"):
         quota("a", 10, pending_gpus=5)
-    with pytest.raises(ValidationError, match="which has child quotas"):
+    with pytest.raises(ValidationError, match="which has sub-quotas"):
         Snapshot(
             cluster="c",
             islands=(Island(name="i", total_gpus=1, healthy_gpus=1),),

@@ -531,7 +531,10 @@ def test_a_cluster_whose_quotas_kueue_has_comes_in_with_it(ledger: Ledger, tool:
         ({"git": GIT, "slurm": {}}, "cannot be given together with slurm: only one source can hold the quotas"),
         ({"kueue": {}, "git": GIT}, "cannot be given together with git: only one source can hold the quotas"),
         ({"kueue": {}, "quotas": A_AND_B}, "must be left out: Backstop reads them from kueue"),
-        ({"kubernetes": {}, "prometheus": {}}, "cannot be given together with prometheus: only one source can report the health"),
+        (
+            {"kubernetes": {}, "prometheus": {}},
+            "cannot be given together with prometheus: only one source can report the health",
+        ),
         ({"kubernetes": {}, "slurm": {}}, "cannot be given together with slurm: only one source can report the health"),
     ],
 )

@@ -107,7 +107,7 @@ def test_what_stays_may_not_be_floored_above_what_it_is_part_of(ledger: Ledger, 
     (line,) = take(ledger, document, "third").of(Verb.REFUSED)
     assert line.sentence == (
         "cluster alpha: does not fit the values that the file leaves out: minimum_gpus is 40, above the quota 30 of "
-        "org, which team org-1 is part of; add those to the file, or --prune them"
+        "org, which team org-1 is part of; add those values to the file, or remove them with --prune"
     )
     assert dump(tool)["quotas"] == before
     tool.run("UPDATE quotas SET gpus = 30 WHERE team = 'org'")  # as a rollout may leave it
@@ -175,7 +175,7 @@ def test_a_section_that_is_not_there_says_nothing_even_to_pruning(ledger: Ledger
 # --- where Slurm holds the quotas ---------------------------------------------------------------------------
 
 
-SLURMS = "Slurm holds it, and a file cannot set it: change it in Slurm"
+SLURMS = "Slurm holds this value, so a file cannot set it: change it in Slurm"
 NO_ACCOUNT = "Slurm had no account of this name with a limit when Backstop last read it: create the account in Slurm"
 OF_ALPHA = (
     "SELECT team, gpus, islands, blocks, minimum, parent, namespaces, classes FROM quotas WHERE cluster = 'alpha'"
@@ -269,7 +269,7 @@ def test_a_floor_that_makes_no_sense_in_slurm_s_tree_is_refused(empty_ledger: Le
     alpha = document["clusters"][0]
     alpha["quotas"] = [quota for quota in alpha["quotas"] if quota["team"] == "org"]
     (refused,) = take(empty_ledger, document).of(Verb.REFUSED)
-    assert "minimum_gpus is 20 for team 'org', which has child quotas" in refused.why
+    assert "minimum_gpus is 20 for team 'org', which has sub-quotas" in refused.why
     assert {team: tuple(row) for team, *row in tool.rows(OF_ALPHA)} == ROWS
 
 
@@ -345,7 +345,7 @@ def test_what_a_grant_gave_is_not_taken_back_by_an_older_file(ledger: Ledger, to
     outcome = take(ledger, fleet())
     assert tool.gpus()["b"] == 140
     assert [line.why for line in outcome.of(Verb.KEPT)] == [
-        "a rollout or a grant has set it since; --reset takes the value of the file"
+        "a rollout or a grant has changed this value; --reset takes the value of the file"
     ]
 
 
@@ -455,12 +455,12 @@ TWO = [HOOK.format("A"), HOOK.format("B")]
         (
             ["slack://***", "log"],
             TWO,
-            "masks 2 contacts, and the file has it once, so it is not clear which is to be removed",
+            "can stand for 2 contacts, but the file has it once: write the whole address of the contact",
         ),
         ([HOOK.format("B"), "log"], [HOOK.format("B"), "log"], ""),
         ([HOOK.format("A"), "slack://***"], TWO, ""),
         ([HOOK.format("B"), HOOK.format("C"), "slack://***"], [HOOK.format(x) for x in "BCA"], ""),
-        (["slack://***"] * 3, TWO, "masks a contact that the ledger does not have"),
+        (["slack://***"] * 3, TWO, "hides an address that the ledger lacks"),
         (["log"], ["log"], ""),
     ],
     ids=["both", "one of two", "the other written out", "one beside", "one more", "one too many", "none"],
