@@ -24,11 +24,11 @@ class Commands(LazyGroup):
             "Run all of Backstop on this machine until Ctrl-C: Temporal with its UI, the ledger, a worker and a front.",
         ),
         "worker": Listed("processes", SET_UP, "Run a worker for the configured Temporal, until Ctrl-C."),
-        "serve": Listed("processes", SET_UP, "Run a front, the HTTP API that knows its callers, until Ctrl-C."),
+        "serve": Listed("processes", SET_UP, "Run a front, the HTTP API that checks who calls, until Ctrl-C."),
         "login": Listed("login", SET_UP, "Log in to the front that BACKSTOP_URL names, in a browser on any machine."),
         "open": Listed("login", SET_UP, "Open the console in a browser, already logged in."),
         "logout": Listed("login", SET_UP, "Forget the login on this machine."),
-        "whoami": Listed("login", SET_UP, "Show who you are, to which front, and how that is proven."),
+        "whoami": Listed("login", SET_UP, "Show your name, your front, and how the front knows who you are."),
         "migrate": Listed(
             "processes", SET_UP, "Bring the ledger's schema up to date, or copy a whole ledger to PostgreSQL."
         ),
@@ -70,8 +70,8 @@ class Commands(LazyGroup):
         "simulate-health": Listed(
             "simulate_health",
             LOOK,
-            "Write a made-up health history: failures, repairs of which some last long, failures in bursts "
-            "and by rack, and nodes that fail again and again.",
+            "Write a made-up health history: failures, short and long repairs, failures in bursts and by rack, "
+            "and nodes that fail again and again.",
         ),
         "why": Listed(
             "why",
@@ -123,9 +123,7 @@ class Commands(LazyGroup):
         "milestones": Listed("milestones", LOOK, "Milestones of the plan."),
         "calendar": Listed("calendar", LOOK, "Maintenance windows, incidents and freezes."),
         "bringup": Listed("bringup", ROLL_OUT, "Bring clusters from an order to production."),
-        "countersign": Listed(
-            "countersign", DECIDE, "Countersign, as the second person, what somebody else has given."
-        ),
+        "countersign": Listed("countersign", DECIDE, "Countersign, as the second person, a command of somebody else."),
         "request": Listed("request", DECIDE, "Ask for more quota, and decide on requests."),
     }
 
@@ -136,7 +134,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 the operation failed, 2 bad input, 3 not allowed now. docs/commands.md has it all.",
+    epilog="Exit codes: 0 done, 1 the operation failed, 2 bad input, 3 not allowed now. See docs/commands.md.",
 )
 
 

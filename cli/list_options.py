@@ -84,7 +84,9 @@ class Listing:
     def of_one(self, named: str) -> None:
         """Refuse options that choose among rows where there is one thing. Errors: BadInput."""
         if self.options:
-            raise BadInput(f"{self.options[0]} is given together with {named}: it is for a list")
+            raise BadInput(
+                f"{self.options[0]} is given together with {named}: leave it out, because it is only for lists"
+            )
 
     def rows(self, rows: Iterable[_RowT], kind: type[_RowT]) -> list[_RowT]:
         """Return the chosen rows in the chosen order. Errors: BadInput naming the fields that there are."""

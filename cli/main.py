@@ -77,7 +77,7 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
         option, sign, value = word.partition("=")
         name = before if not word else option if sign and not value else ""
         if name.startswith("--"):
-            raise BadInput(f"{name} is empty: leave it out, or say what is meant")
+            raise BadInput(f"{name} is empty: give it a value, or leave it out")
 
 
 def _code(error: BackstopError) -> int:

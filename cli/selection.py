@@ -20,8 +20,8 @@ ClustersOrGlobs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="CLUSTER",
-        help="Clusters, or globs of clusters with an open rollout: 'h100-*'. Without "
-        "any, --wave, --stage or --needs must choose.",
+        help="Clusters, or globs of clusters with an open rollout: 'h100-*'. If you "
+        "name none, choose by --wave, --stage or --needs.",
         show_default=False,
     ),
 ]
@@ -111,7 +111,7 @@ def chosen_clusters(of: Selection, rollouts: Sequence[RolloutSummary]) -> tuple[
     for name in of.names or ("*",):
         meant.update(dict.fromkeys(_meant(name, opened, alone=not of.is_filtered)))
     if of.needs and any(opened[name].needs is None for name in meant):
-        raise BadInput("--needs: no worker answers what rollouts need (see backstop doctor); name clusters instead")
+        raise BadInput("--needs: no worker answers, so needs are unknown (see backstop doctor); name clusters instead")
     left = [name for name in meant if not of.is_filtered or _passes(of, opened[name])]
     if not left:
         raise BadInput(f"no open rollout matches {of.text} ({_are(len(opened))} open: backstop status --open)")

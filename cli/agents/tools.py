@@ -91,8 +91,10 @@ async def propose_quota(
     team: NamedTeam,
     cluster: NamedCluster,
     gpus: WantedGpus,
-    reason: Annotated[str, Field(min_length=1, max_length=2000, description="Why, in words for who decides on it.")],
-    days: Annotated[int, Field(ge=1, le=366, description="After which they are given back by themselves.")] = 7,
+    reason: Annotated[
+        str, Field(min_length=1, max_length=2000, description="The reason, for the person who decides on the request.")
+    ],
+    days: Annotated[int, Field(ge=1, le=366, description="Days after which Backstop takes the GPUs back.")] = 7,
 ) -> ToolAnswer:
     if not reason.strip():
         raise BadInput("a request needs a reason for the person who decides on it")
@@ -115,15 +117,15 @@ TOOLS = (
     Tool(
         fleet_overview,
         ("read.overview",),
-        "Every open rollout in a line: its stage, and what it needs from a person; those that need one first.",
+        "Every open rollout: its stage, and what it needs from a person. Those that need a person come first.",
     ),
-    Tool(cluster_status, ("read.status",), "Where a cluster's rollout stands, in full: gates, holds, health, quota."),
+    Tool(cluster_status, ("read.status",), "The full status of a cluster's rollout: gates, holds, health, quota."),
     Tool(
         why,
         ("desk.why",),
-        "Why a team cannot use its quota: what could start now, and what keeps the rest, in numbers that add up.",
+        "Why a team cannot use its quota: how many GPUs could start now, what keeps the rest, in numbers that add up.",
     ),
-    Tool(flex, ("desk.flex",), "What is healthy and not promised now, by cluster, with its largest block."),
+    Tool(flex, ("desk.flex",), "The healthy GPUs that are not promised now, by cluster, with the largest free block."),
     Tool(calendar, ("desk.calendar",), "Declared maintenance, incidents and freezes that are not over."),
     Tool(requests, ("desk.requests",), "Requests for more quota, the newest first, and what became of them."),
     Tool(plan, ("desk.snapshot",), "What a rollout would do to a cluster now: who gives how many GPUs, and why."),

@@ -130,7 +130,7 @@ def import_(
     from views.access import outcome_parts
 
     if bool(file) is bool(confirm):
-        raise BadInput("give a FILE to import, or --confirm HASH of a file that waits")
+        raise BadInput("give a FILE to import, or --confirm HASH of a file that awaits confirmation")
     rules = _read(file) if file else None
     question = ImportAccess(file=rules, confirm=confirm, dry_run=dry_run, reason=reason)
     outcome = ask(actor_of(actor), lambda door: door.ask(question))
@@ -254,7 +254,8 @@ def can(
     cluster: ClusterOrNone = "",
     team: OfTeam = "",
     groups: Annotated[
-        list[str] | None, typer.Option("--group", metavar="GROUP", help="As a member of this group. Repeatable.")
+        list[str] | None,
+        typer.Option("--group", metavar="GROUP", help="Take USER for a member of this group. Repeatable."),
     ] = None,
     file: FileOption = "",
     as_json: AsJson = False,
@@ -359,7 +360,7 @@ def token_new(
             (token_line.name, "bold"),
             f" counts as {token_line.owner} ({token_line.scope.text}) until {token_line.expires_at:%Y-%m-%d}.",
         ),
-        line("It is shown only this once. Set BACKSTOP_TOKEN to it where it is to be used."),
+        line("The token is shown only this once. Set BACKSTOP_TOKEN to it where the program runs that uses it."),
         line(f"Undo: {undo}"),
     )
 

@@ -57,9 +57,14 @@ def audit(
             callback=named_or_all,
         ),
     ] = "",
-    fleet: Annotated[bool, typer.Option("--fleet", help="The fleet rollouts themselves, from the archive.")] = False,
+    fleet: Annotated[
+        bool, typer.Option("--fleet", help="Show the fleet rollouts themselves, from the archive.")
+    ] = False,
     archive: Annotated[
-        bool, typer.Option("--archive", help="Read the ledger's archive: also refused commands and ended rollouts.")
+        bool,
+        typer.Option(
+            "--archive", help="Read the ledger's archive, which also has refused commands and ended rollouts."
+        ),
     ] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Only check that the archive's hash chain is intact; end with 1 if not.")
@@ -89,15 +94,15 @@ def audit(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Only what this actor did; * matches anything. Repeatable. (Here it is a filter: "
-            "BACKSTOP_ACTOR says who you are.)",
+            help="Only what this actor did; * matches anything. Repeatable. Here --actor is a "
+            "filter; BACKSTOP_ACTOR says who you are.",
         ),
     ] = None,
     kind: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KIND",
-            help="Only command, transition, effect, notice, hold, guard or plan. Repeatable.",
+            help="Only entries of this kind: command, transition, effect, notice, hold, guard or plan. Repeatable.",
         ),
     ] = None,
     *,
@@ -113,7 +118,7 @@ def audit(
     if fleet and cluster:
         raise BadInput(f"CLUSTER {cluster!r} is given together with --fleet: give one of them")
     if (seals and not verify) or (seal_key and not seals):
-        raise BadInput("--seals goes with --verify, and --seal-key with --seals")
+        raise BadInput("--seals needs --verify, and --seal-key needs --seals")
     cluster = FLEET if fleet else cluster if seals else needed_cluster(cluster)
     person = actor_of(os.environ.get("BACKSTOP_ACTOR", ""))
     wanted = _read_filter(since, until, actor or (), kind or ())
@@ -157,7 +162,7 @@ def _read_filter(since: str, until: str, actors: Sequence[str], kinds: Sequence[
         try:
             end += timedelta(days=1)
         except OverflowError:
-            raise BadInput(f"--until {until} has no day after it: leave it out") from None
+            raise BadInput(f"--until {until} is later than any entry can be: leave it out") from None
     if begin is not None and end is not None and end <= begin:
         raise BadInput(f"--until {until} is not after --since {since}")
     for kind in kinds:

@@ -62,7 +62,9 @@ def add_to(app: typer.Typer) -> None:
 @listed
 def backtest(
     file: Annotated[str, _FILE],
-    horizon: Annotated[str, typer.Option(metavar="WEEKS", help="How many weeks a promise lasts, with commas.")] = "1,4",
+    horizon: Annotated[
+        str, typer.Option(metavar="WEEKS", help="How many weeks a promise lasts; several with commas.")
+    ] = "1,4",
     policy: Annotated[
         list[PolicyOption] | None,
         typer.Option(
@@ -73,7 +75,8 @@ def backtest(
         ),
     ] = None,
     fixed: Annotated[
-        str, typer.Option(metavar="SHARES", help="These fixed buffers too, with commas: 0.07,0.12.", show_default=False)
+        str,
+        typer.Option(metavar="SHARES", help="Also compare these fixed buffers, such as 0.07,0.12.", show_default=False),
     ] = "",
     cluster: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this cluster. Repeatable.", show_default=False)

@@ -81,7 +81,7 @@ def check(
         typer.Option(
             "--entry",
             metavar="FILE",
-            help="Entries to check against them: YAML, or tables as CSV.",
+            help="Entries to check against the recipes: YAML, or tables as CSV.",
             show_default="none",
         ),
     ] = None,
@@ -111,7 +111,10 @@ def check(
 
 def template_(
     what: Annotated[
-        str, typer.Argument(metavar="TABLE", help="bringups, quotas (as CSV), or recipe (as YAML).", show_default=False)
+        str,
+        typer.Argument(
+            metavar="TABLE", help="The template: bringups or quotas (CSV), or recipe (YAML).", show_default=False
+        ),
     ],
 ) -> None:
     """Print a table or a recipe to fill in."""
@@ -139,7 +142,7 @@ def add(
     ],
     recipes: Annotated[
         str,
-        typer.Option(metavar="FILE", help="Their recipes; each cluster keeps the one that it begins with."),
+        typer.Option(metavar="FILE", help="The entries' recipes. A cluster keeps the recipe that it begins with."),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check, and show what would be entered.")] = False,
     reason: ReasonOption = "",
@@ -164,7 +167,7 @@ def add(
         from views.recipe import entries_parts
         from views.words import line
 
-        show(*entries_parts(entries), line("Nothing was entered: leave --dry-run out to enter them."))
+        show(*entries_parts(entries), line("Nothing was entered. To enter these clusters, leave --dry-run out."))
         return
     person = actor_of(actor)
     by_name = {recipe.name: recipe for recipe in recipe_file.recipes}
@@ -211,7 +214,8 @@ def _tell_entered(answers: list[BringupAnswer], *, as_json: bool) -> None:
             raise Refusal(one.reason)
         show(
             line(
-                f"{one.cluster} is entered, and goes on by itself: backstop bringup status {shlex.quote(one.cluster)}"
+                f"{one.cluster} is entered; its bring-up goes on by itself: "
+                f"backstop bringup status {shlex.quote(one.cluster)}"
             ),
             line(undo_of_entry(one.cluster)),
         )
@@ -310,7 +314,10 @@ def give_up(
     from cli.output import show, show_json
     from views.words import line
 
-    stands = f"Backstop undoes nothing that it built. To continue it instead: add {cluster} again, with the same entry."
+    stands = (
+        "Backstop does not undo what the bring-up built. To continue the bring-up instead, add "
+        f"{cluster} again, with the same entry."
+    )
     consent(f"Give up the bring-up of {cluster}?", lambda: (line(stands),), yes=yes, as_json=as_json)
     row = ask(actor_of(actor), lambda door: door.give_up_bringup(cluster, reason))
     if as_json:
@@ -320,7 +327,7 @@ def give_up(
         return
     show(
         line(f"{cluster}: its bring-up is given up. What it made stays, and nobody manages it."),
-        line(f"It cannot be undone. To make {cluster} anew: backstop bringup add"),
+        line(f"It cannot be undone. To bring {cluster} up again: backstop bringup add"),
     )
 
 

@@ -48,7 +48,7 @@ def _parts(builds: Sequence[Build], of: int) -> list[RenderableType]:
     if of and not builds:
         return [none_of(of, "build")]
     if not builds:
-        return [line("No worker has named its build (BACKSTOP_BUILD_ID): the code moves on with the workers.")]
+        return [line("No worker has a build name (BACKSTOP_BUILD_ID): rollouts run on the code of any running worker.")]
     rows = table("BUILD", "=STATUS", ">WORKERS", ">ROLLOUTS", "=SINCE", "~", least=["SINCE"])
     for build in builds:
         note, style = _note(build)
@@ -73,10 +73,11 @@ def use(
     before = ask(actor_of(actor), lambda door: door.use_build(build))
     show(
         line(
-            ("Serving", "bold"), f" build {build}, before {before or 'none'}. Keep the workers of others running until"
+            ("Serving", "bold"),
+            f" build {build}, before {before or 'none'}. Keep the workers of other builds running until",
         )
     )
-    show(line("`backstop builds show` says that they hold no rollout."))
+    show(line("`backstop builds show` lists no rollout for them."))
 
 
 def _note(build: Build) -> tuple[str, str]:

@@ -105,10 +105,12 @@ def hold(
     clusters: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="CLUSTER", help="One or more clusters, or globs of the ledger's: 'h100-*'.", show_default=False
+            metavar="CLUSTER",
+            help="One or more clusters, or globs of clusters in the ledger: 'h100-*'.",
+            show_default=False,
         ),
     ] = None,
-    fleet: Annotated[bool, typer.Option("--fleet", help="Every cluster of the ledger, later ones too.")] = False,
+    fleet: Annotated[bool, typer.Option("--fleet", help="Every cluster of the ledger, and those added later.")] = False,
     begins: Annotated[
         str,
         typer.Option(
@@ -119,7 +121,7 @@ def hold(
     ] = "",
     islands: Annotated[str, typer.Option(metavar="NAMES", help="Only these islands, with commas between them.")] = "",
     gpus: Annotated[
-        int | None, typer.Option(metavar="N", help="How many GPUs it takes; by default all of them.", min=0)
+        int | None, typer.Option(metavar="N", help="How many GPUs the window takes. Default: all.", min=0)
     ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -374,7 +376,7 @@ def _declared_again(entries: Sequence[Entry]) -> str:
     fleet = entries[0].source.startswith(FLEET_HOLD) and len(entries) > 1
     held = "--fleet" if fleet else " ".join(shlex.quote(e.cluster) for e in entries)
     if window.ends <= now:
-        return "It cannot be undone: its time is over."
+        return "It cannot be undone: the window's time is over."
     begins = [] if window.starts <= now else [f"--from {window.starts:%Y-%m-%dT%H:%M:%SZ}"]
     more = [f"--islands {shlex.quote(','.join(window.islands))}"] if window.islands else []
     more += [] if window.gpus is None else [f"--gpus {window.gpus}"]

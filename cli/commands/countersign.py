@@ -22,7 +22,7 @@ Hash = Annotated[
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Countersign, as the second person, what somebody else has given.")
+    group = typer.Typer(no_args_is_help=True, help="Countersign, as the second person, a command of somebody else.")
     for name, command, lines in (
         ("list", list_, ("backstop countersign list",)),
         (
@@ -90,7 +90,7 @@ def withdraw(digest: Hash, reason: ReasonOption = "", as_json: AsJson = False, a
     if as_json:
         show_json(WithdrawnAnswer.grown_from(gone, undo=undo).as_json())
         return
-    show(line(f"Withdrawn: nobody needs to countersign to {gone.what} any more. {undo}"))
+    show(line(f"Withdrawn: the command to {gone.what} no longer waits for a second person. {undo}"))
 
 
 def _hash(digest: str) -> str:

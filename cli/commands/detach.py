@@ -81,11 +81,11 @@ def _ahead(cluster: str, restore: bool, reason: str, person: str) -> list[Render
     from views.words import count, line
 
     back = _detach(cluster, restore, reason, person, look=True)
-    teams = "what teams may use goes back to what it was before Backstop" if restore else "what teams may use stays"
+    teams = "teams get back the limits from before Backstop" if restore else "teams keep their limits"
     classes = sum(name.startswith(OF_CLASS) for name in back)
-    sentence = f"{count(len(back) - classes, 'limit')} of its quota system would be taken back; {teams}."
+    sentence = f"{count(len(back) - classes, 'limit')} of its quota system would be reset; {teams}."
     if classes:
-        sentence += f" {classes} QOS of classes would go; one in which jobs are would stay, without effect."
+        sentence += f" {classes} QOS of job classes would be deleted; a QOS with jobs would stay, without effect."
     sentence += " No team is notified."
     return [*_limits(back, ">IS", ">WOULD BE"), line(sentence)]
 

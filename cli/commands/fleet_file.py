@@ -200,7 +200,10 @@ def _document(pages: Sequence[FleetPage], only: Sequence[str]) -> dict[str, Any]
         document["teams"] = [t.model_dump(mode="json", exclude_defaults=True) for t in teams]
     masked = sum(any(map(is_masked, team.contacts)) for team in teams)
     if masked:
-        complain(f"contacts of {count(masked, 'team')} hold secrets and are written as ***: an import here keeps them")
+        complain(
+            f"contacts of {count(masked, 'team')} contain secrets, which the file shows as ***; an import into this "
+            "ledger keeps the secrets"
+        )
     return document
 
 

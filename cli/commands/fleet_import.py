@@ -242,7 +242,7 @@ def _tell(asked: _Asked, answer: ImportAnswer, outcome: FleetOutcome | None, *, 
         if document is not None and outcome is not None:
             _show_beside(document, outcome)
         if answer.health_rows:
-            show(line("Health cannot be undone: its samples stay, and of each island the latest counts."))
+            show(line("The import of health cannot be undone: its samples stay, and the latest of each island counts."))
     for sentence in (*answer.gone, *answer.unread):
         complain(f"warning: {asked.slurm}: {sentence}")
     for cluster, why in sorted(answer.left_out.items()):
@@ -258,7 +258,7 @@ def _tell(asked: _Asked, answer: ImportAnswer, outcome: FleetOutcome | None, *, 
 def _refuse_without_file(has_file: bool, **options: bool) -> None:
     for name, value in options.items():
         if value and not has_file:
-            raise BadInput(f"--{name.replace('_', '-')} is given without a fleet file")
+            raise BadInput(f"--{name.replace('_', '-')} needs a fleet file: give FILE, or leave it out")
 
 
 def _agree_to_removal(document: FleetDocument, terms: ImportTerms, actor: str, *, as_json: bool) -> ImportTerms:
@@ -397,7 +397,7 @@ async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tu
     gone = [sentence for q in ours.quotas if q.team not in has and (sentence := _lost_with(q))]
     there = {island.name for island in cluster.islands}
     lost = [f"{i.name} ({gpus_text(i.total_gpus)})" for i in ours.islands if i.name not in there]
-    gone += [f"Slurm has no GPU in island {island} any more, so the ledger no longer has it" for island in lost]
+    gone += [f"Slurm has no GPU in island {island} any more, so the import removes it" for island in lost]
     return counts | moved, cluster.unread, tuple(gone)
 
 
@@ -415,5 +415,5 @@ def _lost_with(quota: Quota) -> str:
     """Say what was lost with a removed account; empty: nothing that a person had set."""
     fields = ("islands", "protected_blocks", "minimum_gpus", "namespaces", "classes")
     lost = [field for field in fields if getattr(quota, field) not in (None, (), 0)]
-    what = f"{quota.team} is no quota in Slurm any more, so it is gone with what only Backstop knew of it"
+    what = f"Slurm no longer has a quota of {quota.team}, so the import removes it, with what only the ledger had"
     return f"{what}: {', '.join(lost)}" if lost else ""

@@ -60,7 +60,7 @@ def plan(
     elif out != "-":
         show(*plan_parts(kept.plan, kept.pilots, Pace()))
         if out:
-            show(line(), line(f"Kept in {out}. Once it is launched: backstop fleet approve {out}"))
+            show(line(), line(f"The plan is in {out}. After the launch, approve it: backstop fleet approve {out}"))
 
 
 Cuts = dict[str, dict[str, int]]
@@ -134,7 +134,7 @@ def _as_it_was(file: str, kept: Prospect, now: Prospect) -> None:
         was, is_ = getattr(kept, name), getattr(now, name)
         if was != is_:
             raise BadInput(
-                f"{file} was edited: it gives {name} of {kept.cluster} as {was}, and its plan has {is_}; write it "
+                f"{file} was edited: {name} of {kept.cluster} is {was} there, but {is_} in its plan; write it "
                 f"again with `backstop fleet plan --out {file}`"
             )
 
@@ -147,8 +147,8 @@ def _cut_as_it_was(file: str, of: Prospect, kept: Mapping[str, int] | None, now:
         was, is_ = kept.get(team, 0), now.get(team, 0)
         if was != is_:
             raise BadInput(
-                f"{file}: it cuts {gpus_text(was)} of team {team} in {of.cluster}, and the plan itself cuts {is_}: "
-                "it was altered"
+                f"{file} was edited: it cuts {gpus_text(was)} of team {team} in {of.cluster}, but its plan cuts {is_}; "
+                f"write it again with `backstop fleet plan --out {file}`"
             )
 
 

@@ -100,7 +100,7 @@ def launched_parts(plan: FleetPlan, request: FleetLaunch, *, as_json: bool) -> N
     shadow = " (shadow: no quota is written)." if request.shadow else "."
     show(line((f"Fleet rollout {plan.fleet} is open", "bold"), shadow))
     show(
-        line("Nothing changes until its plan is approved. If it is right, say:"),
+        line("Nothing changes until its plan is approved. If the plan is right:"),
         line(f"  {_approve_line(plan.hash)}"),
         line(UNDO_OF_LAUNCH),
     )
@@ -261,7 +261,8 @@ def _ending(person: str, *, undo: bool) -> list[RenderableType]:
     going = [a for a in aheads if a.cluster not in refusals]
     first = undo_parts(going, ends=True) if going else []
     unknown = [
-        line(f"{c} would end too, and what would follow there is unknown: {e.message}.") for c, e in silent.items()
+        line(f"The rollout of {c} would end too; Backstop does not know what would follow: {e.message}.")
+        for c, e in silent.items()
     ]
     return [*first, *refusing_parts([a for a in aheads if a.cluster in refusals], refusals), *unknown, *parts]
 

@@ -130,7 +130,7 @@ def divide(
         str,
         typer.Option(
             metavar="FILE",
-            help="Who demands what: YAML or JSON (-: stdin).",
+            help="Each team's demand: YAML or JSON (-: stdin).",
             show_default=False,
         ),
     ],
@@ -157,7 +157,7 @@ def divide(
 def simulate(
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="A cluster, its teams and what happens: YAML or JSON (-: stdin)."),
+        typer.Argument(metavar="FILE", help="A cluster, its teams and the events: YAML or JSON (-: stdin)."),
     ],
     as_json: AsJson = False,
 ) -> None:

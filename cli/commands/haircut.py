@@ -52,12 +52,12 @@ def haircut(
     buffers: Annotated[
         str, typer.Option(metavar="SHARES", help="The buffers to compare, with commas between them.")
     ] = _USUAL,
-    by: Annotated[By, typer.Option(help="What each row of the table is.")] = By.FLEET,
+    by: Annotated[By, typer.Option(help="What each row of the table shows.")] = By.FLEET,
     at: Annotated[
         str,
         typer.Option(
             metavar="SHARE",
-            help="The buffer to explain in words. Default: 0.15 where it is compared, else the largest.",
+            help="The buffer to explain in words. Default: 0.15 if --buffers has it, else the largest.",
             show_default=False,
         ),
     ] = "",
@@ -77,7 +77,7 @@ def haircut(
     explained = _index_of(at, wanted)
     overlay = overlay_of(policy, max_tier=max_tier)
     if "buffer" in overlay.settings:
-        raise BadInput("--policy buffer is given together with --buffers: the report compares these")
+        raise BadInput("--policy buffer is given, but the report compares the buffers of --buffers: leave it out")
     if by is By.FLEET:
         how.of_one("--by fleet, which is one")
     taken = ((how.form_text, not how.for_people), ("--csv -", csv == "-"), ("--html -", html == "-"))

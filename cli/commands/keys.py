@@ -25,7 +25,7 @@ RevokedSince = Annotated[
     typer.Option(
         "--since",
         metavar="TIME",
-        help="The time since which its signatures are void. Without it: now, so earlier ones stay valid.",
+        help="The time since which its signatures are void. Default: now, so earlier signatures stay valid.",
     ),
 ]
 

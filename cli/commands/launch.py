@@ -48,8 +48,8 @@ NamesOrGlobs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="CLUSTER",
-        help="Clusters, or globs of those without an open rollout. None with --fleet, --wave, --pilot, or "
-        "--adopt --all.",
+        help="Clusters, or globs of clusters without an open rollout. Name none with --fleet, --wave, "
+        "--pilot, or --adopt --all.",
         show_default=False,
     ),
 ]
@@ -65,7 +65,7 @@ Pilots = Annotated[
 ]
 PaceOptions = Annotated[
     list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="How fast a fleet goes, such as parallel=20 (docs/reading.md). Repeatable."),
+    typer.Option(metavar="KEY=VALUE", help="How fast a fleet rollout goes: parallel=20 (docs/reading.md). Repeatable."),
 ]
 OwnerOption = Annotated[str, typer.Option(metavar="NAME", help="The rollout's owner. Default: the actor.")]
 Shadow = Annotated[
@@ -244,7 +244,7 @@ def _show_launched(answer: LaunchAnswer, resolves: str, launching: Launching) ->
     shadow = " (shadow: no quota is written)." if launching.shadow else "."
     show(line((f"Rollout {answer.rollout} is open", "bold"), shadow))
     if document.approve:
-        show(line("Nothing changes until the plan is approved. If it is right, say:"), line(f"  {document.approve}"))
+        show(line("Nothing changes until the plan is approved. If the plan is right:"), line(f"  {document.approve}"))
     if resolves:
         show(line(resolves))
     show(line(document.undo))

@@ -86,7 +86,7 @@ def _matching(of: Launching) -> tuple[str, ...]:
         if not alike:
             taken = sum(fnmatchcase(c, name) for c in cluster_names)
             why = (
-                f"every cluster that it matches ({taken}) already has an open rollout"
+                f"every cluster that the glob matches ({taken}) already has an open rollout"
                 if taken
                 else "the glob matches no cluster"
             )
@@ -115,7 +115,7 @@ def _agree_to_plans(of: Launching, clusters: Sequence[str]) -> dict[str, Backsto
         raise next(iter(left.values()))
     parts: list[RenderableType] = plans_parts(plans)
     parts += [line(f"{cluster} is left out: {error.message}.") for cluster, error in left.items()]
-    shadow = "; no quota is written, no team is told" if of.shadow else ""
+    shadow = "; no quota is written, no team is notified" if of.shadow else ""
     parts.append(line(f"Each gets a rollout of its own, which waits for an approval of its plan{shadow}."))
     opens = "a rollout" if len(plans) == 1 else f"{len(plans)} rollouts"
     shown_and_asked(f"Open {opens}?", parts)
@@ -186,7 +186,7 @@ def _show_outcomes(
     if launched:
         names = " ".join(shlex.quote(answer.cluster) for answer in launched)
         parts += [
-            line("Nothing changes until they are approved; this shows the plans again and asks:"),
+            line("Nothing changes until the plans are approved. To see them again and approve:"),
             line(f"  backstop approve {names}"),
             *(
                 line(f"{some_of([c for c in resolves if resolves[c] == text], 5)}: {text}")

@@ -83,7 +83,7 @@ def logout() -> None:
 
 
 def whoami(as_json: AsJson = False) -> None:
-    """Show who you are, to which front, and how that is proven."""
+    """Show your name, your front, and how the front knows who you are."""
     from cli.json_answers_login import Whoami
     from cli.session import front
     from client.http_exchange import AtSocket

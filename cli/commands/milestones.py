@@ -46,7 +46,7 @@ def set_milestones(
 
         return await _with_waves(door, await door.ask(PlanMilestones(**dict(milestones))))
 
-    undo = "To undo it, set the file as it was before; a milestone that it left out begins anew then."
+    undo = "To undo it, set the previous file again. A milestone that this file left out then starts anew."
     _answer(ask(actor_of(actor), question), plain_listing(as_json), undo)
 
 

@@ -88,7 +88,7 @@ def plan(
         ),
     ] = "",
     resource: Annotated[
-        str, typer.Option(metavar="NAME", help="With --render: the name of a GPU there, nvidia.com/gpu by default.")
+        str, typer.Option(metavar="NAME", help="With --render: the GPU resource in the files. Default: nvidia.com/gpu.")
     ] = "",
     *,
     how: Listing,

@@ -85,7 +85,7 @@ def serve(
     home: Home = "",
     trace: Trace = False,
 ) -> None:
-    """Run a front, the HTTP API that knows its callers, until Ctrl-C.
+    """Run a front, the HTTP API that checks who calls, until Ctrl-C.
 
     It listens on a local socket (BACKSTOP_SOCKET, else front.sock in the state folder), where the system
     identifies the caller; over TCP callers show tokens. `backstop up` starts one itself.

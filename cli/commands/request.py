@@ -113,7 +113,7 @@ def new(
     now, person = datetime.now(UTC), actor_of(actor)
     for option, text in (("--until", until), ("--namespace", namespace)):
         if text is not None and not text.strip():
-            raise BadInput(f"{option} is empty: leave it out, or say what is meant")
+            raise BadInput(f"{option} is empty: give it a value, or leave it out")
     if namespace is not None and "," in namespace:
         raise BadInput(f"--namespace is one name, not {namespace!r}")
     ends = None if until is None else _day(until, now)

@@ -41,7 +41,7 @@ def simulate_health(
     ] = None,
     out: Annotated[str, typer.Option(metavar="FILE", help="The CSV to write (-: stdout).")] = "-",
 ) -> None:
-    """Write a made-up health history: failures, repairs of which some last long, failures in bursts and by rack,
+    """Write a made-up health history: failures, short and long repairs, failures in bursts and by rack,
     and nodes that fail again and again.
 
     Hourly node counts, in the columns that `backstop backtest` reads.
@@ -59,7 +59,10 @@ def simulate_health(
     except ValidationError as error:
         raise BadInput(f"--set {first_problem(error, values).text}") from None
     if many * recipe.weeks * 168 > _MOST_ROWS:
-        raise BadInput(f"--clusters {many} of {count_text(recipe.weeks, 'week')}: more than {_MOST_ROWS:,} rows")
+        raise BadInput(
+            f"--clusters {many} with {count_text(recipe.weeks, 'week')} each need more than {_MOST_ROWS:,} rows: "
+            "give fewer clusters or weeks"
+        )
     names = [recipe.cluster if many == 1 else f"{recipe.cluster}-{n + 1}" for n in range(many)]
     histories = (simulate_health(recipe.model_copy(update={"cluster": name}), dice + n) for n, name in enumerate(names))
     write(out, "--out", "".join(_rows(histories)))

@@ -71,7 +71,7 @@ def status(
     chosen = Filters(stage, wave, owner, needs, at_risk, held, only_open)
     options = [*chosen.options, *(["--all"] if every else []), *how.options]
     if cluster and options:
-        raise BadInput(f"{options[0]} is given together with CLUSTER {cluster!r}: a filter is for all of them")
+        raise BadInput(f"{options[0]} is given together with CLUSTER {cluster!r}: give one of them")
     _one_of("--stage", stage, [s.value for s in Stage])
     import_lightly()
     if wave:
@@ -224,7 +224,7 @@ def _refuse_unknown(filters: Filters, word: LastWord, how: Listing) -> None:
     asked += [f"--filter {text}" for text in how.filters if field_of(text) in _UNKNOWN]
     if asked:
         raise Unavailable(
-            f"{word.sentence} Waves, unbacked GPUs and holds are unknown meanwhile, so {asked[0]} cannot be answered."
+            f"{word.sentence} Waves, unbacked GPUs and holds are unknown meanwhile, so {asked[0]} cannot be used."
         )
 
 
@@ -234,12 +234,13 @@ def _show_last_word_of(cluster: str, word: LastWord, how: Listing) -> None:
     from views.words import line, moment
 
     row = next((row for row in word.rollouts if row.cluster == cluster), None)
-    has = f"it has no open rollout of {cluster}" if row is None else f"it has {row.rollout} of {cluster} {row.stage}"
+    what = "no open rollout" if row is None else f"rollout {row.rollout} in stage {row.stage}"
+    has = f"{cluster} has {what} there."
     if not how.for_people:
-        raise Unavailable(f"{word.sentence} And {has}.")
+        raise Unavailable(f"{word.sentence} {has}")
     head = [line((word.sentence, "red")), line()]
     if row is None:
-        show(*head, line(f"{has[0].upper()}{has[1:]}."))
+        show(*head, line(has))
         return
     shadow = " (shadow)" if row.shadow else ""
     show(

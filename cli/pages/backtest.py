@@ -108,10 +108,10 @@ def _draw(plot: Axes, one: Series, promised: Promised, whose: str) -> str:
     plot.legend(frameon=False, fontsize=8, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
     if not broken:
         return f"{count(days, 'day')} of history."
-    below = "below its promise of that week"
+    below = "below the promise of that week"
     if horizon > 1:
-        below = f"below a promise made for it, which may be as much as {count(horizon, 'week')} old and above the line"
-    sentence = f"Of {count(days, 'day')} those whose worst instant fell {below} (crosses in the line's color)"
+        below = f"below a promise for that day, which may be up to {count(horizon, 'week')} old and above the line"
+    sentence = f"{count(days, 'day')} of history. Days whose worst instant fell {below} (crosses in the line's color)"
     return " ".join([f"{sentence}: {', '.join(broken)}.", *refused])
 
 
@@ -136,7 +136,11 @@ def _shade_refused(plot: Axes, steps: Hours) -> list[str]:
     weeks = np.flatnonzero(np.isnan(steps))
     for n, week in enumerate(weeks.tolist()):
         plot.axvspan(week, week + 1, color=BAD, alpha=0.12, lw=0, label="" if n else "nothing promised")
-    return [f"In {count(len(weeks), 'week')} (shaded) health could promise nothing honestly."] if len(weeks) else []
+    return (
+        [f"In {count(len(weeks), 'week')} (shaded) the health policy could not honestly promise anything."]
+        if len(weeks)
+        else []
+    )
 
 
 def _largest_promises(promises: Hours, weeks: int) -> Hours:
@@ -166,10 +170,11 @@ def _sentences(records: Sequence[Record]) -> list[str]:
         ours = [r for r in rows if r.policy == "health"]
         if ours:
             sentences.append(
-                f"Promised for {count(horizon, 'week')} ahead, health leaves a mean of {percent(_mean(ours))} "
-                f"unpromised and breaks {percent(_broken(ours))} of hours. {_fixed_beside(rows)}".strip()
+                f"With promises for {count(horizon, 'week')}, the health policy leaves a mean of "
+                f"{percent(_mean(ours))} unpromised and breaks {percent(_broken(ours))} of hours. "
+                f"{_fixed_beside(rows)}".strip()
             )
-    return sentences or ["What each policy would have promised week by week, and what hardware would have kept of it."]
+    return sentences or ["What each policy would have promised each week, and what hardware would have kept."]
 
 
 def _fixed_beside(rows: Sequence[Record]) -> str:
@@ -178,7 +183,9 @@ def _fixed_beside(rows: Sequence[Record]) -> str:
     broken = {name.removeprefix("fixed-"): _broken([r for r in rows if r.policy == name]) for name in names}
     whole = [f"{buffer}%" for buffer, fraction in broken.items() if not fraction]
     others = [f"a flat {buffer}% breaks {percent(fraction)}" for buffer, fraction in broken.items() if fraction]
-    kept = f"Fixed buffers that broke nothing: {', '.join(whole)}" if whole else "No fixed buffer shown broke nothing"
+    kept = (
+        f"Fixed buffers that broke no hour: {', '.join(whole)}" if whole else "Each fixed buffer shown broke some hours"
+    )
     return f"{'; '.join([kept, *others])}." if broken else ""
 
 

@@ -53,7 +53,7 @@ def _to_flex(number: int) -> str:
 
 
 def _unbacked_text(number: int) -> str:
-    return f"{_gpus(number)} promised today with nothing behind {'it' if number == 1 else 'them'}"
+    return f"{_gpus(number)} promised today with no healthy GPU behind {'it' if number == 1 else 'them'}"
 
 
 # --- plots ---------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def _buffers(haircut: Haircut, at: int) -> dict[str, str]:
         f"At {names[at]}, {count(phantom[at], 'GPU')} of the cut {'is' if phantom[at] == 1 else 'are'} phantom (no "
         f"healthy GPU behind now) and {flex[at]} {'moves' if flex[at] == 1 else 'move'} to flex."
     )
-    return {"title": "How many GPUs would be cut, phantom and to flex", "svg": svg(figure), "says": says}
+    return {"title": "How many GPUs would be cut: phantom, and moved to flex", "svg": svg(figure), "says": says}
 
 
 def _clusters(haircut: Haircut, at: int) -> dict[str, str]:
@@ -98,7 +98,7 @@ def _clusters(haircut: Haircut, at: int) -> dict[str, str]:
     plot.set(xlabel="GPUs")
     plot.xaxis.set_major_formatter("{x:,.0f}")
     figure.legend(frameon=False, loc="outside upper center", ncols=3)
-    rest = f" The {len(shown)} with the largest cut of {len(over)} are shown." if len(over) > len(shown) else ""
+    rest = f" Shown are the {len(shown)} with the largest cuts, of {len(over)}." if len(over) > len(shown) else ""
     fleet = haircut.fleet[at]
     says = (
         f"{fleet.clusters_above} of {count(fleet.clusters, 'cluster')} "

@@ -105,7 +105,7 @@ def _curve(week: Week) -> dict[str, str] | None:
     there = f"{big_number(last.promised_gpus)} {were} promised and {big_number(last.healthy_gpus)} healthy"
     says = f"{went}{last.at:%d %B %H:%MZ}, when {there}."
     if len(stretches) > 1:
-        says += " Where the line breaks, clusters came, went or were not known: what is before it is of others."
+        says += " Where the line breaks, the clusters with known health changed: earlier figures are of other clusters."
     return {"svg": svg(figure), "says": says}
 
 

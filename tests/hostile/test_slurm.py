@@ -366,7 +366,8 @@ def test_an_import_from_slurm_keeps_what_slurm_cannot_say(
         assert run(asked) == 0
     assert rows("SELECT team, gpus FROM quotas WHERE cluster = 'bad'") == [("other", 8)]
     assert capsys.readouterr().err == (
-        "backstop: warning: bad: team is no quota in Slurm any more, so it is gone with what only Backstop knew of it: "
+        "backstop: warning: bad: Slurm no longer has a quota of team, so the import removes it, with what "
+        "only the ledger had: "
         "islands, protected_blocks, minimum_gpus, namespaces, classes\n"
     )
 
@@ -390,7 +391,7 @@ def test_an_import_from_slurm_leaves_no_island_that_slurm_has_no_more(
         rows = ledger.execute("SELECT name, total_gpus FROM islands WHERE cluster = 'bad'").fetchall()
     assert rows == [("rack1", 24)]
     assert capsys.readouterr().err == (
-        "backstop: warning: bad: Slurm has no GPU in island sold (8 GPUs) any more, so the ledger no longer has it\n"
+        "backstop: warning: bad: Slurm has no GPU in island sold (8 GPUs) any more, so the import removes it\n"
     )
 
 

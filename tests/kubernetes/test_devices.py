@@ -385,7 +385,7 @@ NO_DRIVER = "must be the name of a DRA driver such as gpu.nvidia.com, not"
         ("driver: gpu.nvidia.com,spec.nodeName=n1", f"driver {NO_DRIVER} 'gpu.nvidia.com,spec.nodeName=n1'"),
         ("driver: GPU", f"driver {NO_DRIVER} 'GPU'"),
         (f"driver: {'a' * 64}", f"driver {NO_DRIVER} 'aaaa"),
-        ("device: {type: gpu}", "device: says which devices of a DRA driver are GPUs, and driver is missing"),
+        ("device: {type: gpu}", "device: needs driver, the DRA driver whose devices it names"),
         ("driver: gpu.nvidia.com\n      device: {type: true}", "device.type must be text, not true"),
     ],
 )

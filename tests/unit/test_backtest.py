@@ -486,10 +486,10 @@ def test_the_headline_names_every_fixed_buffer_that_broke_nothing(tmp_path: Path
     (lead,) = re.findall(r'<p class="lead">(.*?)</p>', page.read_text())
     whole = [b for b in (5, 10, 11, 12, 15, 20) if min(rows) >= 100 - b]
     assert whole == [11, 12, 15, 20]
-    assert f"Fixed buffers that broke nothing: {', '.join(f'{b}%' for b in whole)}; a flat 5% breaks 3.3%; " in lead
+    assert f"Fixed buffers that broke no hour: {', '.join(f'{b}%' for b in whole)}; a flat 5% breaks 3.3%; " in lead
     assert lead.endswith("a flat 10% breaks 3.3%.")
     assert run(["backtest", path, "--policy", "health", "--policy", "fixed-5", "--html", str(page)]) == 0
-    assert "No fixed buffer shown broke nothing; a flat 5% breaks 3.3%." in page.read_text()
+    assert "Each fixed buffer shown broke some hours; a flat 5% breaks 3.3%." in page.read_text()
 
 
 def test_the_page_says_each_horizon_and_the_plot_what_it_draws(tmp_path: Path) -> None:
@@ -502,7 +502,10 @@ def test_the_page_says_each_horizon_and_the_plot_what_it_draws(tmp_path: Path) -
     made = list(csv.DictReader((tmp_path / "d.csv").open()))
     ours = [d["promise"] for d in made if (d["policy"], d["horizon_weeks"]) == ("health", "4")]
     leads = re.findall(r'<p class="lead">(.*?)</p>', shown)
-    assert [lead.split(", health")[0] for lead in leads] == ["Promised for 1 week ahead", "Promised for 4 weeks ahead"]
+    assert [lead.split(", the health")[0] for lead in leads] == [
+        "With promises for 1 week",
+        "With promises for 4 weeks",
+    ]
     assert leads[0] != leads[1].replace("4 weeks", "1 week")
     assert "Promised for 4 weeks ahead</text>" in shown, "the plot's own title"
     drawn = {policy: days_below(rows, made, policy) for policy in ("fixed-15", "trailing-max", "health")}
@@ -512,7 +515,7 @@ def test_the_page_says_each_horizon_and_the_plot_what_it_draws(tmp_path: Path) -
     )
     refused = ours.count("")
     assert refused
-    assert f"In {refused} weeks (shaded) health could promise nothing honestly." in shown
+    assert f"In {refused} weeks (shaded) the health policy could not honestly promise anything." in shown
     assert "nothing promised</text>" in shown
 
 
@@ -523,7 +526,7 @@ def test_declared_absence_is_no_cross(tmp_path: Path) -> None:
     text += "".join(f"a,{h},100,{n},{away}\n" for h, (n, away) in enumerate(cells))
     path, page = written(tmp_path / "h.csv", text), tmp_path / "r.html"
     assert run(["backtest", path, "--policy", "health", "--html", str(page)]) == 0
-    assert "Of 35 days those whose" in page.read_text()
+    assert "35 days of history. Days whose" in page.read_text()
     assert ": health 0." in page.read_text()
 
 
@@ -645,7 +648,7 @@ def test_a_day_is_marked_where_it_falls_below_any_promise_that_was_made_for_it(
     for weeks in ("1", "4"):
         assert run(["backtest", path, "--policy", "health", "--horizon", weeks, "--html", str(page), "--json"]) == 0
         (found,) = json.loads(capsys.readouterr().out)
-        days = re.findall(r"Of 154 days those whose .*: health (\d+)\.", page.read_text())[0]
+        days = re.findall(r"154 days of history\. Days whose .*: health (\d+)\.", page.read_text())[0]
         said.append((found["broken_hours"] > 0, int(days)))
     assert said == [(True, 7), (True, 14)]
 

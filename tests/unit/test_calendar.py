@@ -406,9 +406,9 @@ def test_one_that_had_begun_is_over(capsys: pytest.CaptureFixture[str]) -> None:
         (["approve", " ", "--plan", "x"], "CLUSTER is empty: name a cluster"),
         (["plan", ""], "CLUSTER is empty: name a cluster, or leave it out"),
         (["status", ""], "CLUSTER is empty: name a cluster, or leave it out"),
-        (["plan", "--cluster", ""], "--cluster is empty: leave it out, or say what is meant"),
-        (["plan", "--buffer="], "--buffer is empty: leave it out, or say what is meant"),
-        (["launch", "c", "--max-tier", "", "--yes"], "--max-tier is empty: leave it out, or say what is meant"),
+        (["plan", "--cluster", ""], "--cluster is empty: give it a value, or leave it out"),
+        (["plan", "--buffer="], "--buffer is empty: give it a value, or leave it out"),
+        (["launch", "c", "--max-tier", "", "--yes"], "--max-tier is empty: give it a value, or leave it out"),
     ],
 )
 def test_what_an_empty_word_leaves_open_is_asked_for(

@@ -459,7 +459,7 @@ def test_health_may_come_without_a_fleet_file(tmp_path: Path, capsys: pytest.Cap
     assert [what for what, *_ in door.asked] == ["clusters", "add_health"]
     assert capsys.readouterr().out == (
         f"Imported {health}: 1 health row.\n"
-        "Health cannot be undone: its samples stay, and of each island the latest counts.\n"
+        "The import of health cannot be undone: its samples stay, and the latest of each island counts.\n"
     )
 
 

@@ -282,7 +282,7 @@ def test_what_speaks_of_a_file_is_refused_without_one(
     assert told(capsys, "import", "--health", str(health(tmp_path)), option) == (
         2,
         "",
-        f"backstop: {option} is given without a fleet file\n",
+        f"backstop: {option} needs a fleet file: give FILE, or leave it out\n",
     )
 
 
@@ -338,7 +338,8 @@ def test_an_export_is_a_file_and_says_what_it_could_not_write(
         )
         + "teams:\n- {name: a, contacts: ['slack://***']}\n- {name: z}\n",
         (
-            "backstop: contacts of 1 team hold secrets and are written as ***: an import here keeps them\n"
+            "backstop: contacts of 1 team contain secrets, which the file shows as ***; an import into this "
+            "ledger keeps the secrets\n"
             "backstop: left out: i: makes no sense\n"
             "backstop: k: written with smaller minimums, because the quotas, or their parent quotas, are below "
             "the minimums: a\n"

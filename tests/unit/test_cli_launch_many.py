@@ -47,7 +47,7 @@ def test_names_and_globs_of_clusters_without_a_rollout_are_launched(words: list[
     ("words", "said"),
     [
         (["a100-*"], "a100-*: the glob matches no cluster: see `backstop fleet show`"),
-        (["h100-w*"], "h100-w*: every cluster that it matches (1) already has an open rollout"),
+        (["h100-w*"], "h100-w*: every cluster that the glob matches (1) already has an open rollout"),
         (["h100-01", "", "h100-02"], "CLUSTER is empty: name a cluster"),
         (["h100-01", "h100-02", "--adopt"], "--adopt takes over one cluster, or with --all every rollout that is lost"),
         (["h100-01", "h100-02", "--fleet"], "CLUSTER 'h100-01 h100-02' is given together with --fleet"),
@@ -98,7 +98,7 @@ def test_the_plans_are_shown_and_asked_for_together(
     out = capsys.readouterr().out
     assert "2 clusters; 78 GPUs cut: 52 are phantom, 26 move to flex." in out
     assert "Each gets a rollout of its own" in out
-    assert "no quota is written, no team is told" in " ".join(out.split())
+    assert "no quota is written, no team is notified" in " ".join(out.split())
 
 
 def test_one_that_is_refused_keeps_no_other_and_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -260,7 +260,7 @@ def test_a_dead_watch_is_said(words: list[str], capsys: pytest.CaptureFixture[st
     [
         (["--stage", "sleeping"], "--stage must be one of planned, "),
         (["--wave", "9"], "--wave must be one of unallocated, unscheduled, idle, busy, not '9'"),
-        (["c", "--needs"], "--needs is given together with CLUSTER 'c': a filter is for all of them"),
+        (["c", "--needs"], "--needs is given together with CLUSTER 'c': give one of them"),
     ],
 )
 def test_bad_filters_are_one_sentence(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -355,8 +355,7 @@ AWAY = LastWord(
                 words,
                 1,
                 "",
-                AWAY.sentence
-                + f" Waves, unbacked GPUs and holds are unknown meanwhile, so {asked} cannot be answered.",
+                AWAY.sentence + f" Waves, unbacked GPUs and holds are unknown meanwhile, so {asked} cannot be used.",
             )
             for words, asked in (
                 (["--wave", "busy"], "--wave"),

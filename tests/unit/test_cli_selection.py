@@ -85,7 +85,7 @@ def test_what_means_nothing_is_one_sentence(names: list[str], filters: dict[str,
 
 
 def test_where_no_worker_says_what_rollouts_need_none_is_taken_to_need_nothing() -> None:
-    with pytest.raises(BadInput, match="--needs: no worker answers what rollouts need"):
+    with pytest.raises(BadInput, match="--needs: no worker answers, so needs are unknown"):
         chosen_clusters(selection([], "", "", needs=True), [rollout("h100-1", needs=None)])
 
 

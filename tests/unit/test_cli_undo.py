@@ -108,13 +108,13 @@ def test_one_that_is_over_cannot_be_declared_again(capsys: pytest.CaptureFixture
     past = datetime.now(UTC) - timedelta(hours=2)
     with answering(FakeBackstop(entries=[entry(starts=past, ends=past + timedelta(hours=1))])):
         assert run(["calendar", "end", "h100 b", "7", "--reason", "r", "--actor", "tpm"]) == 0
-    assert "It cannot be undone: its time is over." in capsys.readouterr().out
+    assert "It cannot be undone: the window's time is over." in capsys.readouterr().out
 
 
 UNDO_ENDED = [
     (timedelta(hours=-1), "Undo: backstop hold"),  # under way: it is cut short at now, and has three hours to go
     (timedelta(hours=1), "Undo: backstop hold"),
-    (timedelta(hours=-9), "It cannot be undone: its time is over."),
+    (timedelta(hours=-9), "It cannot be undone: the window's time is over."),
 ]
 
 

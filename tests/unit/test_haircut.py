@@ -198,7 +198,10 @@ def test_csv_on_standard_output_stands_alone(capsys: pytest.CaptureFixture[str])
         (["--buffers", ",".join(f"0.{n}" for n in range(10, 20))], "--buffers takes at most 8 shares, not 10"),
         (["--at", "0.3"], "--at must be one of --buffers (0.05, 0.1, 0.15, 0.2), not 0.3"),
         (["--at", "x"], "--at must be shares such as 0.05,0.10, not 'x'"),
-        (["--policy", "buffer=0.2"], "--policy buffer is given together with --buffers: the report compares these"),
+        (
+            ["--policy", "buffer=0.2"],
+            "--policy buffer is given, but the report compares the buffers of --buffers: leave it out",
+        ),
         (["--html", "/nowhere/h.html"], "--html /nowhere/h.html: cannot be written: No such file or directory"),
         (["--json", "--csv", "-"], "--json is given together with --csv -: standard output takes one of them"),
         (["--csv", "-", "--html", "-"], "--csv - is given together with --html -: standard output takes one of them"),

@@ -118,7 +118,7 @@ async def _countersign(visit: Visit, digest: str) -> Elsewhere | Page:
     reason = visit.form.get("reason", "").strip()
     if visit.form.get("do") == "withdraw":
         gone, failed = await try_work(visit, visit.ask(WithdrawWaiting(hash=digest, reason=reason)))
-        news = "" if gone is None else f"Withdrawn: nobody needs to countersign to {gone.what} any more."
+        news = "" if gone is None else f"Withdrawn: the command to {gone.what} no longer waits for a second person."
     else:
         done, failed = await try_work(visit, visit.call("countersign", digest=digest))
         news = "" if done is None else " ".join(given_words(done))
