@@ -15,9 +15,9 @@ from models.cluster.readings import HealthSample, TeamUsage
 from models.cluster.snapshot import snapshot_of
 from models.reports.why import Cause, explain_team
 from models.rollout.effects import Change, EffectKind, Fence, Reserve, ValueWrite
-from tests.hostile.test_slurm import World, migrated, world
+from tests.hostile.test_slurm import World, world
 
-__all__ = ["migrated", "world"]
+__all__ = ["world"]
 
 ROOT_OF_20 = "1|0||root\n3|1|gres/gpu=20|org\n5|3|gres/gpu=16|team\n6|3|gres/gpu=8|other\n"
 
