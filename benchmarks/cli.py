@@ -147,6 +147,7 @@ def main() -> None:
     told("a Tab after `backstop sta`", cost_of(BACKSTOP, COMPLETION, runs), bare)
     told(f"plan --file {FLEET}", cost_of((*BACKSTOP, "plan", "--file", FLEET), {}, runs), bare)
     told(f"plan --file {FLEET} --json", cost_of((*BACKSTOP, "plan", "--file", FLEET, "--json"), {}, runs), bare)
+    told(f"haircut --file {FLEET}", cost_of((*BACKSTOP, "haircut", "--file", FLEET), {}, runs), bare)
     if given.offline:
         return
     with tempfile.TemporaryDirectory() as folder:
