@@ -128,8 +128,16 @@ def _level(recent: Hours, share: float) -> int | None:
     samples = recent[~np.isnan(recent)]
     if len(samples) < _LEVEL_WEEKS * WEEK_HOURS // 2:
         return None
-    # The worse of two middle hours: a value between them occurred in no hour.
-    return math.ceil(max(np.quantile(part, share, method="higher") for part in (samples, samples[-_LAST_HOURS:])))
+    return math.ceil(max(quantile_of(part, share) for part in (samples, samples[-_LAST_HOURS:])))
+
+
+def quantile_of(samples: Hours, share: float) -> float:
+    """Return this quantile, of two middle hours the worse: a value between them occurred in no hour.
+
+    It is numpy's with method="higher", which takes five times as long.
+    """
+    place = math.ceil((len(samples) - 1) * share)
+    return float(np.partition(samples, place)[place])
 
 
 def _surprises(down: Hours, standing: int, horizon: timedelta, shape: Shape) -> Hours:

@@ -25,7 +25,7 @@ from cli.commands.schemas import makers
 from cli.main import run
 from client.inputs.health_series import read_series
 from models.buffers.backtest import fixed_buffer, health, policies, promises, record
-from models.buffers.estimator import WEEK_HOURS
+from models.buffers.estimator import WEEK_HOURS, quantile_of
 from models.buffers.health_generator import Recipe, simulate_health
 from models.buffers.hourly_health import Series
 from models.cluster.derived_buffer import TERMS
@@ -43,6 +43,13 @@ def series(worst: np.ndarray, total: int = 100, name: str = "train") -> Series:
 
 
 # --- records ------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=400), st.floats(0, 1))
+def test_a_quantile_is_numpys_higher_one(down: list[int], share: float) -> None:
+    samples = np.array(down, dtype=float)
+    assert quantile_of(samples, share) == np.quantile(samples, share, method="higher")
+    assert samples.tolist() == down
 
 
 def test_a_record_counts_what_a_person_would() -> None:
