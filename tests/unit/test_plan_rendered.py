@@ -15,7 +15,7 @@ from cli.main import run
 from models.cluster.sources import GitDialect, GitSource
 from tests.git.world import QUEUE
 from tests.unit.cli_fakes import WORKED, FakeBackstop, answering
-from tests.unit.test_git_dialects import CRDS, GOLDEN, _schemas
+from tests.unit.test_git_dialects import CRDS, GOLDEN, published_schemas
 
 Quotas = Mapping[str, tuple[int, str | None]]
 
@@ -151,7 +151,7 @@ def test_without_files_the_printed_objects_are_what_the_published_schemas_take(
 ) -> None:
     _, quotas = BEFORE[dialect]
     objects = list(yaml.safe_load_all(printed(capsys, *fleet(folder, quotas), "--render", dialect)))
-    schemas = dict(_schemas())
+    schemas = published_schemas()
     for one in objects:
         schema = schemas[one["apiVersion"], one["kind"]]
         assert [error.message for error in Draft202012Validator(schema).iter_errors(one)] == []
@@ -297,7 +297,7 @@ def test_classes_are_objects_of_which_the_stronger_has_the_larger_value(
     for one in objects.values():
         assert (one["apiVersion"], one["kind"]) == CLASSES[dialect]
         if dialect == "kueue" and CRDS.exists():
-            schema = dict(_schemas())[CLASSES[dialect]]
+            schema = published_schemas()[CLASSES[dialect]]
             assert [error.message for error in Draft202012Validator(schema).iter_errors(one)] == []
         assert dialect != "kai" or one["value"] < 100, "KAI takes a job of 100 or more for one that never yields"
     assert "# No rollout writes classes: apply them once" in text
