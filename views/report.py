@@ -76,10 +76,14 @@ def _blocked_text(held: AbstractSet[str]) -> str:
     return f"{text[:1].upper()}{text[1:]} {'is' if len(held) <= 1 else 'are'} blocked."
 
 
-def emergencies(week: Week) -> list[str]:
-    """Return what somebody did alone and no other admin has reviewed; it opens the report."""
+def emergencies(week: Week, *, typed: bool = True) -> list[str]:
+    """Return what somebody did alone and no other admin has reviewed; it opens the report.
+
+    `typed`: with the command that reviews it, for readers who have a terminal.
+    """
     return [
-        f"{clean(one.sentence)}. No other admin has looked at it: backstop access seen {one.number} --reason ..."
+        f"{clean(one.sentence)}. No other admin has looked at it"
+        + (f": backstop access seen {one.number} --reason ..." if typed else ".")
         for one in week.emergencies
     ]
 

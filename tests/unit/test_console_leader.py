@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
+from models.access.second_persons import Emergency
 from models.cluster.policy import Policy
 from models.cluster.snapshot import Snapshot
 from models.errors import Unavailable
@@ -75,7 +76,9 @@ def test_a_chosen_buffer_is_one_question_beside_the_usual_ones(address: str, buf
 
 
 def test_those_that_cannot_be_planned_are_counted() -> None:
-    assert "1 cluster cannot be planned now and is left out" in looked("/leader?buffer=12", 3, 1)[0]
+    html = looked("/leader?buffer=12", 3, 1)[0]
+    assert "1 cluster cannot be planned now and is left out" in html
+    assert "backstop haircut" not in html
     assert "1,200 clusters cannot be planned now and are left out" in looked("/leader?buffer=12", 0, 1200)[0]
     assert "There is no cluster to plan yet" in looked("/leader?buffer=12", 0)[0]
 
@@ -95,3 +98,18 @@ def test_a_long_list_leads_to_the_page_that_has_the_rest_and_names_no_command_fo
     assert "And 42 more." in html
     assert "--json" not in html
     assert "status --" not in html
+
+
+def test_an_emergency_leads_to_the_form_that_reviews_it_and_names_no_command() -> None:
+    alone = Emergency(number=3, by="user:sre", at=NOW, what="promote", reason="a SEV")
+    rest: dict[str, Any] = {"left_out": "", "no_cost": "", "asked_for": False, "cost": [], "bars": []}
+    week = a_week(3).but(emergencies=(alone,))
+    values = {**BASE, "no_week": "", "curve": None, "percent": 15, "least": 0, "most": 50, **rest}
+    html = bytes(page("leader.html", {**values, "week": _report_values(week)}).body).decode()
+    assert 'No other admin has looked at it. <a href="/access#emergencies">Look at it</a>' in html
+    assert "backstop access" not in html
+
+
+def test_where_no_milestone_is_set_no_command_is_told() -> None:
+    sections = _report_values(a_week(3).but(milestones=()))["sections"]
+    assert [note for name, _, note, _ in sections if name == "Milestones"] == ["No milestone is set."]

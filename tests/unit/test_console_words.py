@@ -111,7 +111,7 @@ def test_the_clusters_of_one_window_are_no_name_that_leads_somewhere(source: str
     ("text", "html"),
     [
         ("nothing is promised yet; `abort` ends the rollout", "nothing is promised yet; <b>abort</b> ends the rollout"),
-        ("see `backstop status c`, then `retry`", "see <code>backstop status c</code>, then <b>retry</b>"),
+        ("see `backstop status c`, then `retry`", 'see <a href="/clusters/c">c</a>, then <b>retry</b>'),
         ("of `<i>x</i>` and `two words`", "of `&lt;i&gt;x&lt;/i&gt;` and `two words`"),
     ],
 )
@@ -153,7 +153,29 @@ def test_a_command_that_lists_the_rest_is_a_link_to_the_page_that_lists_it() -> 
     assert markup([line("and 90 more: backstop fleet status --all")]) == (
         '<p>and 90 more: <a href="/rollout?show=all">show them</a></p>'
     )
-    assert "<code>backstop fleet status</code>" in markup([line("see backstop fleet status")])
+    assert 'see <a href="/rollout">the fleet rollout</a>' in markup([line("see backstop fleet status")])
+
+
+@pytest.mark.parametrize(
+    ("typed", "html"),
+    [
+        ("backstop approve h1 --plan 0123", '<a href="/clusters/h1/approve">Approve the plan</a>'),
+        ("backstop ack 'a b' --team t", '<a href="/clusters/a%20b/ack">Acknowledge</a>'),
+        ("backstop ack 'a'\"'\"'b' --team t", '<a href="/clusters/a%27b/ack">Acknowledge</a>'),
+        ("backstop fleet skip h1 --reason ...", '<a href="/rollout/skip">Skip clusters</a>'),
+        ("backstop request approve q-1 --reason '...'", '<a href="/requests/q-1">Approve</a>'),
+        ("backstop status --at-risk", '<a href="/?show=risk">show them</a>'),
+        ("backstop status h1", '<a href="/clusters/h1">h1</a>'),
+        ("backstop approve ../../x", '<a href="/clusters/..%2F..%2Fx/approve">Approve the plan</a>'),
+        ("backstop approve CLUSTER", "<code>backstop approve CLUSTER</code>"),
+        ("backstop audit h1 --verify", "<code>backstop audit h1 --verify</code>"),
+        ("backstop fleet import FILE", "<code>backstop fleet import FILE</code>"),
+        ("backstop approve --help", "<code>backstop approve --help</code>"),
+    ],
+)
+def test_a_command_that_has_a_page_is_a_link_to_it(typed: str, html: str) -> None:
+    """Readers of pages have no terminal: what they are told to do is a click away."""
+    assert sentence(line(f"do this: {typed}")) == f"do this: {html}"
 
 
 def test_a_waiting_command_is_shown_in_words() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
 from markupsafe import Markup, escape
@@ -11,7 +12,11 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from models.fleet.command_rows import FLEET_ROWS
 from models.fleet.state import FLEET
+from models.lifecycle.command_rows import CommandRow
+from models.requests.command_rows import REQUEST_ROWS
+from models.rollout.command_rows import ROLLOUT_ROWS
 from views.layout import Column, FactSheet, Grid, commands_in
 from views.words import DECORATION, number
 
@@ -30,7 +35,12 @@ _NAMES = ("ID",)
 """Columns of numbers that name something."""
 _QUOTED = re.compile("`([a-z]+)`")
 _COUNT = re.compile(r"(?<![\d,.])\d{4,15}(?![\d,.])")
-_PAGES = {f"backstop fleet status --{show}": f"/rollout?show={show}" for show in ("all", "failed", "waiting")}
+_PAGES = {
+    **{f"backstop fleet status --{show}": f"/rollout?show={show}" for show in ("all", "failed", "waiting")},
+    **{f"backstop status --{flag}": f"/?show={flag.removeprefix('at-')}" for flag in ("needs", "at-risk", "held")},
+    "backstop request list": "/requests",
+}
+_COMMANDS: Mapping[str, Mapping[str, CommandRow]] = {"": ROLLOUT_ROWS, "fleet": FLEET_ROWS, "request": REQUEST_ROWS}
 _LINKS = {"CLUSTER": "/clusters/", "TEAM": "/teams/"}
 
 
@@ -151,10 +161,38 @@ def _with_code(plain: str, start: int, end: int) -> Markup:
 
 
 def _command(typed: str) -> Markup:
-    """Write a command; one that lists more of what the page has becomes a link to the page that lists it."""
+    """Write a command. One that has a page here becomes a link to it: readers of pages have no terminal."""
     if typed in _PAGES:
         return Markup('<a href="{}">show them</a>').format(_PAGES[typed])
-    return Markup("<code>{}</code>").format(typed)
+    href, label = _page_of(typed)
+    return Markup('<a href="{}">{}</a>').format(href, label) if href else Markup("<code>{}</code>").format(typed)
+
+
+def _page_of(typed: str) -> tuple[str, str]:
+    """Return the path and the words of a link to a command's page; empty: it has none."""
+    try:
+        words = shlex.split(typed)[1:]
+    except ValueError:  # a reason of somebody's that only looks like a command
+        return "", ""
+    lifecycle = words.pop(0) if words[:1] in (["fleet"], ["request"]) else ""
+    command, name, *_ = *words, "", ""
+    if (lifecycle, command) == ("fleet", "status"):
+        return "/rollout", "the fleet rollout"
+    if (lifecycle, command) == ("", "status") and _names_one(name):
+        return place("clusters", name), name
+    row = _COMMANDS[lifecycle].get(command)
+    if row is None or not (lifecycle == "fleet" or _names_one(name)):
+        return "", ""
+    return {
+        "": place("clusters", name, command),
+        "fleet": place("rollout", command),
+        "request": place("requests", name),
+    }[lifecycle], row.label
+
+
+def _names_one(name: str) -> bool:
+    """Return whether the name is one, and neither an option nor a placeholder."""
+    return bool(name) and not name.startswith("-") and not name.isupper()
 
 
 def _with_buttons(plain: str) -> Markup:

@@ -61,7 +61,7 @@ def _report_values(week: Week) -> dict[str, Any]:
     return {
         "title": title(week),
         "lead": lead(week),
-        "alone": emergencies(week),
+        "alone": emergencies(week, typed=False),
         "numbers": numbers(week),
         "sections": [(s.title, [_grid(s)] if s.rows else [], *_note(s.note)) for s in sections(week)],
     }
@@ -72,7 +72,9 @@ def _note(note: str) -> tuple[str, str]:
     for command, page in _PAGES.items():
         if command in note:
             return note.replace(f": `{command}`", ""), page
-    return note.replace(": `--json`", ""), ""
+    for unlisted in (": `--json`", ": `backstop milestones set FILE`"):
+        note = note.replace(unlisted, "")
+    return note, ""
 
 
 def _grid(section: Section) -> Grid:
@@ -122,7 +124,8 @@ def _left_out(clusters: int) -> str:
     if not clusters:
         return ""
     are = "cluster cannot be planned now and is" if clusters == 1 else "clusters cannot be planned now and are"
-    return f"{clusters:,} {are} left out: backstop haircut says why."
+    whose = "its" if clusters == 1 else "their"
+    return f"{clusters:,} {are} left out: {whose} health, quotas or policy are missing or make no sense."
 
 
 def _bars(report: Haircut, chosen: int) -> list[Bar]:
