@@ -84,9 +84,7 @@ class Reach:
             raise self._refusal()
 
     def _refusal(self) -> Refusal:
-        return Refusal(
-            f"its host is inside the network: add it to the hosts that may be reached there ({self.listed_in})"
-        )
+        return Refusal(f"its host is in an internal network: allow that network in {self.listed_in}")
 
 
 PUBLIC, EVERYWHERE = Reach(), Reach(everywhere=True)

@@ -209,5 +209,5 @@ class MirroredQuotas(ABC, Generic[_Source, _Sight]):
             return SchedulerCheck(system=self.system, wrong=sentence(error))
         wanted = wanted_gpus(standing)
         astray = sorted(team for team, gpus in sight.gpus.items() if wanted.get(team) != gpus)
-        text = f"quotas that are not what they should be: {some_of(astray)}" if astray else ""
+        text = f"quotas that differ from what Backstop wants: {some_of(astray)}" if astray else ""
         return SchedulerCheck(system=self.system, wrong=text, barred=barred)

@@ -35,7 +35,7 @@ def unmerged(site: ProposeSystem) -> str:
 def test_an_effect_waits_on_a_branch_with_its_trailers(site: ProposeSystem) -> None:
     said = site.propose(SOFT, 1, ("a", 24, 16), ("b", 16, 8))
     assert site.forge.branches() == ["backstop/h100/r-1-1"]
-    assert said.startswith("branch backstop/h100/r-1-1 waits since 20")
+    assert said.startswith("branch backstop/h100/r-1-1 has waited since 20")
     assert said.endswith(f"to merge it into main of {site.forge.url}: a 24 -> 16, b 16 -> 8")
     assert site.there() == (24, 16)
     assert site.port.read(CLUSTER).values == {"a": 24, "b": 16}
@@ -143,7 +143,9 @@ def test_a_branch_that_people_delete_is_declined_once(site: ProposeSystem) -> No
     git(site.forge.bare, "branch", "-D", "backstop/h100/r-1-1")
     assert unmerged(site) == ""
     with pytest.raises(
-        Refusal, match=r"^branch backstop/h100/r-1-1 was deleted and not merged into main: a 24 -> 16 was"
+        Refusal,
+        match=r"^branch backstop/h100/r-1-1 was deleted and not merged into main, so Backstop takes its change as "
+        "declined: a 24 -> 16",
     ):
         site.port.apply(site.change(SOFT, 2, ("a", 24, 16)))
     site.propose(SOFT, 3, ("a", 24, 16))
@@ -306,7 +308,9 @@ def test_a_worker_that_may_push_no_branch_is_barred(site: ProposeSystem) -> None
 def test_detach_with_restore_is_refused_where_it_would_push(site: ProposeSystem, sqlite_ledger_url: str) -> None:
     site.apply(SOFT, 1, ("a", 24, 20))
     ForeignTool(sqlite_ledger_url).run("UPDATE clusters SET open_rollout = NULL")
-    with pytest.raises(Refusal, match="h100 writes by merges alone, so --restore cannot push 1 quota"):
+    with pytest.raises(
+        Refusal, match=r"people merge the writes of h100 \(mode: propose\), so --restore cannot push 1 quota"
+    ):
         site.git.detach(CLUSTER, restore=True)
     assert site.git.detach(CLUSTER, restore=False) == {}
     assert site.there() == (20, 16)

@@ -352,7 +352,7 @@ def test_a_malformed_contact_is_refused_after_the_others_were_told(notifier: Not
     what = notice(f"slack://T1/not-a-token/{TOKEN}", "someone@team.example", "nonsense")
     with pytest.raises(Refusal) as refusal:
         notifier.deliver(what, *render(what))
-    assert "contact 1 of team-a: slack://***" in refusal.value.message
+    assert "contact 1 of team-a: this slack:// contact" in refusal.value.message
     assert "contact 3 of team-a" in refusal.value.message
     assert not any(secret in refusal.value.message for secret in (*SECRETS, "nonsense"))
     assert len(mail.to("someone@team.example")) == 1

@@ -187,11 +187,14 @@ def test_a_connection_that_this_worker_does_not_have_is_named(server: Cluster, m
     server.put(NODES, node("n1"))
     world = make(west={"connection": "nowhere"})
     assert world.gpus("east") == {"main": (8, 8)}
-    assert "this worker has no Kubernetes 'nowhere': BACKSTOP_KUBERNETES names them" in world.health("west").fault
+    assert (
+        "this worker has no Kubernetes 'nowhere': add it to the file of BACKSTOP_KUBERNETES"
+        in world.health("west").fault
+    )
     assert world.health("west").healthy_gpus == 0
     assert world.adapter.check() == {
         "east": "",
-        "west": "this worker has no Kubernetes 'nowhere': BACKSTOP_KUBERNETES names them",
+        "west": "this worker has no Kubernetes 'nowhere': add it to the file of BACKSTOP_KUBERNETES",
     }
 
 

@@ -91,7 +91,7 @@ def test_a_quantity_is_read_in_every_spelling(text: str | int, gpus: int) -> Non
 def test_a_quantity_that_is_no_number_of_gpus_is_refused_by_field(field: str, value: Any) -> None:
     raw = node("n1", 8)
     raw["status"][field]["nvidia.com/gpu"] = value
-    with pytest.raises(BadObject, match=rf"status.{field}\['nvidia.com/gpu'\] is .*no number of GPUs"):
+    with pytest.raises(BadObject, match=rf"status.{field}\['nvidia.com/gpu'\] is .*not a number of GPUs"):
         node_gpus(raw, SOURCE)
 
 

@@ -140,7 +140,7 @@ async def test_an_effect_is_in_force_once_people_have_merged_it(
     (branch,) = forge.branches()
     since = git(forge.bare, "log", "-1", "--format=%cd", "--date=format:%Y-%m-%d %H:%M:%SZ", branch)
     sentence = (
-        f"branch {branch} waits since {since} for somebody who may to merge it into main of {forge.url}: "
+        f"branch {branch} has waited since {since} for somebody with the right to merge it into main of {forge.url}: "
         "speech 161 -> 124"
     )
     assert [hold.reason for hold in status.holds] == [sentence]
@@ -160,7 +160,7 @@ async def test_an_effect_is_in_force_once_people_have_merged_it(
     status = await world.until(name, waits)
     assert status.stage is Stage.ROLLING_BACK
     (undo,) = forge.branches()
-    assert status.needs.startswith(f"the rollback is not done: branch {undo} waits since ")
+    assert status.needs.startswith(f"the rollback is not done: branch {undo} has waited since ")
     assert forge.text() == as_file(200, 124)
     forge.merge(how, delete=delete)
     status = await world.until(name, Stage.ROLLED_BACK)
@@ -196,7 +196,8 @@ async def test_a_branch_that_people_delete_is_declined_and_the_rollout_goes_back
     status = await world.until(name, Stage.ROLLED_BACK)
     assert status.undoing is not None
     assert (
-        f"branch {branch} was deleted and not merged into main: speech 161 -> 124 was declined" in status.undoing.reason
+        f"branch {branch} was deleted and not merged into main, so Backstop takes its change as "
+        "declined: speech 161 -> 124" in status.undoing.reason
     )
     assert forge.text() == QUOTAS
     assert forge.branches() == []

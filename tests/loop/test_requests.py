@@ -405,7 +405,7 @@ async def test_a_dead_webhook_keeps_no_request_from_its_end_and_the_archive_says
 
     await eventually(lambda: len(said()) == 2, "both are given up")
     assert "could not notify evals: the notice" in said()[0]
-    assert "its host is inside the network" in said()[0]
+    assert "its host is in an internal network" in said()[0]
     assert "could not notify research: the notice" in said()[1]
     assert "no connection or login" in said()[1]
     assert ("request", "dev") in world.notices(name), "the one who asked does not wait for a team's webhook"

@@ -600,7 +600,9 @@ def test_the_audit_says_whether_who_commanded_was_proven(
 def test_status_says_what_is_not_in_force_in_words_and_in_json(
     fake: FakeBackstop, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    note = "Kubernetes east: not in force: vision has 64 in Git and 72 in the cluster, seen since 2026-11-26 10:02:11Z"
+    note = (
+        "Kubernetes east: not in force: vision has 64 in Git and 72 in the cluster, first seen at 2026-11-26 10:02:11Z"
+    )
     fake.statuses = [status(health_fault=note)]
     assert run(["status", "h100-worked"]) == 0
     assert f"source {note}" in " ".join(capsys.readouterr().out.split())

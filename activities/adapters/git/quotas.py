@@ -218,7 +218,7 @@ class GitQuotas(MirroredQuotas[GitSource, _Sight]):
         self._ledger.merges.keep(cluster, effect)
         self._book.renew(cluster)
         if not sight.repository.propose(commit, effect.branch):
-            raise Unavailable(f"the repository already has another branch {effect.branch}: Backstop tries again")
+            raise Unavailable(f"the repository already has another branch named {effect.branch}: Backstop tries again")
         self._book.renew(cluster)  # else it came too late: whoever reads the branches next deletes it
         self._ledger.merges.keep(cluster, effect.but(pushed=True))
         return effect
@@ -268,8 +268,9 @@ class GitQuotas(MirroredQuotas[GitSource, _Sight]):
                 message = f"Restore {count_text(len(gpus), 'quota')} of {cluster} from before Backstop\n"
                 if gpus and not look and source.mode is GitMode.PROPOSE:
                     raise Refusal(
-                        f"{cluster} writes by merges alone, so --restore cannot push {count_text(len(gpus), 'quota')}: "
-                        "roll back before you close the rollout, or detach without --restore"
+                        f"people merge the writes of {cluster} (mode: propose), so --restore cannot push "
+                        f"{count_text(len(gpus), 'quota')}: roll back before you close the "
+                        "rollout, or detach without --restore"
                     )
                 if look or not gpus or self._push(cluster, sight, gpus, message):
                     if not look:

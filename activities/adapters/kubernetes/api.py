@@ -154,7 +154,7 @@ class ApiServer:
                     raise
                 continue
             except TimeoutError:
-                raise Unavailable(f"no list of {kind.plural} within {self.seconds:g} s") from None
+                raise Unavailable(f"it sent no list of {kind.plural} within {self.seconds:g} s") from None
             self._paths[kind.plural] = path
             return _page_in(kind, b"".join(chunks))
         raise AssertionError("a kind has a path")
@@ -197,9 +197,11 @@ class ApiServer:
                 chunks = [chunk async for chunk in self._stream(kind, path, asked, _EVENT_BYTES, name, body)]
             document = json.loads(b"".join(chunks))
         except TimeoutError:
-            raise Unavailable(f"no answer about {name} of {kind.plural} within {self.seconds:g} s") from None
+            raise Unavailable(f"it did not answer about {kind.plural}/{name} within {self.seconds:g} s") from None
         except (ValueError, RecursionError) as error:
-            raise Unavailable(f"it did not answer with one of {kind.plural}: {type(error).__name__}") from None
+            raise Unavailable(
+                f"its answer about {kind.plural}/{name} is not valid JSON: {type(error).__name__}"
+            ) from None
         return document
 
     async def _stream(
@@ -242,7 +244,7 @@ class ApiServer:
         except ServerError as error:
             raise (_refused(kind, error) if body is None else _not_applied(kind, name, error)) from None
         except APITimeoutError:
-            raise Unavailable(f"no answer about {kind.plural} within {self.seconds:g} s") from None
+            raise Unavailable(f"it did not answer about {kind.plural} within {self.seconds:g} s") from None
         except httpx.HTTPError as error:
             self._api = None  # its address may have changed
             raise Unavailable(f"no connection: {type(error).__name__} {brief(str(error))}") from None
@@ -337,7 +339,7 @@ def _event_in(kind: ObjectKind, line: bytes) -> tuple[str, Any]:
         what, raw = event["type"], event["object"]
         code = raw.get("code") if what == "ERROR" else None
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
-        raise NoEvent(f"its watch of {kind.plural} sent what is no event: {type(error).__name__}") from None
+        raise NoEvent(f"its watch of {kind.plural} sent a line that is not an event: {type(error).__name__}") from None
     if what == "ERROR":
         if code == 410:
             raise Gone

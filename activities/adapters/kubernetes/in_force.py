@@ -82,7 +82,7 @@ class InForce:
         behind = {team: gpus for team, gpus in branch.gpus.items() if in_force.get(team) != gpus}
         self._since = {team: self._since.get(team, now) for team in behind}
         texts = [
-            f"{team} has {gpus} in Git and {in_force.get(team, 'no quota')} in the cluster, seen since "
+            f"{team} has {gpus} in Git and {in_force.get(team, 'no quota')} in the cluster, first seen at "
             f"{self._since[team]:%Y-%m-%d %H:%M:%SZ}"
             for team, gpus in sorted(behind.items())
         ]

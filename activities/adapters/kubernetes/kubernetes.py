@@ -386,7 +386,7 @@ class Kuberneteses:
                     await asyncio.to_thread(self._ledger.pushes.push, [follower.cluster])
             except Exception as error:  # its next reader keeps the sample, and the watch's round finds it
                 log.warning(
-                    "the watch was not told at once of changed nodes in %s, and reads them in its next round: %s",
+                    "could not notify the watch at once of changed nodes in %s; it reads them in its next round: %s",
                     follower.cluster,
                     sentence(error),
                 )
@@ -395,5 +395,5 @@ class Kuberneteses:
         """Return a way to the API server of this name. Errors: Unavailable."""
         connection = self._connections.get(name)
         if connection is None:
-            raise Unavailable(f"this worker has no Kubernetes {name!r}: BACKSTOP_KUBERNETES names them")
+            raise Unavailable(f"this worker has no Kubernetes {name!r}: add it to the file of BACKSTOP_KUBERNETES")
         return ApiServer(name, connection)

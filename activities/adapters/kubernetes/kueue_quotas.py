@@ -278,7 +278,7 @@ async def _apply_one(server: ApiServer, queue: LiveQueue, raw: dict[str, Any]) -
             if not now.is_as(queue):
                 return False
             raw["metadata"]["resourceVersion"] = now.version
-    raise Unavailable(f"ClusterQueue {queue.name}: its spec moves on faster than Backstop can write it")
+    raise Unavailable(f"others change ClusterQueue {queue.name} faster than Backstop can write it")
 
 
 def _undoes(queue: LiveQueue, fence: Fence) -> bool:

@@ -127,7 +127,7 @@ def pod_gpus(raw: Any, source: KubernetesSource) -> HeldGpus | None:
     meta, node = mapping_in(raw, "metadata"), spec.get("nodeName") or ""
     whose = mapping_in(meta, "labels").get(source.team_label) if source.team_label else meta.get("namespace")
     if not isinstance(node, str) or not isinstance(whose, str | None):
-        raise BadObject(f"its team or node is {brief((whose, node))}")
+        raise BadObject(f"its team or its node is not text: {brief((whose, node))}")
     return HeldGpus(source.teams.get(whose or "", whose or ""), gpus, node, waits=not node)
 
 
@@ -226,4 +226,4 @@ def _quantity(raw: Mapping[str, Any], field: str, where: str) -> int:
         amount = Decimal(number) * (_SCALES[suffix] if suffix in _SCALES else 10 ** int(suffix[1:]))
         if amount <= MOST_GPUS and amount == int(amount):
             return int(amount)
-    raise BadObject(f"{where}[{brief(field)}] is {brief(value)}, which is no number of GPUs")
+    raise BadObject(f"{where}[{brief(field)}] is {brief(value)}, which is not a number of GPUs")

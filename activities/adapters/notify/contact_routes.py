@@ -39,7 +39,7 @@ def routes(contact: str, server: str | None, reach: Reach = PUBLIC) -> tuple[Rou
             "the contact is not of a kind that Backstop supports (docs/notices.md lists them); it is not shown here, "
             "because it may be a secret"
         )
-    shown = f"{scheme}://***"
+    shown = f"this {scheme}:// contact"
     if not text.isprintable() or not text.isascii() or " " in text:
         raise Refusal(f"{shown} is malformed: it holds a space or a character that needs %-encoding")
     return _KINDS[scheme](ContactUrl.parse(text, shown, reach))

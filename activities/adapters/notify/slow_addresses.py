@@ -42,7 +42,7 @@ class SlowAddresses:
             pause = self._pauses.get(address)
         began = time.monotonic()
         if pause is not None and began < pause.ends:
-            raise Unavailable(f"did not answer in time, and is tried again in {pause.ends - began:.0f} s")
+            raise Unavailable(f"it did not answer in time: Backstop tries it again in {pause.ends - began:.0f} s")
         try:
             yield
         except BackstopError:

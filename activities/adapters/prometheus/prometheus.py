@@ -147,7 +147,7 @@ class Prometheuses:
         """Ask the three queries. Errors: Unavailable."""
         connection = self._connections.get(name)
         if connection is None:
-            raise Unavailable(f"this worker has no Prometheus {name!r}: BACKSTOP_PROMETHEUS names them")
+            raise Unavailable(f"this worker has no Prometheus {name!r}: add it to the file of BACKSTOP_PROMETHEUS")
         labels = clusters_by_label({cluster: source.cluster for cluster, source in sources.items()})
         ends = time.monotonic() + connection.timeout.total_seconds()
         queries = connection.queries

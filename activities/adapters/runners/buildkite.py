@@ -127,7 +127,7 @@ class BuildkiteRunner:
         api = self._api(order)
         key = order.key.text
         if key in self._being_made:  # a call that its caller has given up, and that is still on its way
-            raise Unavailable(f"a build of {order.pipeline} is being made by another call")
+            raise Unavailable(f"another call is creating a build of {order.pipeline}")
         self._being_made.add(key)
         try:
             build = api.find_build(order) or self._make(api, order)
@@ -160,7 +160,7 @@ class BuildkiteRunner:
         except Unavailable as error:
             landed_build = self._search_again(api, order)
             if landed_build is None:
-                raise Unavailable(f"{error.message}; Buildkite shows no build for it yet") from None
+                raise Unavailable(f"{error.message}; Buildkite shows no build for this run yet") from None
             return landed_build
         return self._the_first(api, order, build)
 
@@ -268,8 +268,8 @@ class _Api:
                 return
             url = following[1]
             if not url.startswith(f"{self._base}/"):  # the token goes nowhere else
-                raise Unavailable("Buildkite's list of builds goes on at another place")
-        raise Unavailable(f"Buildkite's list of builds is longer than {_PAGES * _PER_PAGE}")
+                raise Unavailable("the next page of Buildkite's list of builds is at another address than the first")
+        raise Unavailable(f"Buildkite lists more than {_PAGES * _PER_PAGE} builds")
 
     def make_build(self, order: RunOrder) -> BuildkiteBuild:
         """Make a build. Errors: BadInput if Buildkite says that it made none."""
@@ -320,7 +320,7 @@ class _Api:
     def _ask(self, method: str, url: str, content: Mapping[str, Any] | None = None) -> Answered:
         wait = self._quiet.until - time.monotonic()
         if wait > 0:
-            raise _Throttled(f"Buildkite's rate limit is reached: it is asked again in {math.ceil(wait)} s")
+            raise _Throttled(f"Buildkite's rate limit is reached: Backstop asks again in {math.ceil(wait)} s")
         asked = Asked(method, httpx.URL(url), content, self._headers, most=MOST_ANSWER)
         answer = ask_runner(asked)
         if answer.status == 429:
@@ -341,4 +341,6 @@ def _build(document: Any) -> BuildkiteBuild:
         return BuildkiteBuild.model_validate(document)
     except ValidationError as error:
         place = ".".join(str(step) for step in error.errors()[0]["loc"])
-        raise Unavailable(f"Buildkite answered a build that cannot be read: {one_line(place)}") from None
+        raise Unavailable(
+            f"Buildkite sent a build in which Backstop cannot read {one_line(place) or 'any field'}"
+        ) from None

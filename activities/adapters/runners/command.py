@@ -48,7 +48,7 @@ class CommandRunner:
     def start(self, order: RunOrder) -> RunReport:
         self._allowed.check_program(order.run)
         if not (self._here.boot and self._here.table):
-            raise BadInput("commands run only on Linux: this host does not have its processes in /proc")
+            raise BadInput("commands run only on Linux: this host does not list its processes in /proc")
         run = RunDirectory(self._runs_dir, order.key)
         ours = run.claim(self._order_document(order))
         if not ours and self._begun(run, _OTHERS_BEGIN):
@@ -69,7 +69,7 @@ class CommandRunner:
         if not run.has_record:
             if (run.age_of("order.json") or 0.0) < _GIVEN_UP_AFTER:
                 return RunReport(phase=RunPhase.RUNNING, said=f"is being started on {self._host}", host=self._host)
-            run.give_up("it never began: the worker that was starting it died")
+            run.give_up("the run never began: the worker that was starting it died")
         return self._report(run, order)
 
     def stop(self, order: RunOrder) -> RunReport | None:

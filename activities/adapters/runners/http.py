@@ -46,7 +46,7 @@ class HttpRunner:
 
     def stop(self, order: RunOrder) -> RunReport | None:
         """Report the run, and that somebody else has to end it: the service has no way to."""
-        cannot = f"{place_of(url_of(order.url))} cannot be told to end a run: end it there"
+        cannot = f"Backstop cannot end a run at {place_of(url_of(order.url))}: end it there"
         if not order.status_url or ("{id}" in order.status_url and order.key.text not in self._ids):
             return RunReport(
                 phase=RunPhase.RUNNING, said=cannot, endless=True
@@ -61,7 +61,7 @@ class HttpRunner:
         answer = self._web.ask(Asked("POST", url, order.values, _headers(order), most=MOST_ANSWER))
         where = place_of(url)
         if answer.status == _UNDER_WAY:
-            return RunReport(phase=RunPhase.RUNNING, said=f"{where} is still taking the order in")
+            return RunReport(phase=RunPhase.RUNNING, said=f"{where} is still accepting an earlier request for this run")
         if starts and 400 <= answer.status < 500 and answer.status not in _AGAIN:
             raise BadInput(f"{refusal_text(answer, where)}{NOTHING_BEGUN}")
         return self._report(order, self._take_id(order, answer, where), where)

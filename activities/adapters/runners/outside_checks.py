@@ -63,7 +63,7 @@ class OutsideChecks:
         try:
             if way is None:
                 raise _Unknown(
-                    f"Backstop does not run a check of kind {order.kind} here: it reads that from the cluster itself"
+                    f"no runner answers a check of kind {order.kind}: Backstop reads the answer from the cluster itself"
                 )
             return way(order)
         except _Unknown as error:
@@ -110,7 +110,9 @@ class OutsideChecks:
     def _promql(self, order: CheckOrder) -> CheckAnswer:
         connection = self._prometheus.get(order.connection)
         if connection is None:
-            raise _Unknown(f"this worker has no Prometheus {order.connection!r}: BACKSTOP_PROMETHEUS names them")
+            raise _Unknown(
+                f"this worker has no Prometheus {order.connection!r}: add it to the file of BACKSTOP_PROMETHEUS"
+            )
         value = _one_number(self._query(connection, order))
         low, high = order.at_least, order.at_most
         if low is not None and value < low:
@@ -140,7 +142,9 @@ class OutsideChecks:
 
     def _capacity(self, order: CheckOrder) -> CheckAnswer:
         if not order.run and not order.url:
-            raise _Unknown("capacity by the cluster's health source is not asked of a program or a service")
+            raise _Unknown(
+                "this check runs no program and calls no service: Backstop reads the cluster's health source"
+            )
         capacity_document = self._document(order)
         return capacity_answer(order, _islands(capacity_document, _source(order)), self._now())
 

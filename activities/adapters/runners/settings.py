@@ -115,7 +115,7 @@ class RunnerSettings(Model):
     @property
     def reach(self) -> Reach:
         inside: tuple[Network, ...] = tuple(ipaddress.ip_network(text) for text in self.networks)
-        return Reach(inside, listed_in=f"networks of {_NAMED_BY}")
+        return Reach(inside, listed_in=f"the field networks of {_NAMED_BY}")
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Allowed:
             allowed = " or ".join(" ".join(way.first) for way in ways)
             raise BadInput(
                 f"this worker may run {one_line(run[0])} only with {one_line(allowed)} as first arguments, "
-                f"not with {one_line(' '.join(run[1:])) or 'none'}"
+                f"but the command has {one_line(' '.join(run[1:])) or 'none'}"
             )
 
     def program_environment(self, **more: str) -> dict[str, str]:

@@ -113,7 +113,7 @@ class GitKeeper:
             try:
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:
-                raise Unavailable(f"{self._folder} cannot be a folder of seals: {error.strerror}") from None
+                raise Unavailable(f"the folder of seals {self._folder} cannot be created: {error.strerror}") from None
             self._git("init", "--quiet")
         self._file.append(seals)
         self._git("add", "--", FILE_NAME)
@@ -136,7 +136,7 @@ class GitKeeper:
             raise Unavailable(f"git cannot be run for the seals: {type(error).__name__}") from None
         if done.returncode:
             last_words = " ".join(done.stderr.decode(errors="replace").split())[-200:]
-            raise Unavailable(f"git does not keep the seals in {self._folder}: {last_words or 'it does not say why'}")
+            raise Unavailable(f"git failed in the folder of seals {self._folder}: {last_words or 'it gave no reason'}")
 
 
 def _whole_lines(file: int) -> int:

@@ -172,7 +172,7 @@ def test_a_build_whose_making_was_not_answered_is_made_once(site: Buildkite, kin
     site.troubles.append(Trouble(f"POST {BUILDS}", kind))
     what, worker = order(), runner(site)
     if kind != "lost":
-        with pytest.raises(Unavailable, match=f"HTTP {kind}.*Buildkite shows no build for it yet"):
+        with pytest.raises(Unavailable, match=f"HTTP {kind}.*Buildkite shows no build for this run yet"):
             worker.start(what)
         assert site.of(what.key.text) == []
     assert worker.start(what).phase is RunPhase.RUNNING
@@ -239,7 +239,7 @@ def test_a_rate_limit_is_kept_to_without_asking(site: Buildkite, headers: dict[s
     with pytest.raises(Unavailable, match="429"):
         worker.look(order())
     for ask in (worker.start, worker.stop):
-        with pytest.raises(Unavailable, match=f"rate limit is reached: it is asked again in {seconds} s"):
+        with pytest.raises(Unavailable, match=f"rate limit is reached: Backstop asks again in {seconds} s"):
             ask(order())
     with pytest.raises(Unavailable):
         worker.look(order())
@@ -253,7 +253,7 @@ def test_after_the_rate_limit_it_goes_on(site: Buildkite, clock: Clock) -> None:
     with pytest.raises(Unavailable):
         worker.start(order())
     clock.seconds += 0.9
-    with pytest.raises(Unavailable, match="it is asked again in 1 s"):
+    with pytest.raises(Unavailable, match="Backstop asks again in 1 s"):
         worker.start(order())
     clock.seconds += 0.1
     worker.start(order())

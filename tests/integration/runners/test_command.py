@@ -446,7 +446,7 @@ def test_a_start_that_died_on_its_way_is_made_good_or_given_up(folder: Path) -> 
     os.utime(RunDirectory(folder / "runs", second.key).path / "order.json", (then, then))
     report = run.look(second)
     assert report is not None
-    assert (report.phase, report.said) == (RunPhase.FAILED, "it never began: the worker that was starting it died")
+    assert (report.phase, report.said) == (RunPhase.FAILED, "the run never began: the worker that was starting it died")
     assert run.start(second) == report  # nor does it begin later
     assert lines(folder / "ran") == ["one"]
 
@@ -553,9 +553,9 @@ def test_arguments_that_no_program_can_be_given_are_refused(folder: Path, argume
         (("sh", "-c", "id"), "may not run sh"),
         (("/opt/../bin/sh",), "may not run /opt/../bin/sh"),
         ((), "has no program"),
-        (("/usr/bin/env", "apply"), "with plan as first arguments, not with apply"),
-        (("/usr/bin/env", "planned"), "with plan as first arguments, not with planned"),
-        (("/usr/bin/env",), "with plan as first arguments, not with none"),
+        (("/usr/bin/env", "apply"), "with plan as first arguments, but the command has apply"),
+        (("/usr/bin/env", "planned"), "with plan as first arguments, but the command has planned"),
+        (("/usr/bin/env",), "with plan as first arguments, but the command has none"),
         (("/usr/bin/env\x1b[2J",), r"may not run /usr/bin/env:"),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_run_that_is_to_end_runs_and_nobody_here_can_end_it(site: Service, mor
     report = worker.stop(what)
     assert report is not None
     assert (report.phase, report.endless) == (RunPhase.RUNNING, True)
-    assert report.said.endswith(f"{site.url} cannot be told to end a run: end it there")
+    assert report.said.endswith(f"Backstop cannot end a run at {site.url}: end it there")
 
 
 @pytest.mark.parametrize("kind", [401, 404, 500, "lost"])
@@ -204,10 +204,12 @@ def test_nothing_but_the_hosts_that_are_listed_is_called(site: Service, url: str
 
 
 def test_a_name_that_is_listed_and_leads_inside_is_not_called(site: Service) -> None:
-    with pytest.raises(BadInput, match=r"inside the network: add it to the hosts.*BACKSTOP_RUNNERS"):
+    with pytest.raises(
+        BadInput, match=r"in an internal network: allow that network in the field networks of .*BACKSTOP_RUNNERS"
+    ):
         runner(site, networks=[]).start(order(site))
     hosts = [{"origin": f"http://localhost:{site.port}"}]
-    with pytest.raises(BadInput, match="inside the network"):
+    with pytest.raises(BadInput, match="in an internal network"):
         runner(site, hosts=hosts, networks=[]).start(order(site, url=f"http://localhost:{site.port}/runs"))
     assert site.asked == []
 
