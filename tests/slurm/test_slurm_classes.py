@@ -247,7 +247,7 @@ def test_classes_that_are_off_go_without_a_rollout_too_and_the_doctor_names_what
     waiting = submit(site, "a", "engines", 8, "waits", "--begin=now+1hour")
     policy(site, *CLASSES, source=site.source)
     names = [f"lab-{site.root}-{name}" for name in ("a-engines", "a-training", "b-engines", "b-training")]
-    takes_out = "its next write takes out those that nobody's jobs are in"
+    takes_out = "Backstop's next write deletes each of these QOS that has no jobs"
     (check,) = site.slurms.check().values()
     assert check.wrong == ""
     assert check.note == f"classes are off, and Backstop's QOS {', '.join(names)} are still there: {takes_out}"
@@ -271,9 +271,9 @@ def test_where_classes_are_off_the_doctor_says_what_an_administrator_would_type(
     brought_in(site, site.source)
     (check,) = site.slurms.check().values()
     assert check.wrong == ""
-    off, _, typed = check.note.partition(", or an administrator: ")
+    off, _, typed = check.note.partition(", or let an administrator run: ")
     both = f"{site.team('a')}, {site.team('b')}"
-    assert off == f"classes of 2 teams are not in Slurm ({both}): slurm: {{classes: write}} in the fleet file"
+    assert off == f"classes of 2 teams are not in Slurm ({both}): set slurm: {{classes: write}} in the fleet file"
     *commands, others = typed.split("; ")
     assert others == "and likewise for the others"
     for command in commands:
@@ -309,7 +309,7 @@ def test_a_class_that_slurm_cannot_name_is_said_and_nothing_is_written(
     first_write(site)
     assert qos(site) == before == {}
     (check,) = site.slurms.check().values()
-    assert f"no classes are written for {site.team('a')}: " in check.wrong
+    assert f"Backstop cannot write the classes of {site.team('a')}: " in check.wrong
     assert said.format(a=site.team("a")) in check.wrong
 
 
@@ -342,7 +342,7 @@ def test_where_slurm_conf_does_not_allow_it_nothing_is_written_and_the_doctor_sa
         lab.until(lambda: "PriorityWeightQOS       = 0" in lab.run("scontrol", "show", "config"), "it is set so")
         first_write(site)
         assert qos(site) == {}
-        wrong = "classes are not written: slurm.conf needs PriorityWeightQOS above 0 (it has 0)"
+        wrong = "Backstop cannot write classes: slurm.conf needs PriorityWeightQOS above 0 (it has 0)"
         assert site.slurms.check() == {site.cluster: SchedulerCheck(wrong=wrong)}
     finally:
         conf.write_text(as_it_was)

@@ -121,7 +121,7 @@ def test_a_bound_that_somebody_takes_away_is_told_and_put_right_by_the_next_writ
     land(site, EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=8, limit_gpus=32))
     land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=LimitMode.HARD)
     site.lab.set_limit(site.root, -1)
-    wrong = f"limits that are not what they should be: pool:{site.root}"
+    wrong = f"limits that differ from what Backstop wants: pool:{site.root}"
     assert site.slurms.check() == {site.cluster: SchedulerCheck(wrong=wrong)}
     land(site, EffectKind.SET_SOFT, 3, ("a", 16, 16), to=LimitMode.HARD)
     assert site.limits()[0] == "32"
@@ -183,7 +183,7 @@ def test_what_is_not_there_is_said_so(site: Site) -> None:
     for changes, sentence in (
         ({"cluster": "nowhere"}, "Slurm has no cluster 'nowhere'; it has: lab"),
         ({"root": "nobody"}, "Slurm has no account 'nobody'"),
-        ({"connection": "none"}, "this worker has lab, local"),
+        ({"connection": "none"}, "this worker has only lab, local"),
     ):
         with pytest.raises(BadInput, match=sentence):
             site.slurms.describe("lab", site.source.model_copy(update=changes))
@@ -251,7 +251,7 @@ def test_the_doctor_tells_whether_it_can_be_read(site: Site) -> None:
     assert site.slurms.check() == {site.cluster: SchedulerCheck()}
     site.slurms._talks.clear()
     (check,) = site.slurms.check().values()
-    assert check.wrong == "this worker has no Slurm connection 'lab': BACKSTOP_SLURM names them"
+    assert check.wrong == "this worker has no Slurm connection 'lab': add it to the file of BACKSTOP_SLURM"
 
 
 def test_it_is_taken_out_again_and_slurm_is_as_it_was(site: Site) -> None:

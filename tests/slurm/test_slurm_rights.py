@@ -15,8 +15,11 @@ from tests.slurm.test_slurm_quotas import land, opened
 
 pytestmark = pytest.mark.nightly  # a real Slurm
 
-ACCOUNTS = "may not set limits of accounts in Slurm: AdminLevel Operator may"
-QOS = "may not set the limit of the QOS flex in Slurm: AdminLevel Admin may, or import the cluster with --no-size-flex"
+ACCOUNTS = "may not set limits of accounts in Slurm: give that user AdminLevel Operator"
+QOS = (
+    "may not set the limit of the QOS flex in Slurm: give that user AdminLevel Admin, or import the cluster with "
+    "--no-size-flex"
+)
 
 
 @pytest.fixture
@@ -102,7 +105,7 @@ def test_an_operator_may_not_make_qos_for_classes_and_limits_are_written_all_the
     known.import_clusters(found.model_copy(update={"policy": {"classes": ["training", "engines"]}}))
     known.quotas.read(known.cluster)
     assert known.quotas.barred_reason(known.cluster) == (
-        "the worker's user may not write the QOS of classes in Slurm: AdminLevel Admin may, "
+        "the worker's user may not write the QOS of classes in Slurm: give that user AdminLevel Admin, "
         "or import the cluster with classes: off (docs/slurm.md)"
     )
     opened(known)
@@ -111,4 +114,4 @@ def test_an_operator_may_not_make_qos_for_classes_and_limits_are_written_all_the
     assert known.limits()[1] == "16"
     assert known.root not in known.lab.run("sacctmgr", "-n", "-P", "show", "qos", "format=Name")
     (check,) = known.slurms.check().values()
-    assert "classes that are not what they should be" in check.wrong
+    assert "classes that differ from what Backstop wants" in check.wrong

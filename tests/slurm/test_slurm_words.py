@@ -142,8 +142,8 @@ def test_two_clusters_on_one_slurmdbd_do_not_fight_over_its_flex_qos(site: Site,
     checks = site.slurms.check()
     assert checks[site.cluster].wrong == ""
     assert checks[OTHER].wrong == (
-        "lab sizes the QOS flex of their slurmdbd, and so bounds the flex of lab2 too: make the QOS flex-lab2 for its "
-        "flex jobs (docs/slurm.md)"
+        "lab2 and lab share the QOS flex in one slurmdbd, and Backstop sizes it for lab: make the QOS flex-lab2 for "
+        "the flex jobs of lab2 (docs/slurm.md)"
     )
 
 

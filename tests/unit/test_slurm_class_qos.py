@@ -136,11 +136,14 @@ def test_a_default_without_room_below_it_makes_no_weaker_class_wait(
     [
         (
             "",
-            "hand the QOS over with sacctmgr modify qos h100-a-e set description='backstop: e of a under root in h100'",
+            (
+                "hand the QOS over to Backstop with sacctmgr modify qos h100-a-e set "
+                "description='backstop: e of a under root in h100'"
+            ),
         ),
         (
             "backstop: e of b-a under org in h100-b",
-            "the QOS h100-a-e is Backstop's for e of b-a under org in h100-b: rename class 'e'",
+            "Backstop already uses the QOS h100-a-e for e of b-a under org in h100-b: rename class 'e'",
         ),
     ],
 )

@@ -188,10 +188,10 @@ def _wall(site: Site, team: str, classes: Sequence[str], class_of: Mapping[str, 
             return f"class {job_class!r} and another class would both be the QOS {name}: rename one of them"
         other = site.there[name].description if name in site.there else mark
         if other.startswith(OURS) and other != mark:
-            return f"the QOS {name} is Backstop's for {other.removeprefix(OURS)}: rename class {job_class!r}"
+            return f"Backstop already uses the QOS {name} for {other.removeprefix(OURS)}: rename class {job_class!r}"
         if other != mark:
             return (
-                f"the QOS {name} is not Backstop's: rename class {job_class!r}, or hand the QOS over with "
+                f"somebody else made the QOS {name}: rename class {job_class!r}, or hand the QOS over to Backstop with "
                 f"sacctmgr modify qos {name} set description='{mark}'"
             )
     return ""

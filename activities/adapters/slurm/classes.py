@@ -112,7 +112,7 @@ class SlurmClasses:
             self._take_out(look.site, stale_qos(look.wanted, look.site))
             return self._bring(commands_to_bring(look.wanted, look.site))
         except BackstopError as error:
-            log.warning("the classes of %s are not as they should be in Slurm: %s", self.cluster, error.message)
+            log.warning("could not bring the classes of %s in Slurm up to date: %s", self.cluster, error.message)
             return True
 
     def _bring(self, by_team: Mapping[str, QosCommands]) -> bool:
@@ -135,13 +135,14 @@ class SlurmClasses:
             return ClassesTold("", self._advice_while_off(limits))
         site, wanted, lacking = self._look(limits)
         if lacking:
-            return ClassesTold(f"classes are not written: slurm.conf needs {'; '.join(lacking)}", "")
-        parts = [f"no classes are written for {team}: {wall}" for team, wall in sorted(wanted.walls.items())]
+            return ClassesTold(f"Backstop cannot write classes: slurm.conf needs {'; '.join(lacking)}", "")
+        parts = [f"Backstop cannot write the classes of {team}: {wall}" for team, wall in sorted(wanted.walls.items())]
         if wrong := differing_qos(wanted, site) if begun or ours(site) else []:
-            parts.append(f"classes that are not what they should be: {', '.join(wrong)}")
+            parts.append(f"classes that differ from what Backstop wants: {', '.join(wrong)}")
         parts += [
-            f"QOS {qos} has Priority {site.there[qos].priority if qos in site.there else 0}: classes preempt, but the "
-            f"weaker does not wait; sacctmgr modify qos {qos} set Priority={max(_ROOMY, least)}"
+            f"QOS {qos} has Priority {site.there[qos].priority if qos in site.there else 0}, too low to rank weaker "
+            "classes below it: Slurm preempts their jobs, but does not let them wait for stronger ones; "
+            f"sacctmgr modify qos {qos} set Priority={max(_ROOMY, least)}"
             for qos, least in sorted(too_low(wanted, site).items())
         ]
         return ClassesTold("; ".join(parts), "")
@@ -153,17 +154,17 @@ class SlurmClasses:
         if left := sorted(ours(site)):
             parts.append(
                 f"classes are off, and Backstop's QOS {some_of(left)} {'is' if len(left) == 1 else 'are'} still there: "
-                "its next write takes out those that nobody's jobs are in"
+                "Backstop's next write deletes each of these QOS that has no jobs"
             )
         teams = {team: its for team, its in self._readable_teams().items() if team in site.defaults}
         if lacking := absent(site, teams):
             wanted = wanted_classes(site, teams, limits)
             lines = next((lines for team in lacking if (lines := by_hand(team, wanted, site))), [])
-            or_else = f", or an administrator: {'; '.join(lines)}" if lines else ""
+            or_else = f", or let an administrator run: {'; '.join(lines)}" if lines else ""
             more = "; and likewise for the others" if lines and len(lacking) > 1 else ""
             parts.append(
                 f"classes of {count_text(len(lacking), 'team')} are not in Slurm ({some_of(lacking)}): "
-                f"slurm: {{classes: write}} in the fleet file{or_else}{more}"
+                f"set slurm: {{classes: write}} in the fleet file{or_else}{more}"
             )
         return "; ".join(parts)
 

@@ -70,6 +70,6 @@ def advice(cluster: str, source: SlurmSource, keeper: str) -> str:
     """Say what to do if another cluster sizes the shared QOS."""
     own = source.own_flex_qos(cluster)
     return (
-        f"{keeper} sizes the QOS {source.flex_qos} of their slurmdbd, and so bounds the flex of {cluster} too: "
-        f"make the QOS {own} for its flex jobs (docs/slurm.md)"
+        f"{cluster} and {keeper} share the QOS {source.flex_qos} in one slurmdbd, and Backstop sizes it for {keeper}: "
+        f"make the QOS {own} for the flex jobs of {cluster} (docs/slurm.md)"
     )

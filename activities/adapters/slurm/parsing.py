@@ -272,7 +272,7 @@ def _expand(part: str) -> Iterator[str]:
     for piece in match[1].split(","):
         first, _, last = piece.partition("-")
         if int(last or first) - int(first) > _MOST_HOSTS:
-            raise ValueError(f"{part[:80]!r} stands for more hosts than there are")
+            raise ValueError(f"{part[:80]!r} names more than {_MOST_HOSTS:,} hosts")
         for number in range(int(first), int(last or first) + 1):
             yield from _expand(f"{before}{number:0{len(first)}d}{after}")
 

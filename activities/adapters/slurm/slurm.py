@@ -101,7 +101,9 @@ class Slurms:
     def talk(self, source: SlurmSource) -> Talk:
         talk = self._talks.get(source.connection)
         if talk is None:
-            raise Refusal(f"this worker has no Slurm connection {source.connection!r}: BACKSTOP_SLURM names them")
+            raise Refusal(
+                f"this worker has no Slurm connection {source.connection!r}: add it to the file of BACKSTOP_SLURM"
+            )
         return talk
 
     def claim_reading(self, what: str, cluster: str, every: timedelta) -> bool:
@@ -204,7 +206,7 @@ class Slurms:
         try:
             by_number = actors_in(self.talk(source).run(*asked))
         except BackstopError as error:
-            log.warning("nobody says who changed Slurm's limits: %s", error.message)
+            log.warning("Slurm does not say who changed its limits: %s", error.message)
             return {}
         return {
             name: f"{by_number[account.number]}, by sacctmgr"
@@ -226,7 +228,7 @@ class Slurms:
         short = sorted(name for name in wanted if there[name] != wanted[name])
         if short:
             raise Unavailable(
-                f"Slurm accepted the command, but the old value still stands for {len(short)} of "
+                f"Slurm accepted the command, but did not change {len(short)} of "
                 f"{count_text(len(changes), 'limit')} ({', '.join(short[:5])})"
             )
 
@@ -276,7 +278,10 @@ class Slurms:
         may, limit = self.talk(source).may, f"GrpTRES={source.tres}=0"
         of = f"cluster={plain_name(source.cluster or cluster)}"
         if not may("sacctmgr", "-i", "modify", "account", _NOWHERE, of, "set", limit):
-            return "the worker's user may not set limits of accounts in Slurm: AdminLevel Operator may (docs/slurm.md)"
+            return (
+                "the worker's user may not set limits of accounts in Slurm: give that user AdminLevel Operator "
+                "(docs/slurm.md)"
+            )
         sized = self.flex_qos(cluster, source).sized if source.size_flex else None
         written = source.classes is ClassesInSlurm.WRITE
         if not (sized or written) or may("sacctmgr", "-i", "modify", "qos", _NOWHERE, "set", limit):
@@ -284,7 +289,7 @@ class Slurms:
         what = f"set the limit of the QOS {sized}" if sized else "write the QOS of classes"
         instead = [*(["--no-size-flex"] if sized else []), *(["classes: off"] if written else [])]
         return (
-            f"the worker's user may not {what} in Slurm: AdminLevel Admin may, "
+            f"the worker's user may not {what} in Slurm: give that user AdminLevel Admin, "
             f"or import the cluster with {' and '.join(instead)} (docs/slurm.md)"
         )
 
@@ -369,7 +374,7 @@ class Slurms:
         except Exception as error:  # one that cannot be checked must not stop the checks of others
             return SchedulerCheck(wrong=sentence(error))
         wrong = [name for name, gpus in sorted(wanted.items()) if standing.limits[name].gpus != gpus]
-        text = f"limits that are not what they should be: {', '.join(wrong)}" if wrong else ""
+        text = f"limits that differ from what Backstop wants: {', '.join(wrong)}" if wrong else ""
         if flex is not None and flex.keeper and not text:
             text = advice(cluster, source, flex.keeper)
         note = "; ".join(filter(None, (classes.note, *beside)))
@@ -397,13 +402,16 @@ class Slurms:
         """
         if source.connection not in self._talks:
             named = ", ".join(sorted(self._talks))
-            raise BadInput(f"--connection {source.connection}: this worker has {named} (BACKSTOP_SLURM names them)")
+            raise BadInput(
+                f"--connection {source.connection}: this worker has only {named}; add the connection to the file of "
+                "BACKSTOP_SLURM"
+            )
         there = self.talk(source).run("sacctmgr", "-n", "-P", "show", "cluster", "format=Cluster").split()
         if (source.cluster or cluster) not in there:
             raise BadInput(f"Slurm has no cluster {source.cluster or cluster!r}; it has: {', '.join(there) or 'none'}")
         asked = ("sacctmgr", "-n", "-P", "show", "account", "format=Account")
         if source.root not in self.talk(source).run(*asked).split("\n"):
-            raise BadInput(f"Slurm has no account {source.root!r}: name one that it has (--root)")
+            raise BadInput(f"Slurm has no account {source.root!r}: name an account that exists (--root)")
         if self.book.sources([cluster]).get(cluster) == source:
             self.sync(cluster, source)
         held = quotas_of(self.accounts(cluster, source), source)
