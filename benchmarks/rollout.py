@@ -229,7 +229,7 @@ class Ours:
 
     def held(self) -> set[str]:
         """Those that the fleet's brake holds, as the archive says."""
-        words = "%clusters are in breach within an hour%"
+        words = "%clusters had a breach within an hour%"
         return {
             c for (c,) in self._site.rows("SELECT DISTINCT cluster FROM audit WHERE entry LIKE :words", words=words)
         }

@@ -149,7 +149,7 @@ def test_without_a_rollout_a_request_writes_under_its_own_fence(system: System) 
     assert system.there() == (30, 16)
     assert system.generation() == read + 1
     system.open()
-    with pytest.raises(Conflict, match="a grant goes through it"):
+    with pytest.raises(Conflict, match="a grant has to go through that rollout"):
         system.apply(EffectKind.GRANT, 2, ("a", 30, 24), rollout="request/q-1")
 
 

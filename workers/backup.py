@@ -31,8 +31,8 @@ _FILE = "sqlite:///"
 _SECONDS = 30
 KEY_BOOK, PAYLOAD_KEYS = "keys.json", "payload.json"
 NO_PRIVATE_KEY = (
-    "The front's private key is not in it: a home restored from it signs again after `backstop keys new --lost`. "
-    "Approvals stand."
+    "The copy does not contain the front's private key: after a restore, run `backstop keys new --lost`, so that the "
+    "front signs again. Earlier approvals stay valid."
 )
 
 
@@ -45,11 +45,11 @@ def back_up(home: Path, ledger_url: str, to: Path, keys: Mapping[str, Path]) -> 
     Unavailable if a database cannot be read.
     """
     if not ledger_url.startswith(_FILE):
-        raise Refusal("the ledger is on a server, which has a backup of its own: pg_dump (docs/operations.md)")
+        raise Refusal("the ledger is on a PostgreSQL server: back it up with pg_dump (docs/operations.md)")
     ledger, temporal = Path(ledger_url.removeprefix(_FILE)), home / "temporal" / "temporal.db"
     for database in (temporal, ledger):
         if not database.is_file():
-            raise Refusal(f"there is no {database}: only what `backstop up` keeps itself is copied")
+            raise Refusal(f"there is no {database}: this command copies only the files of `backstop up`")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise BadInput(f"DIR {str(to)!r} already exists: name a new folder")
     to.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ async def _main() -> None:
         print(f"{path.stat().st_size:>12,}  {path}")
     names = {path.name for path in copied}
     if PAYLOAD_KEYS in names:
-        print("The payload keys are in it: whoever has this copy reads what Temporal keeps.")
+        print("The copy contains the payload keys: whoever has the copy can read what Temporal stores.")
     if KEY_BOOK in names:
         print(NO_PRIVATE_KEY)
 

@@ -60,7 +60,7 @@ async def tell(story: Story) -> None:
     story.run("buffer", STEADY)
     story.run("plan", STEADY, "--buffer", "health")
 
-    say("\n--- 5. The TPM launches it and approves the plan by its hash. The team is told, then limits follow.")
+    say("\n--- 5. The TPM launches it and approves the plan by its hash. The team is notified, then limits follow.")
     story.run("launch", CLUSTER, "--owner", "gpu-tpm", "--reason", "pilot")
     plan = (await story.backstop.status(CLUSTER)).plan_hash or ""
     story.run("approve", CLUSTER, "--plan", plan)
@@ -70,7 +70,7 @@ async def tell(story: Story) -> None:
     say("\n--- 6. Hardware fails: 319 -> 300 healthy GPUs. The quota of 306 promises more than there is.")
     await story.healthy(CLUSTER, island, 361, 300)
     await story.until(CLUSTER, lambda s: s.stage is Stage.ROLLED_BACK, 30, "rolled_back")
-    say("          Rolled back by itself, to what 300 GPUs can back; limits are soft again.")
+    say("          Backstop has rolled back by itself, to what 300 GPUs can back; limits are soft again.")
     story.run("status", CLUSTER)
 
     say("\n--- 7. The nodes come back. Once health has been good for long enough, it tries again by itself.")

@@ -104,7 +104,7 @@ class Story:
             if reached(status):
                 return status
             if time.monotonic() > ends:
-                raise Unavailable(f"{cluster} did not come to {what} within {seconds:g} s; it is {status.stage}")
+                raise Unavailable(f"{cluster} was not {what} within {seconds:g} s; it is {status.stage}")
             await asyncio.sleep(_POLL_SECONDS)
 
     def narrate(self, status: RolloutStatus) -> None:

@@ -223,8 +223,8 @@ class EmbeddedTemporal:
             file.close()
             pid, *_ = *_read_lock(self._lock_path), "unknown"
             raise Refusal(
-                f"a Temporal server (process {pid}) already uses {self.directory}, and who started it still runs: "
-                "stop that first"
+                f"a Temporal server (process {pid}) already uses {self.directory}, and the process that started it "
+                "still runs: stop that process first"
             )
         self._ours = file
 

@@ -41,4 +41,6 @@ async def _look(looks: Iterator[str], executor: Executor, start_seconds: float, 
                 return
             await asyncio.sleep(pause_seconds)
     except Exception as error:  # a page that asks the same says it to its reader
-        logger.warning("what pages tell of all clusters is worked out once somebody looks: %s", error)
+        logger.warning(
+            "could not compute the figures of all clusters ahead of the first page that shows them: %s", error
+        )

@@ -35,7 +35,9 @@ class KeysKept:
         try:
             self._keys = read_book(self._path).by_id
         except BadInput as error:
-            log.warning("the keys stay as they were: %s", error.message)
+            log.warning(
+                "could not read the public keys of fronts again, so the earlier ones stay in use: %s", error.message
+            )
 
 
 class TicketsWanted:
@@ -62,7 +64,7 @@ class TicketsWanted:
         try:
             self.now()
         except BackstopError as error:
-            log.warning("whether an access file is in force is not known: %s", error.message)
+            log.warning("could not read whether an access file is in force: %s", error.message)
 
 
 @asynccontextmanager

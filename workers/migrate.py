@@ -20,7 +20,7 @@ def source_file(place: str) -> Path:
         return Path(place) / "ledger.db" if Path(place).is_dir() else Path(place)
     url = database_url(place)
     if url.drivername == "postgresql+psycopg":
-        raise BadInput("--from names a ledger in a file; one on PostgreSQL is copied by pg_dump")
+        raise BadInput("--from takes a ledger in a file: copy a ledger on PostgreSQL with pg_dump")
     return Path(str(url.database))
 
 
@@ -33,7 +33,7 @@ async def _main() -> None:
         )
         for table in others:
             print(f"{'not copied':>12}  {table}: not a table of Backstop")
-        print("ledger: copied whole, read back and the same", flush=True)
+        print("ledger: copied in full, read back and compared", flush=True)
         return
     upgrade(settings.ledger_url)
     print("ledger: up to date", flush=True)

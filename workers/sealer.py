@@ -48,7 +48,9 @@ def seal_key(path: Path) -> Ed25519PrivateKey:
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise Refusal(f"{path} does not have a private key for seals: {type(error).__name__}") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise Refusal(f"{path} must have an Ed25519 key for seals: restore it, or move it away, and a new one is made")
+        raise Refusal(
+            f"{path} must have an Ed25519 key for seals: restore it, or move it away: then Backstop makes a new one"
+        )
     return key
 
 
@@ -95,7 +97,7 @@ class Sealer:
         moved = [head for head in heads if before.get(head.cluster) != head and head.length]
         faults = {head.cluster: fault for head in moved if (fault := book.fault_of(before.get(head.cluster), head))}
         there = {head.cluster for head in heads}
-        faults |= {cluster: "is gone, and was sealed" for cluster in before if cluster not in there}
+        faults |= {cluster: "has no rows any more, but a seal covers it" for cluster in before if cluster not in there}
         if self._due(seals[-1].at if seals else None, now) or (stops and moved):
             good = [head for head in moved if head.cluster not in faults]
             have = self._seal(have, good, now)

@@ -147,7 +147,9 @@ def _slurms(path: str) -> dict[str, Connection]:
     connections = dict(read_document(path, Connections, "the field connections").connections)
     for name, connection in connections.items():
         if connection.path is not None and connection.ssh is None and not Path(connection.path).is_dir():
-            raise BadInput(f"{path}: connections.{name}.path is {connection.path!r}, which is not a folder here")
+            raise BadInput(
+                f"{path}: connections.{name}.path is {connection.path!r}, which is not a folder on this machine"
+            )
     return connections
 
 

@@ -117,7 +117,7 @@ async def _run(settings: Settings, ready: asyncio.Event, stopped: asyncio.Event)
             else:
                 print(f"front      {place} (it knows each caller by their user name)")
         if settings.keys is not None and not front_key_file().exists():
-            print("keys       the front's private key is not here, so it signs nothing: backstop keys new --lost")
+            print("keys       the front has no private key, so it signs no command: backstop keys new --lost")
         print("worker     ready; stop with Ctrl-C, start again to go on", flush=True)
         ready.set()
         await _until_stopped(server, stopped)

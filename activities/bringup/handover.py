@@ -101,8 +101,9 @@ class FleetBringups(BringupExit):
         plan = make_plan(snapshot_of(spec), opening_policy(self._policy(entry)))
         if plan.haircut_gpus or not plan.backed:
             raise Refusal(
-                f"the {which} has in {entry.cluster} sum to {plan.assigned_gpus}, and the cluster may promise "
-                f"{gpus_text(plan.ceiling_gpus)}, all of them backed: lower the {what}, then retry"
+                f"the {which} has in {entry.cluster} sum to {gpus_text(plan.assigned_gpus)}, but the cluster may "
+                f"promise at most {gpus_text(plan.ceiling_gpus)}, each with a healthy GPU behind it: lower the {what}, "
+                "then retry"
             )
         return plan
 
@@ -307,7 +308,7 @@ def _fitting(
     asked = {team: gpus for team, gpus in more.items() if team in tree.leaves}
     ceiling = min(ceiling_of(snapshot, policy), ceiling_of(on_islands(snapshot, came), policy))
     headroom = max(0, ceiling - tree.assigned_gpus())
-    fits, why = {}, "the quotas that exist already take all that may be promised"
+    fits, why = {}, "existing quotas already take all GPUs that the cluster may promise"
     for team, gpus in divide(min(headroom, sum(asked.values())), asked, asked).items():
         if not gpus:
             continue
@@ -350,12 +351,12 @@ def _first_words(
     if not entry.quotas:
         return f"{parts[0]}; no first quotas"
     stands = f"first quotas of {gpus_text(sum(granted.values()))}"
-    parts.append(f"{stands}, advisory, of the {gpus_text(plan.ceiling_gpus)} that it may promise")
+    parts.append(f"{stands}, advisory; the cluster may promise {gpus_text(plan.ceiling_gpus)}")
     if lacks:
         missing = gpus_text(sum(lacks.values()))
         until = entry.owed_until
         is_owed = f"owed until {until:%Y-%m-%d}" if until is not None else "not owed, as the entry gives no date"
         parts.append(f"{missing} of the entry {'is' if sum(lacks.values()) == 1 else 'are'} {is_owed}")
     if gave_way:
-        parts.append("minimums and blocks that what came cannot carry are left out")
+        parts.append("minimums and blocks that do not fit the delivered GPUs are left out")
     return "; ".join(parts)

@@ -75,7 +75,7 @@ class BringupExit:
             return self._make_way(request, opened, running.but(quota_gpus=stands))
         if opened is None and stands:
             self._launch(request, f"{retires_cluster(cluster)}{request.at:%Y%m%d%H%M%S}", stands)
-            return running.but(quota_gpus=stands, said="a rollout that takes them to nothing is launched")
+            return running.but(quota_gpus=stands, said="Backstop has launched a rollout that sets all quotas to 0")
         if opened is not None and (opened.stage is not Stage.MONITORED or stands):
             if opened.stage is Stage.PLANNED:
                 self._launch(
@@ -86,7 +86,7 @@ class BringupExit:
         if running.is_empty:
             running = running.but(teams=self._count_teams_using(request))  # asked anew: to go on ends jobs
         if not running.is_empty:
-            return running.but(said="no quota is left, and running jobs go on to their end")
+            return running.but(said="all quotas are 0; Backstop waits for running jobs to end")
         if opened is not None:
             self._close(request, opened)
         by = Signature(request.actor, request.at, self._key(cluster, "leaves"), request.reason)
@@ -117,15 +117,15 @@ class BringupExit:
         try:
             self._ledger.leave_fleet(cluster, Signature(row.owner, row.stage_at, self._key(cluster, "leaves")))
         except Refusal as error:
-            log.warning("%s is retired, and stays in the fleet: %s", cluster, error.message)
+            log.warning("%s is retired, but stays in the fleet: %s", cluster, error.message)
             stays = AuditEntry(
                 key=self._key(cluster, "stays"),
                 cluster=cluster,
                 at=row.stage_at,
                 kind=AuditKind.HOLD,
                 actor=BACKSTOP,
-                text=f"retired, and still in the fleet: {error.message}; "
-                f"then `backstop fleet remove {shlex.quote(cluster)}`",
+                text=f"retired, but still in the fleet: {error.message}; "
+                f"after that, run `backstop fleet remove {shlex.quote(cluster)}`",
             )
             self._registry.archive([stays])
 
@@ -136,7 +136,7 @@ class BringupExit:
         sentence, line = self._stage_of(opened), command_line(Command.ABORT, request.cluster)
         if not there.quota_gpus:
             raise Refusal(f"{sentence}: end that rollout (`{line}`), then retry")
-        waits = "and the retirement waits for it: Backstop closes it once it is monitored"
+        waits = "and the retirement waits for that rollout: Backstop closes it once it is monitored"
         sentence = f"{sentence}, {waits}; `{line}` ends it now"
         return there.but(said=sentence)
 
@@ -162,7 +162,7 @@ class BringupExit:
         )
         answer = self._rollouts.launch(launch)
         if answer.plan is None:
-            raise Refusal(f"the rollout that takes the quotas of {cluster} to nothing was refused: {answer.reason}")
+            raise Refusal(f"the rollout that sets the quotas of {cluster} to 0 was refused: {answer.reason}")
         if answer.rollout == rollout and answer.stage is Stage.PLANNED:
             word = CommandRequest(
                 actor=request.actor, reason=reason, plan_hash=answer.plan.hash, warrant=self._retire_warrant(cluster)

@@ -101,8 +101,8 @@ class AccessDesk:
         proposal = self._book.propose(file, standing.version, by)
         until = proposal.at + COUNTERSIGNED_WITHIN
         sentence = (
-            f"the file waits: another admin ({some_of(allowed.by) or 'no other is named'}) must confirm it before "
-            f"{until:%Y-%m-%d %H:%MZ}, with `backstop access import --confirm {proposal.hash}`"
+            f"the file waits: another admin ({some_of(allowed.by) or 'the access file names no other'}) must confirm "
+            f"it before {until:%Y-%m-%d %H:%MZ}, with `backstop access import --confirm {proposal.hash}`"
         )
         return outcome.but(awaits=True, by=allowed.by, until=until, said=sentence)
 
@@ -115,7 +115,7 @@ class AccessDesk:
         if standing.hash == question.confirm:
             raise Refusal(f"{question.confirm} is already in force: {standing_sentence(standing)}")
         if proposal is None or proposal.hash != question.confirm:
-            waits = "there is none" if proposal is None else f"it is {proposal.hash}, proposed by {proposal.by}"
+            waits = "no file waits" if proposal is None else f"that is {proposal.hash}, proposed by {proposal.by}"
             raise Refusal(f"{question.confirm!r} is not the hash of the file that waits to be confirmed: {waits}")
         require_permitted(decide_countersign(standing.file, proposal.by, who, _IMPORT, Target()))
         outcome = _outcome_of(proposal, standing, who)
@@ -139,10 +139,10 @@ class AccessDesk:
             raise Refusal(f"{owner} has no role by name in the access file, so a token for them could do nothing")
         held = {role for grant in file.held_by(Principal(name=owner)) for role in with_included(grant.roles)}
         if missing := [role for role in scope.roles if role not in held]:
-            text = f"{owner} does not have the role {' or '.join(missing)}, so a token for them cannot carry it"
-            raise Refusal(f"{text}: by name they have {', '.join(sorted(held))}")
+            text = f"{owner} does not have the role {' or '.join(missing)}, so a token for them cannot have it"
+            raise Refusal(f"{text}: the access file gives them {', '.join(sorted(held))}")
         if not any(scope.has_command(command) for command in RIGHTS):
-            raise BadInput(f"no command is named {', '.join(scope.commands)}: docs/access.md lists them")
+            raise BadInput(f"no command is named {', '.join(scope.commands)}: docs/access.md lists the commands")
         token = Token(
             name=question.name,
             hash=question.hash,

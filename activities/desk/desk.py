@@ -203,7 +203,7 @@ class DeskActivities:
 
     def _aim(self, question: ask.AimOf, _: DeskRequest) -> Target:
         if self._warrants is None:
-            raise Refusal("this worker has no part that checks access: start workers with `backstop worker`")
+            raise Refusal("this worker cannot check access: start workers with `backstop worker`")
         return self._warrants.fill_target(question.command, question.target, question.subject)
 
     def _stage_import(self, question: coming.StageImport, request: DeskRequest) -> None:
@@ -455,7 +455,7 @@ def _access_answers(
 ) -> dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]]:
     def book() -> AccessDesk:
         if desk is None:
-            raise Refusal("this worker has no part that checks access: start workers with `backstop worker`")
+            raise Refusal("this worker cannot check access: start workers with `backstop worker`")
         return desk
 
     return {

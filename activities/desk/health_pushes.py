@@ -20,5 +20,5 @@ def looked_for(pushes: PushPort | None, question: PushHealth, request: DeskReque
         raise Refusal("this worker does not accept pushed health")
     names = tuple(dict.fromkeys(question.clusters))
     clusters = pushes.push(names)
-    logger.info("%s asks for a look at %s: %r", request.actor, some_of(clusters), question.word[:_WORD_LOGGED])
+    logger.info("%s asks the watch to look at %s: %r", request.actor, some_of(clusters), question.word[:_WORD_LOGGED])
     return HealthPushed(looking_at=clusters, unknown=tuple(name for name in names if name not in {*clusters}))

@@ -125,7 +125,7 @@ class SecondPersonsDesk:
         waiting = self._book.awaited_one(question.hash)
         giver = waiting.kept.principal
         if giver.name != who.name and (not who.human or giver.human != who.human):
-            raise Refusal(f"only {giver.name}, who gave the command, may withdraw it: left alone it ends after a day")
+            raise Refusal(f"only {giver.name}, who gave the command, may withdraw it; otherwise it expires after a day")
         return self._describe(self._book.withdraw(question.hash, by), None)
 
     def _check_second(self, file: AccessFile, waiting: Awaited, who: Principal) -> None:
@@ -136,9 +136,7 @@ class SecondPersonsDesk:
         require_permitted(decide_countersign(file, kept.principal.name, who, kept.command, kept.target))
         for right in RIGHTS[kept.command].rights_under(kept.target.cases):
             if not roles_for(file, kept.principal, right, kept.target):
-                raise Refusal(
-                    f"{kept.principal.name} may no longer {waiting.deed_text}, by the access file in force now"
-                )
+                raise Refusal(f"the access file in force now does not let {kept.principal.name} {waiting.deed_text}")
 
     def _describe(self, waiting: Awaited, file: AccessFile | None) -> Waiting:
         """Describe a waiting command. `file`: names who could countersign; None: leave that out."""
@@ -188,7 +186,7 @@ class SecondPersonsDesk:
         try:
             self._tell(request)
         except Exception:
-            logger.exception("notices of an emergency; the archive and the weekly report have it")
+            logger.exception("could not send notices of an emergency; the archive and the weekly report have it")
 
     def emergencies(self) -> tuple[Emergency, ...]:
         """Return those that nobody else has reviewed."""
@@ -236,7 +234,7 @@ def _notice(emergency: Emergency, admin: str, chain: str) -> Notice:
             "commands": [
                 {
                     "line": f'backstop access seen {emergency.number} --reason "..."',
-                    "does": "confirms that you, an admin other than the one who acted, have looked at it",
+                    "does": "confirms that you have reviewed it, as an admin other than the person who acted alone",
                 }
             ]
         },

@@ -299,7 +299,7 @@ class Warrants:
     def fill_target(self, command: str, target: Target, subject: str) -> Target:
         """Complete a command's target from the ledger: the front asks as admission does."""
         if self._admission is None:
-            raise Refusal("this worker has no part that checks access: start workers with `backstop worker`")
+            raise Refusal("this worker cannot check access: start workers with `backstop worker`")
         return self._admission.fill_target(command, target, subject, self)
 
     def who_could(self, asked: Sequence[AwaitedCommand]) -> list[tuple[str, ...]]:
@@ -437,8 +437,8 @@ class Warrants:
             parent = self.book.warrant(warrant.inherits)
             if parent is None:
                 raise Refusal(
-                    f"the warrant {warrant.nonce} stands on an earlier warrant, and the ledger "
-                    f"has no such row: nothing is written on it"
+                    f"the warrant {warrant.nonce} needs an earlier warrant, which the ledger does not have: Backstop "
+                    "writes nothing on its word"
                 )
             self.intact(parent)
             return
@@ -462,7 +462,7 @@ class Warrants:
             if own is None or content_hash(own) != content_hash(policy):
                 raise Refusal(
                     f"the policy of rollout {rollout} is not the one that its launch was signed "
-                    f"with: nothing is written"
+                    "with: Backstop writes nothing"
                 )
 
     def envelope_of(self, approval: Warrant) -> Envelope:

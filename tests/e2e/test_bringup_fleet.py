@@ -110,7 +110,7 @@ async def test_what_is_owed_goes_through_the_rollout_and_a_retired_cluster_is_ta
         await insisting(wind, lambda wound: wound.quota_gpus == 0)
     assert world.sql.rows("SELECT name FROM clusters WHERE name = ?", name) == []
     said = [e["text"] for e in world.sql.archive(name)]
-    assert said[-1] == "out of the fleet: it is retired"
+    assert said[-1] == "left the fleet, because it is retired"
     assert world.sql.broken_links(name) == []
     assert ("enforced", "a") in world.notices(name)
 

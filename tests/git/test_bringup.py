@@ -44,8 +44,8 @@ def test_numbers_in_git_that_are_not_backed_bar_the_cluster_until_somebody_lower
     with pytest.raises(Refusal) as refusal:
         book.hand_over([island(8, healthy)], **terms)
     assert refusal.value.message == (
-        f"the quotas that Git has in {NEW} sum to {a + 24}, and the cluster may promise {ceiling} GPUs, all of them "
-        "backed: lower the quotas there, then retry"
+        f"the quotas that Git has in {NEW} sum to {a + 24} GPUs, but the cluster may promise at most {ceiling} "
+        "GPUs, each with a healthy GPU behind it: lower the quotas there, then retry"
     )
     assert clusters(tool) == []
     forge.write({PATH: QUOTAS % (ceiling - 24)})
@@ -76,8 +76,8 @@ def test_numbers_in_kueue_that_are_not_backed_bar_the_cluster(
         with pytest.raises(Refusal) as refusal:
             book.hand_over([island(8)], **terms)
         assert refusal.value.message == (
-            f"the quotas that Kueue has in {NEW} sum to 55, and the cluster may promise 54 GPUs, all of them backed: "
-            "lower the quotas there, then retry"
+            f"the quotas that Kueue has in {NEW} sum to 55 GPUs, but the cluster may promise at most 54 GPUs, each "
+            "with a healthy GPU behind it: lower the quotas there, then retry"
         )
         assert clusters(tool) == []
         server.put(QUEUES, queue("a", 30))

@@ -119,7 +119,9 @@ ROWS = [
     Rubbish("an island of 20 million", Row(_set("islands", "total_gpus = 20000000"), named="20000000")),
     Rubbish("nodes of no GPU", Row(_set("clusters", "gpus_per_node = 0", _OF), named="gpus_per_node")),
     Rubbish("a policy that is no JSON", Row(_set("clusters", "policy = '{'", _OF), named="its rows")),
-    Rubbish("a policy that is a list", Row(_set("clusters", "policy = '[]'", _OF), named="settings by name")),
+    Rubbish(
+        "a policy that is a list", Row(_set("clusters", "policy = '[]'", _OF), named="map names of settings to values")
+    ),
     Rubbish("a policy of another kind", Row(_set("clusters", """policy = '{"buffer": 7}'""", _OF), False, "buffer")),
     Rubbish("a scheduler in words", Row(_set("clusters", "source = 'slurm'", _OF), named="its rows")),
     Rubbish("a scheduler of another kind", Row(_set("clusters", """source = '{"way": 1}'""", _OF), False, "way")),
@@ -137,7 +139,7 @@ ROWS = [
     Rubbish("a sample of 44 before Christ", Row(_sample("'0044-03-15 00:00:00+00 BC'"))),
     Rubbish("a sample of 20 million", Row(_set("health_samples", "total_gpus = 20000000"), named="10000000")),
     Rubbish("use at the end of time", Row(_USED.format("'infinity'", 8))),
-    Rubbish("use of 20 million", Row(_USED.format(_SINCE, 20_000_000), named="left out: 1")),
+    Rubbish("use of 20 million", Row(_USED.format(_SINCE, 20_000_000), named="left out 1 sample of")),
     Rubbish("a job of 20 million", Row(_JOB.format(_SINCE, 20_000_000), named="20000000")),
     Rubbish("a job since the end of time", Row(_JOB.format("'infinity'", 8))),
     Rubbish("a job of a class without a name", Row(_CLASSED.format("''"), named="job_class")),
@@ -364,7 +366,7 @@ def test_one_old_sample_of_20_million_spoils_no_derivation(site: Site, tool: For
             stored,
         )
     assert {name: site.rollouts.health_hours(name, now) for name in (SICK, "worked")} == before
-    assert "left out: 1" in site.ask(CheckLedger()).senseless[SICK][0]
+    assert "left out 1 sample of" in site.ask(CheckLedger()).senseless[SICK][0]
     threw("the ledger's tables")
 
 

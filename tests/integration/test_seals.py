@@ -167,8 +167,8 @@ def test_a_chain_that_is_cut_off_or_gone_shows(site: Site) -> None:
     assert "ends at row 2, and SEAL 1 of " in site.differs("alpha")
     assert "ends at row 0" in site.differs("beta")
     said = site.sealer().look()
-    assert "alpha: ends at row 2, and was sealed to row 4" in said
-    assert "beta: is gone, and was sealed" in said
+    assert "alpha: ends at row 2, but a seal covers it up to row 4" in said
+    assert "beta: has no rows any more, but a seal covers it" in said
 
 
 def test_what_was_written_since_the_last_seal_can_still_be_rewritten(small: Site) -> None:

@@ -210,7 +210,7 @@ async def test_an_emergency_that_no_front_told_of_is_told_as_it_is_admitted(worl
     assert world.sql.rows("SELECT number, given_by, what, reason, seen_by FROM emergencies") == [
         (1, TPM, f"approve in {name}", "nobody else is awake", "")
     ]
-    (row,) = (e for e in world.sql.archive(name) if "acts alone in an emergency" in e["text"])
+    (row,) = (e for e in world.sql.archive(name) if "acted alone in an emergency" in e["text"])
     assert (row["actor"], row["reason"], row["data"]["proof"]["proof"]) == (TPM, "nobody else is awake", "peer")
     told = {audience for kind, audience in world.notices(name) if kind == "emergency"}
     assert told == {"tpm", "sre"}, "every admin, as the access file names them"

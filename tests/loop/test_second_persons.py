@@ -182,9 +182,9 @@ async def test_the_first_waits_and_the_second_starts_it(front: Front2, monkeypat
     assert inner.args == arguments_hash(given), "what the first signed is what the first gave"
     assert outer.args == arguments_hash(given.but(actor="user:hw-lead"))
     texts = [f"{e['actor']}: {e['text']}" for e in world.sql.archive(name)]
-    both = f"user:hw-lead: to begin a bring-up in {name}, given by user:sre, is countersigned by user:hw-lead"
+    both = f"user:hw-lead: countersigned the command of user:sre to begin a bring-up in {name}"
     assert both in texts
-    assert any(text.startswith("user:sre: to begin") for text in texts)
+    assert any(text.startswith("user:sre: a command to begin") for text in texts)
 
     code, _, err = await front.typed("research-lead", "countersign", "give", digits, "--yes", monkeypatch=monkeypatch)
     assert (code, "user:hw-lead has already countersigned" in err) == (3, True)
@@ -369,8 +369,8 @@ async def test_what_two_admins_gave_is_what_goes_in(front: Front2) -> None:
     other = base64.b64encode(zlib.compress(fleet(0.0).model_dump_json(exclude_unset=True, by_alias=True).encode()))
     await front.door("tpm").ask(StageImport(import_id=staged, part=0), other.decode())
     shown = await front.door("sre-lead").ask(WaitingOne(hash=waits.value.digits))
-    assert shown.changes[0] == "its changes of policy are no longer the ones that were given"
-    with pytest.raises(Refusal, match="the import would now change policies otherwise"):
+    assert shown.changes[0] == "the import would now change policies in another way than when the command was given"
+    with pytest.raises(Refusal, match="the import would now change policies in another way"):
         await front.door("sre-lead").countersign(waits.value.digits)
     assert world.sql.rows("SELECT name FROM clusters WHERE name = ?", name) == []
 
@@ -406,7 +406,7 @@ async def test_a_fleet_abort_with_undo_takes_two(front: Front2) -> None:
     row = world.sql.row("warrants", command="fleet.abort", subject=f"fleet/{name}")
     assert verify_ticket(verify_ticket(row["ticket"], public_keys()).second, public_keys()).principal.name == "user:sre"
     texts = [e["text"] for e in world.sql.archive("(fleet)")]
-    assert "to abort with undo the fleet rollout, given by user:sre, is countersigned by user:hw-lead" in texts
+    assert "countersigned the command of user:sre to abort with undo the fleet rollout" in texts
 
 
 async def test_alone_in_an_emergency_is_told_until_another_admin_has_looked(front: Front2) -> None:

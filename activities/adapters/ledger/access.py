@@ -114,7 +114,8 @@ class LedgerAccess(LedgerPart):
                 raise Refusal(f"there is already a token {token.name!r} of {row.owner}: choose another name")
             values = token.model_dump(exclude={"scope"}) | {"scope": token.scope.model_dump_json()}
             session.add(AccessTokenRow(**values))
-            text = f"token {token.name} of {token.owner} made ({token.scope.text}), until {token.expires_at:%Y-%m-%d}"
+            text = f"token {token.name} of {token.owner} was made ({token.scope.text})"
+            text += f"; it expires on {token.expires_at:%Y-%m-%d}"
             data = {"command": "make_token", "token": token.name, "owner": token.owner}
             append_all(session, [by.entry(ACCESS_CHAIN, text, data)])
             return token

@@ -10,7 +10,7 @@ from sqlmodel import Session, col, func
 
 from activities.adapters.ledger.bulk import store
 from activities.adapters.ledger.database import one_at_a_time
-from models.base import DAY, HOUR, count_text, gpus_text, verb_of
+from models.base import DAY, HOUR, count_text, gpus_text
 from models.errors import BlastRadius
 from models.ledger_tables import BreachRow, MoveRow, ReceiptRow
 from models.rollout.effects import Fence
@@ -45,9 +45,10 @@ def reserve_breach(session: Session, cluster: str, most_clusters: int | None, no
     recent = sa.select(col(BreachRow.cluster)).where(col(BreachRow.at) > now - HOUR, col(BreachRow.cluster) != cluster)
     others = sorted(session.execute(recent).scalars())
     if most_clusters is not None and len(others) + 1 > most_clusters:
-        breaching = f"{count_text(len(others) + 1, 'cluster')} {verb_of(len(others) + 1)} in breach within an hour"
+        breaching = f"{count_text(len(others) + 1, 'cluster')} had a breach within an hour"
         raise BlastRadius(
-            f"{breaching}, more than max_breaching_clusters {most_clusters}; answered before: {', '.join(others[:5])}"
+            f"{breaching}, more than max_breaching_clusters {most_clusters}; Backstop has already begun to roll back "
+            f"{', '.join(others[:5])}"
         )
     store(session, BreachRow, [{"cluster": cluster, "at": now}])
 
@@ -74,8 +75,8 @@ def _check(session: Session, cluster: str, gpus: int, limit: int, now: datetime,
         total = sum(moved for _, moved in moves)
         if total + gpus > limit:
             raise BlastRadius(
-                f"moving {gpus_text(gpus)} now would make {total + gpus:,} within {named} {where}: at most {limit:,} "
-                "may move",
+                f"moving {gpus_text(gpus)} now would bring the total to {total + gpus:,} within {named} {where}: "
+                f"at most {limit:,} may move",
                 room_at(moves, gpus, limit, span),
             )
 

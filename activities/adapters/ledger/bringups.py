@@ -158,7 +158,7 @@ class LedgerBringups(LedgerPart):
                     )
                 if session.get(ClusterRow, cluster) is not None:
                     raise Refusal(
-                        f"{cluster} is in the fleet already, and not through its bring-up: "
+                        f"{cluster} is in the fleet already, but its bring-up did not bring it there: "
                         f"`backstop fleet remove {shlex.quote(cluster)}`, then retry"
                     )
                 fleet = Fleet(clusters=(incoming.spec,))
@@ -258,7 +258,7 @@ class LedgerBringups(LedgerPart):
         if not floors:
             return
         named = {row["team"]: {"minimum": row["minimum"], "blocks": row["blocks"]} for row in floors}
-        text = f"minimums and protected blocks of {', '.join(sorted(named))} are given up: the cluster is retired"
+        text = f"minimums and protected blocks of {', '.join(sorted(named))} no longer hold: the cluster is retired"
         data = {"command": "retire", "floors": named}
         with never_dropped(), self._database.begin() as session:
             append_all(session, [by.entry(cluster, text, data)])
@@ -270,7 +270,7 @@ class LedgerBringups(LedgerPart):
         with never_dropped(), self._database.begin() as session:
             if session.get(ClusterRow, cluster) is None:
                 return
-            append_all(session, [by.entry(cluster, "out of the fleet: it is retired", {"command": "retire"})])
+            append_all(session, [by.entry(cluster, "left the fleet, because it is retired", {"command": "retire"})])
             locked_cluster(session, cluster)
             remove_rows(session, cluster, retired=True)
 
@@ -287,7 +287,7 @@ def _why_not(session: Session, start: BringupStart, at: datetime, last: BringupB
     if last is not None and last.ended_at is None:
         return (
             f"bring-up {last.number} of {entry.cluster} is open ({last.stage}): "
-            f"`backstop bringup status {shlex.quote(entry.cluster)}` says how it stands"
+            f"`backstop bringup status {shlex.quote(entry.cluster)}` shows it"
         )
     if last is not None and at <= last.opened_at:  # a late attempt of the call that opened it
         cluster, number = entry.cluster, last.number

@@ -62,7 +62,7 @@ def settings_of(policy: str) -> dict[str, Any]:
     """Parse a policy. Errors: ValueError for what is no JSON object."""
     settings = json.loads(policy)
     if not isinstance(settings, dict):
-        raise ValueError(f"must be settings by name, not {brief(policy)}")
+        raise ValueError(f"must map names of settings to values, not be {brief(policy)}")
     return settings
 
 

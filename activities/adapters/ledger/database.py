@@ -99,7 +99,9 @@ def upgrade(url: str) -> None:
             else:
                 command.upgrade(config, "head")
     except CommandError:
-        raise Refusal("the ledger was made by a newer Backstop: upgrade this one before it writes there") from None
+        raise Refusal(
+            "the ledger was made by a newer Backstop: upgrade this Backstop before you use the ledger with it"
+        ) from None
     finally:
         engine.dispose()
 
@@ -300,7 +302,7 @@ def translate_errors() -> Iterator[None]:
 
 
 _GRANT = "grant the worker's role its rights (docs/set-up.md, Two roles on PostgreSQL)"
-_RESTORE = "bring it back from a backup; it is tried again by itself"
+_RESTORE = "restore it from a backup; Backstop then tries again by itself"
 _NO_SUCH = re.compile(r"^(no such table|no such column|table \w+ has no column)")
 _RESERVED = "reserved: "  # how the triggers' reasons begin
 _QUOTED_REASON = re.compile(r"(?:JSON path error near|bad JSON path:) '(reserved: .*)'$", re.DOTALL)
@@ -315,7 +317,7 @@ def _in_our_words(error: exc.DBAPIError) -> Exception | None:
     if sqlstate in _AWAY or _NO_SUCH.search(text):
         return Unavailable(NOT_MIGRATED)  # a migration, or a backup that is brought back: it may be over in seconds
     if sqlstate == _NO_RIGHT:
-        return Barred(f"the ledger's database bars Backstop ({_first_line(error.orig)}): {_GRANT}")
+        return Barred(f"the ledger's database denies Backstop access ({_first_line(error.orig)}): {_GRANT}")
     if isinstance(error, exc.DataError | exc.IntegrityError):
         return BadInput(f"the ledger refuses a value ({_broken_rule(error.orig)})")
     if sqlstate is None and "locked" in text:

@@ -92,7 +92,7 @@ def _busy(session: Session, cluster: sa.Row[Any]) -> str:
             stage = "" if rollout is None else f" ({rollout.stage})"
             return f"rollout {cluster.open_rollout} is open{stage}"
     if cluster.reserve_limit is not None:
-        return f"rollout {cluster.reserved_by or 'unknown'}, which was lost, still reserves what it freed"
+        return f"the lost rollout {cluster.reserved_by or 'unknown'} still reserves the GPUs that it freed"
     return ""
 
 
@@ -198,8 +198,7 @@ def barred_reasons(session: Session, names: Sequence[str], *, retired: bool = Fa
 def being_made(session: Session, names: Sequence[str]) -> dict[str, str]:
     """Return why clusters that a bring-up makes, and has not handed over yet, cannot come in by a file."""
     return {
-        name: "it is being brought up, and comes into the fleet by itself: "
-        f"`backstop bringup status {shlex.quote(name)}`"
+        name: f"its bring-up is open and will bring it into the fleet: `backstop bringup status {shlex.quote(name)}`"
         for name in _clusters_in_bringup(session, names, in_fleet=False)
     }
 

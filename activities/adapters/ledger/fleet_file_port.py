@@ -123,7 +123,11 @@ class LedgerFleetFile(LedgerPart):
         rest = (
             [f"and {count_text(len(sentences) - _LINES_SHOWN, 'line')} more"] if len(sentences) > _LINES_SHOWN else []
         )
-        other = "" if outcome.policy == terms.policy else "its changes of policy are no longer the ones that were given"
+        other = (
+            ""
+            if outcome.policy == terms.policy
+            else "the import would now change policies in another way than when the command was given"
+        )
         return (*([other] if other else []), *sentences[:_LINES_SHOWN], *rest)
 
     def _try_out(self, import_id: str, fleet: Fleet, terms: ImportTerms, actor: str, now: datetime) -> FleetOutcome:
@@ -285,9 +289,7 @@ def _fleet_of(staged: Sequence[tuple[int, bytes]], parts: int) -> Fleet:
     """The staged parts as one checked fleet. Errors: BadInput."""
     numbers = [number for number, _ in staged]
     if len(numbers) != parts or parts < 1 or numbers[-1] - numbers[0] != parts - 1:
-        raise BadInput(
-            f"import again, as the upload is incomplete: of its {parts} parts only parts {numbers} were staged"
-        )
+        raise BadInput(f"the upload is incomplete: of its {parts} parts the ledger has only {numbers}; import again")
     try:
         unpacker = zlib.decompressobj()
         document = unpacker.decompress(b"".join(payload for _, payload in staged), MAX_DOCUMENT_BYTES)

@@ -124,10 +124,12 @@ def _refuse_what_was_not_meant(outcome: FleetOutcome, terms: ImportTerms) -> Non
     if terms.whole and refused:
         raise Refusal("; ".join(line.sentence for line in refused[:3]) + (" and more" if len(refused) > 3 else ""))
     if terms.agreed and terms.agreed != outcome.removal:
-        raise Refusal("the import would now remove other things than were shown, so nothing was changed: look again")
+        raise Refusal(
+            "the import would now remove other things than the preview showed, so nothing was changed: preview it again"
+        )
     if terms.policy and terms.policy != outcome.policy:
         raise Refusal(
-            "the import would now change policies otherwise than was countersigned, so nothing was changed: "
+            "the import would now change policies in another way than was countersigned, so nothing was changed: "
             "import again"
         )
 

@@ -444,7 +444,7 @@ def _refuse_dated_ahead(samples: Sequence[HealthSample], now: datetime) -> None:
         if sample.at > now + CLOCK_SKEW:
             raise BadInput(
                 f"a health sample of cluster {sample.cluster!r} is dated {sample.at:%Y-%m-%d %H:%M:%SZ}, "
-                f"ahead of now ({now:%Y-%m-%d %H:%M:%SZ}): set the clock of its source right"
+                f"ahead of now ({now:%Y-%m-%d %H:%M:%SZ}): correct the clock of its source"
             )
 
 

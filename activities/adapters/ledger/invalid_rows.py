@@ -14,7 +14,7 @@ from activities.adapters.ledger.cluster_settings import settings_of
 from activities.adapters.ledger.health_and_usage import latest_usage_rows, usage_of
 from activities.adapters.ledger.jobs import classes_of, job_of
 from activities.bad_rows import SENSELESS, fault_of
-from models.base import MOST_GPUS
+from models.base import MOST_GPUS, count_text
 from models.cluster.classes import classes_text
 from models.cluster.fleet_file import merged_policy
 from models.cluster.policy import Policy
@@ -104,7 +104,7 @@ def _classes(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
         own = has.get((cluster, team), ())
         if job_class not in own:
             are, they = ("1 job is", "it counts") if count == 1 else (f"{count} jobs are", "they count")
-            fault = f"{are} of class {job_class!r}, and its quota {classes_text(own)}: {they} as the strongest"
+            fault = f"{are} of class {job_class!r}, but its quota {classes_text(own)}: {they} as of the strongest class"
             yield cluster, f"the work of team {team}", ValueError(fault)
 
 
@@ -119,7 +119,7 @@ def _old_samples(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
         for name, count in session.connection().execute(
             rows.where(is_among(cluster, "clusters")), _parameters(clusters)
         ):
-            yield name, what, ValueError(f"samples of more than {MOST_GPUS} GPUs, left out: {count}")
+            yield name, what, ValueError(f"left out {count_text(count, 'sample')} of more than {MOST_GPUS} GPUs")
 
 
 def _parameters(clusters: Sequence[str]) -> dict[str, list[str]]:

@@ -64,7 +64,9 @@ def move(source: Path, target_url: str, progress: Progressed) -> list[str]:
     Unavailable.
     """
     if database_url(target_url).drivername != "postgresql+psycopg":
-        raise BadInput("a ledger is copied to PostgreSQL: set BACKSTOP_LEDGER_URL to postgresql://USER@HOST/DATABASE")
+        raise BadInput(
+            "Backstop copies a ledger only to PostgreSQL: set BACKSTOP_LEDGER_URL to postgresql://USER@HOST/DATABASE"
+        )
     with closing(_lock_file(source)) as book:
         others = _foreign_tables(book, source)
         engine = make_engine(target_url, PATIENCE)
@@ -156,7 +158,9 @@ def _copy(book: sqlite3.Connection, connection: sa.Connection, progress: Progres
     connection.execute(sa.text("SET CONSTRAINTS ALL IMMEDIATE"))
     for table in tables:
         if not read[table.name].equals(_Sum(_read_back(connection, table))):
-            raise Conflict(f"table {table.name} does not read back as it was written, so nothing is copied: try again")
+            raise Conflict(
+                f"table {table.name} has other rows in PostgreSQL than were written, so nothing is copied: try again"
+            )
 
 
 class _Sum:

@@ -270,7 +270,9 @@ def _stored_receipt(session: Session, change: Change, cluster: ClusterLine) -> R
         )
     row = session.get_one(ReceiptRow, (fence.rollout, fence.counter))
     if row.kind != change.kind:
-        raise HistoryLapse(f"effect {fence.counter} of rollout {fence.rollout} was {row.kind}, not {change.kind}")
+        raise HistoryLapse(
+            f"the ledger has effect {fence.counter} of rollout {fence.rollout} as {row.kind}, not as {change.kind}"
+        )
     return Receipt.model_validate_json(row.receipt)
 
 
@@ -291,7 +293,10 @@ def _stored_grant(session: Session, change: Change, cluster: ClusterLine) -> Rec
             f"the ledger already has its effect {last.counter}"
         )
     if cluster.open_rollout is not None:
-        raise Conflict(f"rollout {cluster.open_rollout} is open in cluster {change.cluster}: a grant goes through it")
+        raise Conflict(
+            f"rollout {cluster.open_rollout} is open in cluster {change.cluster}: a grant has to go "
+            "through that rollout"
+        )
     if cluster.reserve_limit is not None:
         raise Conflict(
             f"cluster {change.cluster} still has capacity reserved by a rollout that was lost: take that over first "

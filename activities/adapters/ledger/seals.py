@@ -51,7 +51,7 @@ class LedgerSeals(LedgerPart):
     def fault_of(self, sealed: ChainHead | None, head: ChainHead) -> str:
         """Return why the chain up to `head` does not continue the sealed one; empty if it does."""
         if sealed is not None and head.length < sealed.length:
-            return f"ends at row {head.length}, and was sealed to row {sealed.length}"
+            return f"ends at row {head.length}, but a seal covers it up to row {sealed.length}"
         after = 0 if sealed is None or not sealed.length else sealed.length - 1
         previous, expected = GENESIS, after
         while expected < head.length:

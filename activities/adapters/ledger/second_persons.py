@@ -60,7 +60,7 @@ class LedgerSecondPersons(LedgerPart):
             )
             session.add(row)
             waits = Awaited(kept=kept)
-            text = f"to {waits.deed_text} waits for a second person until {waits.until:%Y-%m-%d %H:%MZ}"
+            text = f"a command to {waits.deed_text} waits for a second person until {waits.until:%Y-%m-%d %H:%MZ}"
             _archive(session, waits, by, text)
             return waits
 
@@ -80,7 +80,7 @@ class LedgerSecondPersons(LedgerPart):
             if not row.second:
                 row.second, row.taken_at = by.actor, by.at
                 session.add(row)
-                text = f"to {waits.deed_text}, given by {row.given_by}, is countersigned by {by.actor}"
+                text = f"countersigned the command of {row.given_by} to {waits.deed_text}"
                 _archive(session, waits, by, text)
             return _awaited_command(row)
 
@@ -113,7 +113,8 @@ class LedgerSecondPersons(LedgerPart):
                 )
             row.ended, row.ended_at = "withdrawn", by.at
             session.add(row)
-            _archive(session, waits, by, f"to {waits.deed_text} is withdrawn: nobody needs to countersign it any more")
+            text = f"the command to {waits.deed_text} is withdrawn: nobody needs to countersign it any more"
+            _archive(session, waits, by, text)
             return _awaited_command(row)
 
     def _still_waiting(self, session: Session, digits: str) -> tuple[WaitingRow, Awaited]:
@@ -160,7 +161,7 @@ class LedgerSecondPersons(LedgerPart):
             if row.seen_at is None:
                 row.seen_by, row.seen_at, row.seen_reason = by.actor, by.at, by.reason
                 session.add(row)
-                text = f"has looked at emergency {number}, in which {row.given_by} acted alone to {row.what}"
+                text = f"reviewed emergency {number}, in which {row.given_by} acted alone to {row.what}"
                 append_all(session, [by.entry(ACCESS_CHAIN, text, {"command": "seen_emergency", "emergency": number})])
             return _emergency(row)
 
@@ -191,7 +192,7 @@ def _note_emergency(session: Session, command: str, what: str, chain: str, by: S
         number=(last or 0) + 1, key=by.key, given_by=by.actor, given_at=by.at, what=what, reason=by.reason
     )
     session.add(row)
-    text = f"acts alone in an emergency, to {what}: no second person was asked"
+    text = f"acted alone in an emergency to {what}: no second person was asked"
     append_all(session, [by.entry(chain, text, {"command": command, "emergency": row.number})])
     return _emergency(row)
 
@@ -220,8 +221,8 @@ def _awaited_command(row: WaitingRow) -> Awaited:
         kept = None
     if kept is None or kept.hash != row.hash or kept.principal.name != row.given_by:
         raise Stuck(
-            f"{row.hash[:SHOWN_DIGITS]} is not what {row.given_by} gave, so nobody can countersign it: give the "
-            "command again"
+            f"the stored command {row.hash[:SHOWN_DIGITS]} is not the one that {row.given_by} gave, so nobody can "
+            "countersign it: give the command again"
         )
     return Awaited(kept=kept, second=row.second, ended=row.ended, ended_at=row.ended_at)
 

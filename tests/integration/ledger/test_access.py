@@ -102,7 +102,7 @@ def test_after_that_roles_are_changed_by_two_admins(desk: Desk) -> None:
     with pytest.raises(Refusal, match="did not log in as a person"):
         desk.imports(asserted_by("user:sre-lead"), confirm=NEXT.hash)
     with pytest.raises(
-        Refusal, match=f"'feed' is not the hash of the file that waits to be confirmed: it is {NEXT.hash}"
+        Refusal, match=f"'feed' is not the hash of the file that waits to be confirmed: that is {NEXT.hash}"
     ):
         desk.imports(LEAD, confirm="feed")
     done = desk.imports(LEAD, confirm=NEXT.hash)
@@ -162,7 +162,7 @@ def test_a_proposal_lasts_a_day_and_stands_in_place_of_one_version_alone(desk: D
     old = Signature(actor="user:tpm", at=LEDGER_NOW - timedelta(hours=24), key="desk/old")
     desk.book.propose(NEXT, 1, old)
     assert desk.book.proposal() is None
-    with pytest.raises(Refusal, match="waits to be confirmed: there is none"):
+    with pytest.raises(Refusal, match="waits to be confirmed: no file waits"):
         desk.imports(LEAD, confirm=NEXT.hash)
     desk.book.propose(NEXT, 1, old._replace(at=LEDGER_NOW - timedelta(hours=23), key="desk/younger"))
     other = access(grant("user:research-lead", "viewer"))
@@ -304,7 +304,8 @@ def test_a_token_has_no_role_that_its_owner_has_not(desk: Desk) -> None:
     with pytest.raises(Refusal) as refused:
         desk.makes(TPM, scope=TokenScope(roles=(Role.ADMIN, Role.VIEWER)))
     sentence = (
-        "user:sre does not have the role admin, so a token for them cannot carry it: by name they have operator, viewer"
+        "user:sre does not have the role admin, so a token for them cannot have it: "
+        "the access file gives them operator, viewer"
     )
     assert refused.value.message == sentence
     with pytest.raises(Refusal, match="service:ci does not have the role viewer or approver"):

@@ -264,9 +264,7 @@ def test_a_cluster_has_one_bring_up_at_once_and_its_numbers_count_on(ledger: Led
     first = twice(lambda: ledger.bringups.open_bringup(start(), NOW))
     assert (first.number, first.refused) == (1, "")
     second = ledger.bringups.open_bringup(start(nodes=9), NOW)
-    assert second.refused == (
-        "bring-up 1 of h100-new is open (planned): `backstop bringup status h100-new` says how it stands"
-    )
+    assert second.refused == ("bring-up 1 of h100-new is open (planned): `backstop bringup status h100-new` shows it")
     noted(ledger, BringupStage.CANCELLED)
     again = ledger.bringups.open_bringup(start(), NOW + timedelta(minutes=1))
     assert (again.number, again.refused) == (2, "")
@@ -426,7 +424,7 @@ def test_fewer_nodes_came_and_the_division_is_the_one_made_by_hand(ledger: Ledge
         handed.plan_hash,
     )
     assert handed.said == (
-        "1 island, 48 GPUs installed; first quotas of 40 GPUs, advisory, of the 40 GPUs that it may promise; "
+        "1 island, 48 GPUs installed; first quotas of 40 GPUs, advisory; the cluster may promise 40 GPUs; "
         "14 GPUs of the entry are owed until 2026-05-30"
     )
 
@@ -463,7 +461,7 @@ def test_a_file_may_not_bring_in_what_is_being_made_and_what_was_made_leaves_by_
     document = fleet()
     document["clusters"][1]["name"] = NEW
     (line,) = take(ledger, document).of(Verb.REFUSED)
-    assert line.why == "it is being brought up, and comes into the fleet by itself: `backstop bringup status h100-new`"
+    assert line.why == "its bring-up is open and will bring it into the fleet: `backstop bringup status h100-new`"
     Book(ledger).hand_over([island(8)])
     with pytest.raises(Refusal, match="its bring-up is open: `backstop bringup retire h100-new` takes it out"):
         ledger.fleet.remove_cluster(NEW, Signature("tpm", NOW, "desk/1"), dry_run=False)
@@ -473,7 +471,7 @@ def test_one_that_somebody_else_brought_in_is_not_taken_over(ledger: Ledger) -> 
     document = fleet()
     document["clusters"][1]["name"] = NEW
     import_fleet(ledger, document, "other")
-    with pytest.raises(Refusal, match="is in the fleet already, and not through its bring-up"):
+    with pytest.raises(Refusal, match="is in the fleet already, but its bring-up did not bring it there"):
         Book(ledger).hand_over([island(8)])
 
 
@@ -485,7 +483,9 @@ def test_slurms_limits_are_what_stands_and_what_the_entry_wants_above_is_granted
     with pytest.raises(Refusal, match="Slurm has no account for b in h100-new: create the accounts"):
         Book(ledger, a=10).hand_over([island(8)], **slurm)
     with pytest.raises(
-        Refusal, match="sum to 55, and the cluster may promise 54 GPUs, all of them backed: lower the limits"
+        Refusal,
+        match="sum to 55 GPUs, but the cluster may promise at most 54 GPUs, "
+        "each with a healthy GPU behind it: lower the limits",
     ):
         Book(ledger, a=31, b=24).hand_over([island(8)], **slurm)
     assert quotas_of(tool) == {}
@@ -811,13 +811,14 @@ def test_a_rollout_under_way_is_a_persons_to_end_and_one_that_is_done_is_closed(
     book.hand_over([island(8)])
     ledger.registry.open_rollout(opening(ledger, "r-1", NEW), adopt=False)
     assert wind(book).said == (
-        "rollout r-1 of tpm is planned, and the retirement waits for it: Backstop closes it once it is monitored; "
+        "rollout r-1 of tpm is planned, and the retirement waits for that rollout: "
+        "Backstop closes it once it is monitored; "
         "`backstop abort h100-new` ends it now"
     )
     note_stage(ledger, "r-1", "monitored", False, False)
     with pytest.raises(Unavailable, match="rollout r-1 is being closed"):
         wind(book)
-    assert wind(book).said == "a rollout that takes them to nothing is launched"
+    assert wind(book).said == "Backstop has launched a rollout that sets all quotas to 0"
     assert baseline(ledger, NEW).tree.assigned_gpus() == 54
 
 

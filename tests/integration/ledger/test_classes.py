@@ -110,7 +110,9 @@ def test_jobs_that_another_tool_wrote_with_a_class_that_is_not_there_are_named(
             f" VALUES ('alpha', '{name}', '2026-03-01T12:00:00.000000Z', 'a', 8, 'dev')"
         )
     (said,) = empty_ledger.fleet.senseless()[CLUSTER]
-    assert said.endswith("2 jobs are of class 'dev', and its quota has training, engines: they count as the strongest")
+    assert said.endswith(
+        "2 jobs are of class 'dev', but its quota has training, engines: they count as of the strongest class"
+    )
     assert tool.rows(OF_JOBS, CLUSTER) == [("a", "quota", "training", 0, 16, 2)]
 
 

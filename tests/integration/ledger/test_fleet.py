@@ -375,7 +375,7 @@ def test_an_import_that_wrote_nothing_keeps_its_answer_and_no_secrets(
             answers.append(f"{type(error).__name__}: {error.message}")
         assert tool.rows("SELECT part FROM import_parts") == []
     assert answers[0] == answers[1]
-    assert "were staged" not in str(answers[0])
+    assert "the upload is incomplete" not in str(answers[0])
     assert "ToKeN" not in str(tool.rows("SELECT * FROM import_answers"))
     assert everything(tool) == before
     assert take(ledger, fleet(a=98), "second").done, "staged anew, it is taken"
@@ -386,7 +386,7 @@ def test_an_import_that_wrote_nothing_keeps_its_answer_and_no_secrets(
 def test_an_import_with_another_number_of_parts_is_refused(parts: int, ledger: Ledger) -> None:
     for part in range(2):
         ledger.fleet.stage_import("second", part, b"x")
-    with pytest.raises(BadInput, match=rf"of its {parts} parts only parts \[0, 1\] were staged"):
+    with pytest.raises(BadInput, match=rf"of its {parts} parts the ledger has only \[0, 1\]; import again"):
         ledger.fleet.commit_import("second", parts, "tpm", NOW)
 
 

@@ -157,7 +157,7 @@ def test_what_would_be_removed_must_be_what_was_agreed_to(ledger: Ledger, tool: 
     shown = take(ledger, document, "shown", prune=True, dry_run=True)
     tool.run("UPDATE quotas SET gpus = 119 WHERE team = 'b'")
     before = dump(tool)["quotas"]
-    with pytest.raises(Refusal, match="remove other things than were shown, so nothing was changed"):
+    with pytest.raises(Refusal, match="remove other things than the preview showed, so nothing was changed"):
         take(ledger, document, prune=True, agreed=shown.removal)
     assert dump(tool)["quotas"] == before
 
@@ -611,7 +611,7 @@ BARS: dict[str, tuple[Callable[[Ledger, ForeignTool], object], str]] = {
     "a request": (lambda _, tool: a_request(tool), "1 request for more quota is open there"),
     "what was freed": (
         lambda _, tool: tool.run("UPDATE clusters SET reserve_limit = 5, reserved_by = 'r-0' WHERE name = 'alpha'"),
-        "rollout r-0, which was lost, still reserves",
+        "the lost rollout r-0 still reserves",
     ),
 }
 

@@ -47,7 +47,7 @@ def test_a_moved_generation_refuses_it_whole(ledger: Ledger, tool: ForeignTool) 
 
 def test_beside_an_open_rollout_only_that_one_writes_it(ledger: Ledger, tool: ForeignTool) -> None:
     open_rollout(ledger)
-    with pytest.raises(Conflict, match="rollout r-1 is open in cluster alpha: a grant goes through it"):
+    with pytest.raises(Conflict, match="rollout r-1 is open in cluster alpha: a grant has to go through that rollout"):
         ledger.quotas.apply(grant(1, ("a", 100, 116)))
     before = tool.generation()
     reserve = Reserve(freed_gpus=0, limit_gpus=1000)

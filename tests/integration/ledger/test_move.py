@@ -183,7 +183,7 @@ def test_what_cannot_be_as_it_was_is_refused_whole_and_no_secret_is_shown(
 
 
 def test_only_an_empty_ledger_of_this_schema_is_copied_into(book: Path, empty: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="copied to PostgreSQL"):
+    with pytest.raises(BadInput, match="copies a ledger only to PostgreSQL"):
         move(book, f"sqlite:///{tmp_path / 'other.db'}", lambda *_: None)
     with pytest.raises(BadInput, match="there is no ledger"):
         move(tmp_path / "none.db", empty, lambda *_: None)
@@ -225,6 +225,6 @@ def test_a_file_that_is_in_use_is_refused_with_one_sentence(book: Path, empty: s
         assert connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
     code, out, err = run()
     assert (code, err) == (0, ""), err
-    assert out.endswith("ledger: copied whole, read back and the same\n")
+    assert out.endswith("ledger: copied in full, read back and compared\n")
     assert "           3  contacts\n" in out
     assert "s3cr3t" not in out
