@@ -27,23 +27,29 @@ _promised = _meter.create_gauge("backstop.promised_gpus", unit="{gpu}", descript
 _backing = _meter.create_gauge("backstop.backing_gpus", unit="{gpu}", description="Healthy GPUs behind quota")
 _healthy = _meter.create_gauge("backstop.healthy_gpus", unit="{gpu}", description="GPUs fit to run a job, busy or not")
 _flex = _meter.create_gauge("backstop.flex_gpus", unit="{gpu}", description="Surplus and unused quota")
-_phantom = _meter.create_gauge("backstop.phantom_gpus", unit="{gpu}", description="Promised without a healthy GPU")
-_buffer = _meter.create_gauge("backstop.buffer_gpus", unit="{gpu}", description="Unpromised as health history asks")
+_phantom = _meter.create_gauge(
+    "backstop.phantom_gpus", unit="{gpu}", description="GPUs promised without a healthy GPU behind them"
+)
+_buffer = _meter.create_gauge(
+    "backstop.buffer_gpus", unit="{gpu}", description="GPUs kept out of quotas for hardware failures"
+)
 _transitions = _meter.create_counter("backstop.transitions", description="Stage changes")
 _rollbacks = _meter.create_counter("backstop.rollbacks", description="Rollbacks begun, by reason")
 _effects = _meter.create_counter("backstop.effects", description="Effects that landed")
-_requests = _meter.create_counter("backstop.requests", description="Requests for more quota, by what became of them")
+_requests = _meter.create_counter("backstop.requests", description="Requests for more quota, by outcome")
 _messages = _meter.create_counter("backstop.messages", description="Messages that were sent to people")
 _together = _meter.create_counter("backstop.notices_together", description="Notices sent in a message with others")
-_held_back = _meter.create_counter("backstop.notices_held_back", description="Notices that waited, by why")
+_held_back = _meter.create_counter("backstop.notices_held_back", description="Notices that waited, by reason")
 _reaction = _meter.create_histogram(
-    "backstop.breach_to_rollback", unit="s", description="From the breach to the quota restored"
+    "backstop.breach_to_rollback", unit="s", description="Time from a breach to the lowered quotas"
 )
-_rounds = _meter.create_counter("backstop.watch_rounds", description="Rounds of the watch in which it could look")
+_rounds = _meter.create_counter(
+    "backstop.watch_rounds", description="Rounds in which the watch could read health and quotas"
+)
 _pushes = _meter.create_histogram(
-    "backstop.push_to_look", unit="s", description="From a push of a cluster's health until the watch has looked"
+    "backstop.push_to_look", unit="s", description="Time from a push of a cluster's health until the watch has read it"
 )
-_seal_age = _meter.create_gauge("backstop.seal_age", unit="s", description="Since the archive was last sealed")
+_seal_age = _meter.create_gauge("backstop.seal_age", unit="s", description="Time since the archive was last sealed")
 _ROUNDS_KEPT, _LEAST_SECONDS = 4, 60.0
 _ARCHIVE_SECONDS = 180.0
 """Longer than the time between two tries of one that fails."""
@@ -73,8 +79,10 @@ class _Seen:
 
 
 _stage = _Seen("backstop.stage", "", "1 for the stage of a cluster's open rollout")
-_unbacked = _Seen("backstop.unbacked_gpus", "{gpu}", "In a guarded rollout, promised without a healthy GPU")
-_health_age = _Seen("backstop.health_age", "s", "Since the last sample of an open rollout's cluster")
+_unbacked = _Seen(
+    "backstop.unbacked_gpus", "{gpu}", "GPUs that a guarded rollout promises without a healthy GPU behind them"
+)
+_health_age = _Seen("backstop.health_age", "s", "Time since the last health sample of a cluster with an open rollout")
 _archive_delay = _Seen("backstop.archive_delay", "s", "Age of the oldest entry that is not archived yet; 0: none")
 
 

@@ -117,7 +117,7 @@ def blocks_of(rows: tuple[ButtonRow, ...]) -> list[dict[str, Any]]:
         blocks.append({"type": "actions", "block_id": f"backstop.{number}", "elements": _elements(row)})
     if len(rows) > MOST_ANSWERED:
         left = len(rows) - MOST_ANSWERED
-        blocks.append(_words(f"{left} more can be answered: /backstop status CLUSTER"))
+        blocks.append(_words(f"To answer the other {left}: /backstop status CLUSTER"))
     return blocks
 
 

@@ -202,7 +202,12 @@ def _commands(notice: Notice) -> list[dict[str, str]]:
         return []
     status = "backstop fleet status" if notice.kind is NoticeKind.FLEET_HELD else command_line("status", notice.cluster)
     held = notice.kind in (NoticeKind.HELD, NoticeKind.FLEET_HELD, NoticeKind.STUCK)
-    return [{"does": f"See {'what holds it' if held else 'how it is now'}, and what can be done", "line": status}]
+    return [
+        {
+            "does": f"See {'what holds the rollout' if held else 'the present state'}, and what you can do",
+            "line": status,
+        }
+    ]
 
 
 def _command(fact: Any) -> dict[str, str]:

@@ -94,7 +94,7 @@ class Sender:
         try:
             self._archive.archive(entries)
         except BackstopError as error:
-            raise Unavailable(f"what was sent cannot be archived: {error.message}") from None
+            raise Unavailable(f"the sent notices cannot be archived: {error.message}") from None
 
 
 def join_letter(message: Letter) -> Notice:

@@ -55,7 +55,8 @@ def _by_pointers(root: yaml.Node, source: GitSource) -> QuotaNodes:
     for name, value in teams.value:
         if name.value == MERGE:
             raise ValueError(
-                f"{line_of(name)}: a merge key (<<) may add teams here, and is not followed: write them out"
+                f"{line_of(name)}: a merge key (<<) may add teams here, and Backstop does not follow it: "
+                "write the teams out"
             )
         node = _at(value, after) if isinstance(name, yaml.ScalarNode) else None
         if node is not None and id(node) not in named and name.value not in source.pointers:

@@ -83,7 +83,9 @@ def entry(node: yaml.Node, key: str) -> yaml.Node | None:
     if len(values) > 1:
         raise ValueError(f"{line_of(values[1])}: {key} is given twice")
     if not values and any(name.value == MERGE for name, _ in node.value):
-        raise ValueError(f"{line_of(node)}: a merge key (<<) may set {key} here, and is not followed: write it out")
+        raise ValueError(
+            f"{line_of(node)}: a merge key (<<) may set {key} here, and Backstop does not follow it: write {key} out"
+        )
     return values[0] if values else None
 
 

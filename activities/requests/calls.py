@@ -124,7 +124,8 @@ class RequestActivities:
     def _barred_by_policy(self, opened: OpenRollout | None, policy: Policy) -> str:
         if opened is None or policy.requests is Requests.WAIT or _takes_grants(opened):
             return ""
-        return f"a rollout of {opened.cluster} is {opened.stage}, and its policy refuses requests until it is monitored"
+        sentence = f"a rollout of {opened.cluster} is {opened.stage}"
+        return f"{sentence}, and the policy refuses requests until the rollout is monitored"
 
     def _alternatives(self, ask: QuotaAsk, snapshot: Snapshot, now: datetime) -> dict[str, Any]:
         usage = self._usage.latest([ask.cluster], now).get(ask.cluster, {})
@@ -180,7 +181,8 @@ class RequestActivities:
             theirs = sorted(t for t, hand in request.hands.items() if t not in reading or reading[t].hand != hand)
             if order.ends and theirs:
                 return Prepared(
-                    outcome=GrantOutcome.NO, said=f"others have changed the quota of {', '.join(theirs)} since"
+                    outcome=GrantOutcome.NO,
+                    said=f"others have changed the quota of {', '.join(theirs)} since the grant",
                 )
             if not order.ends and request.namespace and asks and not asks.as_quota().admits(request.namespace):
                 why = f"the quota of {order.team} no longer admits jobs of namespace {request.namespace}"
@@ -225,7 +227,7 @@ class RequestActivities:
         if not order.ends:
             age = request.at - (snapshot.health_at or request.at)
             if age >= policy.stale_after:
-                return Prepared(said=f"the health of {cluster} is {duration_text(_minutes(age))} old")
+                return Prepared(said=f"the last health sample of {cluster} is {duration_text(_minutes(age))} old")
             owed = self._owed(cluster, request.at)
             why = room(_beside_owed(snapshot, owed), policy, order.team, order.gpus).why
             if why:

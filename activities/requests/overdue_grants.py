@@ -41,7 +41,7 @@ class Sweeper:
                 if request.is_overdue(now):
                     await self._care_for(request)
         except (BackstopError, RPCError) as error:
-            activity.logger.warning("overdue grants could not be looked for: %s", error)
+            activity.logger.warning("could not look for overdue grants: %s", error)
 
     async def _care_for(self, request: RequestState) -> None:
         argument, workflow_id = RequestInput(ask=request.ask, state=request), request_workflow_id(request.ask.request)

@@ -96,7 +96,10 @@ class EvidenceRoom:
         opened = self._registry.open_rollout_of(change.cluster)
         if opened is None or opened.rollout != change.fence.rollout:
             if change.kind is not EffectKind.GRANT or not change.fence.rollout.startswith(_REQUEST):
-                raise Conflict(f"rollout {change.fence.rollout} may not write to cluster {change.cluster}")
+                owner = "no rollout is" if opened is None else f"rollout {opened.rollout} is"
+                raise Conflict(
+                    f"rollout {change.fence.rollout} may not write to cluster {change.cluster}: {owner} open there"
+                )
             alone = Known(
                 baseline=self._present(change.cluster, self.warrants.now()),
                 decided=self._decision(change.cluster, request.order, alone=change.fence.rollout),

@@ -39,7 +39,7 @@ class Works:
             usage = self._usage.latest([cluster], now).get(cluster, {})
             of_policy = (policy or self._registry.facts(cluster).policy).classes
         except BackstopError as error:
-            log.warning("nobody knows whose jobs run in cluster %s: %s", cluster, error)
+            log.warning("could not read whose jobs run in cluster %s: %s", cluster, error)
             return ()
         quotas = tuple(quotas)
         classes = {quota.team: those_of(quota.classes, of_policy) for quota in quotas}

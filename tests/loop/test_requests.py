@@ -220,7 +220,7 @@ async def test_policy_may_refuse_while_a_rollout_is_on_its_way(world: World) -> 
     await world.fleet(roomy(name, requests="refuse"))
     await world.launch(name)
     refused = await ask(world, name, 1)
-    assert (refused.stage, "its policy refuses requests" in refused.said) == (RequestStage.REFUSED, True)
+    assert (refused.stage, "and the policy refuses requests" in refused.said) == (RequestStage.REFUSED, True)
 
 
 async def test_what_others_changed_is_not_taken_back(world_on_each: World) -> None:
@@ -232,7 +232,10 @@ async def test_what_others_changed_is_not_taken_back(world_on_each: World) -> No
     world.sql.set("research", 47, name)
     await say(world, asked, RequestCommand.WITHDRAW)
     left = await until(world, asked, RequestStage.LEFT)
-    assert (quota(world, name), left.said) == (47, "not given back: others have changed the quota of research since")
+    assert (quota(world, name), left.said) == (
+        47,
+        "not given back: others have changed the quota of research since the grant",
+    )
 
 
 async def test_a_value_of_others_in_between_is_no_part_of_a_grant(world: World) -> None:
@@ -248,7 +251,10 @@ async def test_a_value_of_others_in_between_is_no_part_of_a_grant(world: World) 
     await until(world, second, RequestStage.GRANTED)
     await say(world, first, RequestCommand.WITHDRAW)
     left = await until(world, first, RequestStage.LEFT)
-    assert (quota(world, name), left.said) == (44, "not given back: others have changed the quota of research since")
+    assert (quota(world, name), left.said) == (
+        44,
+        "not given back: others have changed the quota of research since the grant",
+    )
 
 
 async def test_who_owns_the_cluster_and_who_may_target_it_counts_on_the_day_of_the_decision(world: World) -> None:

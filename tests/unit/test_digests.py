@@ -286,7 +286,7 @@ LATER = NOON + timedelta(days=3)
         (
             [notice("monitored", owner="research", after_gpus=306, before_gpus=306, backing_gpus=306)],
             ["c1: the rollout is complete"],
-            ["backstop status", "See what holds it"],
+            ["backstop status", "See what holds the rollout"],
         ),
         (
             [notice("held", owner="research", stage="planned"), notice("buffered", number=2, stage="buffered")],
