@@ -79,7 +79,7 @@ class RequestActivities:
             quota = snapshot.tree.by_team.get(ask.team)
             if quota is None or ask.team not in snapshot.tree.leaves:
                 what = (
-                    "is the sum of its child quotas: name one of those"
+                    "is the sum of its sub-quotas: name one of those"
                     if quota
                     else "does not exist: ask an owner of the cluster to create it"
                 )

@@ -122,7 +122,7 @@ class BlockProgram:
     def _failed(self) -> SolverFailed:
         cluster = self.ground.snapshot.cluster
         return SolverFailed(
-            f"cluster {cluster}: the solver found no placing of its protected blocks, a fault of Backstop"
+            f"cluster {cluster}: the solver could not place its protected blocks; this is a bug in Backstop"
         )
 
     def _keep_total(self, sizes: Mapping[int, int]) -> None:

@@ -55,12 +55,12 @@ def breach_target(
             break
     values = ladder.values()
     broken = [
-        f"{leaf}: {gpus_text(left)} {'is' if left == 1 else 'are'} left of a floor of {before[leaf].floor}"
+        f"{leaf}: {gpus_text(left)} left, but its minimum or blocks need {before[leaf].floor}"
         for leaf in sorted(hit)
         if (left := values[leaf]) < before[leaf].floor
     ]
     broken += [
-        f"{leaf}: a protected block of {size} has no island with room"
+        f"{leaf}: no island has room for a protected block of {size}"
         for (leaf, size), count in sorted(ground.blocks(values).items())
         for _ in range(count - placed.get((leaf, size), 0))
         if values[leaf] >= before[leaf].floor

@@ -80,8 +80,8 @@ def _short_text(work: TeamWork, backing: int, quota: int) -> str:
     runs = "runs beyond the quota and yields" if beyond == 1 else "run beyond the quota and yield"
     first = f"; {beyond:,} more {runs} first" if beyond else ""
     if without <= 0:
-        stands = f"healthy hardware stands behind all that {work.team} runs in quota{first}"
-        return f"{stands}; were it to lose more, {work.order}"
+        backed = f"healthy hardware backs all that {work.team} runs in quota{first}"
+        return f"{backed}; if {work.team} loses more, {work.order}"
     have = "has no healthy one behind it" if without == 1 else "have no healthy ones behind them"
     sentence = f"{without:,} of the {gpus_text(held)} that jobs of {work.team} hold in quota {have}{first}"
     return f"{sentence}: {work.yielding_text(without + beyond)}"

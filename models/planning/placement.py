@@ -102,7 +102,9 @@ class PlacementSolver(Ground):
             return self.loose(bounds), {}
         placement = self._best_placement(bounds, placed)
         if placement is None:
-            raise SolverFailed(f"blocks of cluster {self.snapshot.cluster} were placed and then were not")
+            raise SolverFailed(
+                f"cluster {self.snapshot.cluster}: the solver could not place the same blocks twice, a bug in Backstop"
+            )
         self._remember(placement)
         total = self.with_placement(bounds, placement)
         if total is None:

@@ -53,13 +53,17 @@ class Milestone(Model):
     @classmethod
     def _is_known(cls, measure: str) -> str:
         if "_" in measure and measure not in MEASURED:
-            raise ValueError(f"must be {', '.join(MEASURED)}, or own words without an underscore, not {brief(measure)}")
+            raise ValueError(
+                f"must be {', '.join(MEASURED)}, or words of your own without an underscore, not {brief(measure)}"
+            )
         return measure.strip()
 
     @model_validator(mode="after")
     def _ahead(self) -> Self:
         if self.measure != PHANTOM_GPUS and self.target == 0:
-            raise ValueError(f"target is 0, which is reached from the start: give a larger one (milestone {self.name})")
+            raise ValueError(
+                f"target is 0, which is reached from the start: give a larger target (milestone {self.name})"
+            )
         return self
 
     @property

@@ -46,10 +46,10 @@ class WeakerJobs(Model):
         islands = sorted({job.island for job in self.jobs if job.island is not None})
         all_placed = all(job.island is not None for job in self.jobs)
         where = f" in {some_of(islands, 3)}" if all_placed else ""
-        would = "would start" if self.certain else "could start, as far as is known where jobs run,"
+        would = "would start" if self.certain else "could start, as far as Backstop knows where jobs run,"
         return (
             f"the block {would} if {count_text(len(self.jobs), 'job')} of its own quota{where} yielded ({named}): "
-            f"a block is of the strongest class, {self.strongest}, and inside a quota the weaker yields"
+            f"a block has the strongest class, {self.strongest}, and inside a quota weaker classes yield"
         )
 
 

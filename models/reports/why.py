@@ -225,7 +225,7 @@ def _job_quota(snapshot: Snapshot, team: str) -> Quota:
         under = ", ".join(snapshot.tree.children.get(team, ()))
         raise Refusal(
             f"the quota of {team!r} in cluster {snapshot.cluster} "
-            + (f"is the sum of its child quotas: name one of those ({under})" if under else "does not exist")
+            + (f"is the sum of its sub-quotas: name one of those ({under})" if under else "does not exist")
         )
     return snapshot.tree.by_team[team]
 
@@ -250,7 +250,7 @@ def _count_reasons(
     """Return the GPUs that could not start loose, by cause."""
     assert seen.sample is not None
     texts = {
-        Cause.WITHHELD: "the quotas above it promise less than the sum of theirs, or their other jobs hold it",
+        Cause.WITHHELD: "the quotas above it promise less than their sub-quotas, or jobs of other sub-quotas hold them",
         Cause.DECLARED: _windows_text(seen.windows, seen.at),
         Cause.UNHEALTHY: _unhealthy_text(missing, seen.sample, declared=bool(active(seen.windows, seen.at))),
         Cause.OTHERS: _others_text(here, quota.team),
@@ -368,7 +368,7 @@ def _fragments_text(loose: int, largest: int, here: _World, seen: Evidence) -> s
     named = sum(
         job.gpus for job in seen.jobs if job.ended is None and job.on is RunsOn.QUOTA and job.island is not None
     )
-    return text if named >= sum(here.held.values()) else f"{text} at most: nobody says where all jobs run"
+    return text if named >= sum(here.held.values()) else f"{text} at most: Backstop does not know where all jobs run"
 
 
 def _idle_text(team: str, held: _Held) -> str:
@@ -378,7 +378,7 @@ def _idle_text(team: str, held: _Held) -> str:
 
 def _used_text(quota: Quota, held: _Held) -> str:
     if not held.known:
-        return f"nobody says what {quota.team}'s jobs hold, so all of the quota counts as used"
+        return f"Backstop does not know what {quota.team}'s jobs hold, so all of the quota counts as used"
     busy = held.used - held.idle
     # Idle GPUs, where any are known, have a reason of their own.
     at_work = [(job.job, job.gpus - job.idle_gpus * bool(held.idle)) for job in held.jobs]

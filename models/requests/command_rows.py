@@ -19,8 +19,8 @@ REQUEST_ROWS = rows_of(
     ),
     _Row(
         "withdraw",
-        "Withdraw a request, as the one who asked or an owner. A grant with an end is given back now; one "
-        "without an end can no longer be withdrawn.",
+        "Withdraw a request, as the person who asked or as an owner. A grant with an end is given back now; a grant "
+        "without an end cannot be withdrawn.",
         "backstop request withdraw q-4f2a9c1b --reason 'the run is done early'",
     ),
     _Row(

@@ -17,7 +17,7 @@ from models.lifecycle.command_rows import NEVER, REASON
 from models.requests.command_rows import REQUEST_ROWS
 from models.requests.state import RequestStage, RequestState, any_of
 
-_FOR_GOOD = "a grant without an end is part of the quota, and `fleet import` can lower that"
+_FOR_GOOD = "a grant without an end is part of the quota: to lower the quota, use `backstop fleet import`"
 
 
 class RequestCommand(StrEnum):

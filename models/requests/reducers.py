@@ -63,10 +63,10 @@ def advance(state: RequestState, now: datetime) -> RequestState:
     if state.ends_on is None or now < state.ends_on:
         return state
     if state.stage is RequestStage.GRANTED:
-        why = f"its day has come ({state.ends_on:%Y-%m-%d %H:%MZ}): it is given back"
+        why = f"its end has come ({state.ends_on:%Y-%m-%d %H:%MZ}): it is given back"
         return state.enter_stage(RequestStage.RETURNING, now, why).record(AuditKind.COMMAND, why, now)
-    waited = f", which waited for {state.waits_for}" if state.waits_for else ""
-    why = f"its day came before it was granted{waited}"
+    waited = f"; it waited for {state.waits_for}" if state.waits_for else ""
+    why = f"its end came before it was granted{waited}"
     lapsed = state.enter_stage(RequestStage.LAPSED, now, why).record(AuditKind.COMMAND, why, now)
     return lapsed.notify(state.askers, f"Your request for {state.wanted_text} is over: {why}.")
 
@@ -84,7 +84,7 @@ def apply_grant(state: RequestState, answer: Granted, now: datetime) -> RequestS
         return _finish_return(state, answer, now)
     if answer.outcome is GrantOutcome.NO:
         refused = state.enter_stage(RequestStage.REFUSED, now, f"it no longer fits: {answer.said}")
-        text = f"Your request for {state.wanted_text} was approved and cannot be granted: {answer.said}"
+        text = f"Your request for {state.wanted_text} was approved but cannot be granted: {answer.said}"
         audience = (*state.askers, *state.assessment.owners)
         return refused.record(AuditKind.COMMAND, f"refused: {answer.said}", now, refused=True).notify(audience, text)
     until = "for good" if state.ask.until is None else f"until {state.ask.until:%Y-%m-%d %H:%MZ}"
@@ -109,7 +109,7 @@ def _finish_return(state: RequestState, answer: Granted, now: datetime) -> Reque
         text = f"{gpus_text(state.ask.gpus)} of the quota of {state.ask.team} in {state.ask.cluster} {are} given back."
         return ended.record(AuditKind.COMMAND, ended.said, now, lowered=state.raised).notify(state.askers, text)
     left = state.enter_stage(RequestStage.LEFT, now, f"not given back: {answer.said}")
-    text = f"The grant of {state.wanted_text} is over and was not taken back: {answer.said}. Somebody must look at it."
+    text = f"The grant of {state.wanted_text} has ended and was not taken back: {answer.said}. Check the quota."
     return left.record(AuditKind.COMMAND, left.said, now).notify((*state.assessment.owners, *state.askers), text)
 
 

@@ -27,12 +27,12 @@ _ENDS: dict[Command, str] = {
 }
 _LIFTS: dict[HoldKind, str] = {
     HoldKind.OBJECTION: "Answer the objection and lift it",
-    HoldKind.DRIFT: "Take what others changed as given (with --how restore, write ours again where that is possible)",
-    HoldKind.BLAST_RADIUS: "Let it be written all the same",
-    HoldKind.UNKNOWN_HEALTH: "Confirm that what was seen is so",
+    HoldKind.DRIFT: "Accept what others changed (with --how restore, Backstop writes its values again where it can)",
+    HoldKind.BLAST_RADIUS: "Allow the write beyond the limit on moved GPUs",
+    HoldKind.UNKNOWN_HEALTH: "Confirm that the health sample is right",
 }
 
-CONFIRMS = "Confirm that what the source says of all its clusters is so"
+CONFIRMS = "Confirm that the source is right about all its clusters"
 
 
 def choices_now(rollout: Rollout, now: datetime) -> tuple[Choice, ...]:

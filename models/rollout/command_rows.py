@@ -65,7 +65,7 @@ ROLLOUT_ROWS = rows_of(
             ),
             CommandField(
                 "how",
-                "For a drift: accept (the default) takes the values as they are, restore writes Backstop's again.",
+                "For a drift: accept (the default) keeps the present values, restore writes Backstop's values again.",
                 "accept|restore",
             ),
         ),

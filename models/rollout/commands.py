@@ -91,7 +91,7 @@ def reason_refusal(stage: Stage, *, at_risk: bool, reason: str) -> str | None:
 
 def _refuse_retry(rollout: Rollout, _: CommandRequest) -> str | None:
     if rollout.stage is Stage.STUCK and rollout.superseded:
-        return f"superseded ({rollout.superseded}): a newer rollout owns the cluster; only `close` is left"
+        return f"superseded ({rollout.superseded}): a newer rollout owns the cluster; only `close` is possible"
     return None
 
 
@@ -134,8 +134,8 @@ def _refuse_resolve(rollout: Rollout, request: CommandRequest, *, by_roles: bool
     if hold.kind is HoldKind.MERGE:
         return "a merge ends this hold: merge the branch, or delete it to decline the effect"
     if request.team and request.team != hold.team:
-        whose = f"the objection of {hold.team}" if hold.team else "no objection"
-        return f"hold {hold.id} is {whose}, not an objection of {request.team}"
+        whose = f"the objection of {hold.team}, not of {request.team}" if hold.team else "not an objection"
+        return f"hold {hold.id} is {whose}"
     objection = hold.kind is HoldKind.OBJECTION
     if not by_roles and not is_one_of(request.actor, may := may_lift(rollout, objection=objection)):
         what = f"{'an objection' if objection else f'hold {hold.id}'} here"
@@ -143,12 +143,14 @@ def _refuse_resolve(rollout: Rollout, request: CommandRequest, *, by_roles: bool
     if hold.kind is HoldKind.DRIFT and hold.id != REPLAN and rollout.is_overtaken:
         # The last look is older than our last write, which would count as somebody else's change.
         if rollout.stage in (Stage.ROLLING_BACK, Stage.STUCK):
-            return "the rollback leaves alone what others changed: resolve the drift after it, if it is still there"
+            return "the rollback does not touch what others changed: resolve the drift after the rollback"
         return "Backstop has not yet read back its own last write: look at the drift again in a moment"
     if request.how not in ("", "accept", "restore"):
         return f"how must be accept or restore, not {request.how!r}"
     if request.how == "restore" and (hold.id != "drift" or not rollout.stage.is_guarded or rollout.shadow):
-        return f"restore needs a drift of a value that the rollout wrote, and it is {rollout.stage}: give --how accept"
+        return (
+            f"restore is only for values that the rollout wrote, and the rollout is {rollout.stage}: give --how accept"
+        )
     return None
 
 
@@ -323,10 +325,10 @@ def _resolve(rollout: Rollout, request: CommandRequest, now: datetime, refits: b
         return confirmed, "the sample is confirmed and counts from now on"
     freed = lift_hold(rollout, hold.id, now, request.actor, request.reason).but(look_asked=True)
     if hold.id == REPLAN:
-        return freed.with_stay(replan=f"asked again by {request.actor}"), "another plan is being made"
+        return freed.with_stay(replan=f"asked again by {request.actor}"), "Backstop is making another plan"
     if hold.id == REALIGN:
         again = freed.but(plan=rollout.standing_plan).with_stay(realigning=None)
-        return again, "another plan is made, if quotas are still short"
+        return again, "Backstop makes another plan if quotas are still short"
     match hold.kind:
         case HoldKind.DRIFT:
             return drift.answer_hold(rollout, freed, request.how, now, refits=refits)

@@ -33,7 +33,7 @@ def answer_hold(rollout: Rollout, freed: Rollout, how: str, now: datetime, *, re
     above all quotas follows the accepted values.
     """
     if how != "restore":
-        taken, sentence = accept_changes(freed, now, approved=True), "the changed values are taken as given"
+        taken, sentence = accept_changes(freed, now, approved=True), "the changed values are accepted"
         if not (refits and is_bounded(rollout)):
             return taken, sentence
         sentence += "; the limit above all quotas follows once hardware backs them"
@@ -41,13 +41,15 @@ def answer_hold(rollout: Rollout, freed: Rollout, how: str, now: datetime, *, re
     present, ours = {} if rollout.seen is None else rollout.seen.reading.values, approved_values(rollout)
     back = [f"{team} at {ours[team]}" for team in sorted(ours) if present.get(team, ours[team]) != ours[team]]
     limits = [f"the limits of {', '.join(sorted(modes))}"] if (modes := mode_drift(rollout)) else []
-    written = f"written again: {', '.join([*back, *limits])}" if back or limits else "nothing of ours is left to write"
+    written = (
+        f"written again: {', '.join([*back, *limits])}" if back or limits else "Backstop has nothing left to write"
+    )
     gone, new = sorted(ours.keys() - present.keys()), sorted(present.keys() - ours.keys())
     answers, waits = [written], rollout.asks and bool(gone or new)
-    fate = "still waits for an answer" if waits else "taken as given"
+    fate = "still waits for an answer" if waits else "accepted"
     answers += [f"removed by others, {fate}: {', '.join(gone)}"] if gone else []
     answers += [f"added by others, {fate}: {', '.join(new)}"] if new else []
-    answers += ["accept that, or undo it in the quota system yourself"] if waits else []
+    answers += ["accept these changes (--how accept), or undo them in the quota system"] if waits else []
     held = rollout.but(look_asked=True) if waits else freed
     if back or limits:
         return restore_values(held, now), "; ".join(answers)

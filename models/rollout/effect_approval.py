@@ -168,7 +168,7 @@ def _prove_by_approval(change: Change, evidence: Known) -> Footing:
 def _prove_values(change: Change, evidence: Known, approved: Approved) -> Footing:
     stays = change.refits and all(_leaves_value(write, evidence) for write in change.writes)
     if stays and evidence.accepted is not None and values_stand(evidence):
-        words = "what a person accepted of others' changes"
+        words = "changes by others that a person accepted"
         return Footing(ACCEPTED, (evidence.accepted.nonce,), words, baseline=evidence.accepted.baseline)
     values = {w.team: w.gpus for w in change.writes}
     if values_stand(evidence):
@@ -351,7 +351,7 @@ def _prove_grant(change: Change, evidence: Known, order: GrantOrder | None) -> F
         if decided.may_end:
             raise _refusal_of(change, f"request {order.request} is over")
         if decided.granted is not None or order.team != decided.team or order.gpus > decided.gpus:
-            raise _refusal_of(change, f"it differs from what was decided on request {order.request}")
+            raise _refusal_of(change, f"it differs from the decision on request {order.request}")
         raised = raises(tree, base, order.team, order.gpus) if order.team in base else {}
         above = {order.team, *tree.ancestors(order.team)} if order.team in base else set[str]()
         fits = all(w.team in above and 0 <= w.gpus - w.expected_gpus <= order.gpus for w in change.writes)

@@ -299,7 +299,7 @@ def fail_effect(
         return rollout
     if kind is EffectKind.CLOSE:
         return _notify_closed(rollout).notify(
-            NoticeKind.HELD, [], detail=f"closed, but what is reserved may stay so: {reason}"
+            NoticeKind.HELD, [], detail=f"closed, but reserved GPUs may stay reserved: {reason}"
         )
     if kind in UNDOES:
         left = tuple(k for k in rollout.owed if k is not UNDOES[kind])
@@ -350,7 +350,7 @@ def _give_way(rollout: Rollout, reason: str, now: datetime) -> Rollout:
     rollout = rollout.but(superseded=reason).with_undo(owed=())
     if rollout.stage.has_ended:
         return rollout.notify(
-            NoticeKind.HELD, [], detail=f"{rollout.stage}, and somebody newer owns the cluster: {reason}"
+            NoticeKind.HELD, [], detail=f"{rollout.stage}, and a newer rollout owns the cluster: {reason}"
         )
     return call_owner(rollout, reason).enter_stage(Stage.STUCK, now, f"superseded: {reason}")
 

@@ -85,10 +85,10 @@ EFFECTS: tuple[Effect, ...] = (
             may_stand="the freed capacity may be reserved",
         ),
         said_in_a_breach=Said(
-            made="what is reserved fits the rollout's values",
-            undone="what is reserved fits the values that are restored",
-            stands="what is reserved still fits the rollout's values",
-            may_stand="what is reserved may fit the rollout's values",
+            made="the reserved GPUs fit the rollout's values",
+            undone="the reserved GPUs fit the restored values",
+            stands="the reserved GPUs still fit the rollout's values",
+            may_stand="the reserved GPUs may fit the rollout's values",
         ),
     ),
     Effect(

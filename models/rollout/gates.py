@@ -35,7 +35,7 @@ def health_holds(rollout: Rollout) -> tuple[Hold, ...]:
     """Return the hold of unknown health, as the last look saw it."""
     unknown = unknown_since(rollout)
     if rollout.seen is not None and rollout.seen.ahead_to is not None:
-        why = f"health samples dated ahead of now, up to {_time_text(rollout.seen.ahead_to)}, are left out"
+        why = f"health samples with times in the future, up to {_time_text(rollout.seen.ahead_to)}, do not count"
         return (_unknown_health(why, rollout.seen.at),)
     if (doubt := doubt_of(rollout)) is not None:
         return (_unknown_health(doubt.why, doubt.since),)
@@ -138,7 +138,9 @@ def is_open(rollout: Rollout, now: datetime) -> bool:
 
 def _plan_condition(rollout: Rollout) -> Condition:
     if rollout.plan is None or rollout.stay.replan:
-        return Condition(name="plan", met=False, text=f"a new plan is being made: {rollout.stay.replan or 'the first'}")
+        return Condition(
+            name="plan", met=False, text=f"a new plan is being made: {rollout.stay.replan or 'there is none yet'}"
+        )
     if not rollout.plan.honest:
         return Condition(name="plan", met=False, text=rollout.plan.fault)
     if not rollout.plan.backed:
@@ -163,7 +165,7 @@ def _notice_condition(rollout: Rollout, now: datetime) -> Condition:
     if rollout.stay.waived:
         return Condition(name="notice", met=True, text="waived")
     if not rollout.is_approved:
-        announcement = "what teams would be told is written to the log" if rollout.shadow else "teams are told"
+        announcement = "Backstop writes the notices to the log" if rollout.shadow else "Backstop notifies teams"
         return Condition(name="notice", met=False, text=f"{announcement} once the plan is approved")
     if rollout.announced.undelivered:
         return Condition(name="notice", met=False, text=f"not delivered: {'; '.join(rollout.announced.undelivered)}")
@@ -210,7 +212,7 @@ def _acks_condition(rollout: Rollout, now: datetime) -> Condition:
 
 def _drift_condition(rollout: Rollout) -> Condition:
     if rollout.is_overtaken:
-        return Condition(name="drift", met=False, text="what was written has not been read back yet")
+        return Condition(name="drift", met=False, text="Backstop has not read back its last write yet")
     drifted = drift_of(rollout)
     if drifted:
         return Condition(name="drift", met=False, text=f"{CHANGED_BY_OTHERS}: {', '.join(drifted)}")
@@ -301,7 +303,7 @@ def _hold_condition(rollout: Rollout, now: datetime) -> Condition:
 
 def _backing_condition(rollout: Rollout) -> Condition:
     if rollout.seen is None:
-        return Condition(name="backed", met=False, text="the cluster has not been looked at yet")
+        return Condition(name="backed", met=False, text="Backstop has not looked at the cluster yet")
     if rollout.seen.health is None or not health_fresh(rollout):
         return Condition(name="backed", met=False, text="health is unknown or stale and counts as zero")
     if not rollout.seen.is_backed:

@@ -38,7 +38,7 @@ def take_order(rollout: Rollout, order: GrantOrder) -> Rollout:
             rollout,
             order,
             GrantOutcome.LATER,
-            f"another request is being written in {rollout.cluster}, and this one follows",
+            f"Backstop is writing another request in {rollout.cluster}; this request follows",
         )
     waiting = rollout.but(granting=Granting(order=order), granted=None, look_asked=True)
     return settle_order(waiting)
@@ -67,10 +67,10 @@ def _refuse_order(rollout: Rollout, order: GrantOrder) -> str:
     if order.ends:
         theirs = sorted({*order.raised} & {*rollout.foreign})
         changed = theirs or order.team not in rollout.written
-        return f"others have changed {', '.join(theirs) or order.team} since" if changed else ""
+        return f"others have changed {', '.join(theirs) or order.team} since the grant" if changed else ""
     if len(rollout.grants) >= MOST_GRANTS:
         return (
-            f"{rollout.cluster} already has {count_text(len(rollout.grants), 'grant')}, the most a rollout carries: "
+            f"{rollout.cluster} already has {count_text(len(rollout.grants), 'grant')}, the most of one rollout: "
             "launch a new rollout first"
         )
     tree = rollout.baseline.tree
@@ -105,7 +105,7 @@ def test_order(rollout: Rollout, now: datetime) -> Rollout:
     if not has_tested_all(rollout.seen, values):
         return rollout
     return _answer_order(
-        rollout, order, GrantOutcome.NO, "today's healthy GPUs do not back this many more beside today's quotas"
+        rollout, order, GrantOutcome.NO, "today's healthy GPUs cannot back so many more beside today's quotas"
     )
 
 

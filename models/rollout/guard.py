@@ -136,7 +136,7 @@ class Clocks(Model):
     def lacks(self, teams: Iterable[str]) -> str:
         """Return the GPUs that the short ones among these teams lack now, as a sentence says it."""
         short = {team: gpus for team, gpus in self.at_risk.items() if team in set(teams)}
-        return lacks_text(short) if short else "what was short is backed again, not yet for long enough"
+        return lacks_text(short) if short else "the quotas are backed again, but not yet for long enough"
 
     def breached_teams(self, now: datetime, breach_after: timedelta) -> tuple[str, ...]:
         """Return the teams whose quota has been short for at least `breach_after`."""

@@ -66,7 +66,7 @@ def apply_look(
         rollout = _advance_clocks(rollout, now, is_news=news)
     rollout = _note_doubt(rollout, before, now)
     if (seen.ahead_to is not None) is not before_ahead:
-        text = "health samples are dated ahead of now and left out: is the clock of the source right?"
+        text = "health samples with times in the future do not count: check the clock of the source"
         rollout = rollout.record(
             AuditKind.GUARD, "no longer so: " * before_ahead + text, now, ahead_to=str(seen.ahead_to or "")
         )
@@ -236,7 +236,7 @@ def _replan_if_overtaken(rollout: Rollout, now: datetime) -> Rollout:
         if moved:
             return rollout.with_stay(replan="health has changed since the realignment was planned")
         if rollout.is_approved and rollout.plan.backed:
-            why = f"plan {rollout.plan.hash} is not backed beside what others changed"
+            why = f"plan {rollout.plan.hash} is not backed together with what others changed"
             return add_breach_hold(rollout.but(look_asked=True), REALIGN, why, now)
     return rollout
 

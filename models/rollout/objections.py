@@ -32,10 +32,10 @@ def objection_refusal(rollout: Rollout, team: str, actor: str) -> str | None:
     who = f"{', '.join(sorted({h.actor for h in mine}))} can replace their own, or {person} can resolve one"
     if len(mine) >= OF_A_TEAM:
         its = count_text(len(mine), "objection")
-        return f"{team} has {its} in {rollout.cluster}, which is the most: {who}"
+        return f"{team} has {its} in {rollout.cluster}, which is the limit: {who}"
     if len(standing) >= OF_ALL:
         every = count_text(len(standing), "objection")
-        return f"{rollout.cluster} has {every}, which is the most, and {team} already has one of them: {who}"
+        return f"{rollout.cluster} has {every}, which is the limit, and {team} already has one of them: {who}"
     return None
 
 

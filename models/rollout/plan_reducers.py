@@ -63,8 +63,9 @@ def open_rollout(launch: LaunchRequest, opening: Opening, now: datetime) -> Roll
         approval=None if opening.envelope is None else Approval(envelope=opening.envelope, by=launch.approved_by),
     )
     if opening.rollout:
-        why = f"{_LAPSED}. It has adopted them, and {UNGUARDED}: see `{command_line('status', rollout.cluster)}` and "
-        why += f"approve the plan, or restore the baseline with `{command_line(Command.ABORT, rollout.cluster)}`"
+        why = f"{_LAPSED}. The rollout has adopted them, and {UNGUARDED}: see "
+        why += f"`{command_line('status', rollout.cluster)}` and approve the plan, or "
+        why += f"restore the baseline with `{command_line(Command.ABORT, rollout.cluster)}`"
         rollout = rollout.notify(NoticeKind.HELD, [], detail=why)
     by = launch.actor or launch.owner
     text = f"launched by {by}" + (" (shadow)" if launch.shadow else "")
@@ -180,7 +181,7 @@ def _propose_realignment(rollout: Rollout, now: datetime) -> Rollout:
             f"not backed by today's health within max_tier {rollout.plan.max_tier}: roll back, or wait for the hardware"
         )
     if not rollout.plan.honest:
-        why = f"nothing to go by: {rollout.plan.fault}"
+        why = f"unusable: {rollout.plan.fault}"
     return add_breach_hold(rollout, REALIGN, f"the realigned plan {rollout.plan.hash} is {why}", now)
 
 
@@ -232,7 +233,9 @@ def _renew_aim(rollout: Rollout, target: BreachTarget, now: datetime) -> Rollout
     values = {team: gpus for team, gpus in target.values.items() if team not in others}
     rollout = note_others(rollout, others, rollout.written).with_stay(aiming=())
     rollout = rollout.with_undo(target=values, broken_floors=target.broken_floors, taken=target.taken)
-    return rollout.record(AuditKind.GUARD, f"aimed again: others changed {', '.join(sorted(others))} meanwhile", now)
+    return rollout.record(
+        AuditKind.GUARD, f"rollback values computed again: others changed {', '.join(sorted(others))} meanwhile", now
+    )
 
 
 def fail_aim(rollout: Rollout, error: str, reason: str, now: datetime) -> Rollout:

@@ -16,7 +16,7 @@ from models.rollout.mailing import newly_cut
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
 
-WAIVED = "what is left of notice, soak and acknowledgements of this gate is waived, nothing else"
+WAIVED = "the rest of this gate's notice, soak and acknowledgements is waived, and nothing else"
 _NAMED, _WORDS_BYTES = 3, 200
 _LEFT_OUT = ("holds", "drift")
 """Conditions without a text here: each hold is listed by itself, and a drift is a hold too or the next look settles it.
@@ -44,12 +44,13 @@ def _unnotified_teams(rollout: Rollout) -> Iterator[str]:
         whom = f" ({some_of(teams, _NAMED)})" if teams else ""
         if rollout.plan is None or rollout.stay.replan or teams:
             yield (
-                f"the notice of {duration_text(rollout.policy.notice)} has not begun: teams{whom} are told once a plan "
-                "is approved, and their quotas may change at once"
+                f"the notice of {duration_text(rollout.policy.notice)} has not begun: teams{whom} are notified once a "
+                "plan is approved, and their quotas may change at once"
             )
-        yield "if another plan comes to await approval, the promotion no longer applies"
+        yield "if another plan needs approval, the promotion no longer applies"
     elif rollout.announced.undelivered:
-        yield f"not notified, and their quotas may change: {some_of(rollout.announced.undelivered, _NAMED, by='; ')}"
+        silent = some_of(rollout.announced.undelivered, _NAMED, by="; ")
+        yield f"these teams are not notified, and their quotas may change: {silent}"
     elif rollout.announced.delivered_at is None and (cut := _teams_in_mail(rollout)):
         length = duration_text(rollout.policy.notice)
         yield (
@@ -67,9 +68,9 @@ def _teams_in_mail(rollout: Rollout) -> list[str]:
 def _objections(rollout: Rollout, now: datetime) -> Iterator[str]:
     standing = [h for h in holds_now(rollout, now) if h.kind is HoldKind.OBJECTION]
     if standing:
-        yield f"held by the objection of {_holds_text(standing)} until it is resolved"
+        yield f"held until these objections are resolved: {_holds_text(standing)}"
     if late := [h for h in rollout.holds if h.after_enforced]:
-        yield f"not answered yet, though it does not hold the rollout: the objection of {_holds_text(late)}"
+        yield f"these objections do not hold the rollout, but wait for an answer: {_holds_text(late)}"
 
 
 def _other_holds(rollout: Rollout, now: datetime) -> Iterator[str]:

@@ -359,7 +359,7 @@ def _unpromised_needs(rollout: Rollout) -> str:
 
 def _promise_again_text(rollout: Rollout, present: Mapping[str, int]) -> str:
     """Explain how they become promises again."""
-    close = "To keep the present one, close the rollout, and launch and approve a new one"
+    close = "To keep the present value, close the rollout, then launch and approve a new rollout"
     beyond = beyond_bound(rollout, present)
     if beyond is None:
         return f"Set the earlier value again in the quota system. {close}"
@@ -402,7 +402,8 @@ def _breach_needs(rollout: Rollout) -> str:
     if rollout.stage is Stage.ROLLED_BACK and not retries_by_itself(rollout):
         return f"rolled back: {_line(rollout, Command.RETRY)}, or {_line(rollout, Command.CLOSE)}"
     if rollout.stage is Stage.ROLLED_BACK and rollout.clocks.all_good_since is None:
-        return f"today's health does not back the plan: wait, or plan on today's with {_line(rollout, Command.RETRY)}"
+        again = _line(rollout, Command.RETRY)
+        return f"today's health does not back the plan: wait for better health, or plan with today's: {again}"
     late = next((h for h in rollout.holds if h.after_enforced), None)
     if late is None:
         return ""

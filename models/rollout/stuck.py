@@ -109,7 +109,7 @@ def _failure_text(rollout: Rollout, undone: Undone) -> str:
 def _still_text(rollout: Rollout, kind: EffectKind) -> str:
     phrases, sure = phrases_of(rollout, kind), not _is_unsure(rollout, kind)
     if kind is EffectKind.HARDEN and EffectKind.SET_SOFT in rollout.undone:
-        return f"the limits are {_limits(rollout)} all the same, by restore{_others_text(rollout)}"
+        return f"the limits are {_limits(rollout)} because `restore` wrote them{_others_text(rollout)}"
     if kind is EffectKind.SET_SOFT and sure:
         left = values_left(rollout)
         sure = not any(v.unsure for v in left)
@@ -195,7 +195,7 @@ def choices(rollout: Rollout) -> tuple[Choice, ...]:
             Choice(
                 command=Command.CLOSE.value,
                 line=close,
-                does="ends this rollout and writes nothing: quotas, limits and what is reserved stay as they are, "
+                does="ends this rollout and writes nothing: quotas, limits and reserved GPUs stay as they are, "
                 "for whoever owns the cluster now",
             ),
             Choice(
@@ -227,7 +227,7 @@ def _retry_text(rollout: Rollout) -> str:
     elif retries_by_itself(rollout.but(stage=Stage.ROLLED_BACK)):
         then = "the rollout is rolled back, and makes its next attempt once health has been good"
     else:
-        then = "the rollout is rolled back, and open"
+        then = "the rollout is rolled back and stays open"
     return (
         f"{'rehearses' if rollout.shadow else 'runs'} {again} again and nothing else{moves_text}; then {then}. "
         "Mend the cause first: if it is still there, the rollout is stuck again, and nothing is lost"
@@ -244,9 +244,9 @@ def _closing_text(rollout: Rollout) -> str:
         kept = [f"the quotas stay at {_goal_text(rollout)}"]
     sure = not {EffectKind.SET_SOFT, EffectKind.HARDEN} & {*rollout.unanswered}
     stay = f"limits stay {_limits(rollout) if sure else 'as they are'}"
-    ends = ["what is reserved is released"] if EffectKind.RESERVE in rollout.standing else []
+    ends = ["the reserved GPUs are released"] if EffectKind.RESERVE in rollout.standing else []
     ends += ["the flex pool stops following health"] if EffectKind.FOLLOW in rollout.standing else []
-    after = f" Then {' and '.join(ends)} (you are told if that fails)." if ends else ""
+    after = f" Then {' and '.join(ends)} (Backstop notifies you if that fails)." if ends else ""
     return (
         f"ends the rollout as it is: {_join_few(kept)}; {stay}.{after} "
         "Nothing more is undone: from then on you change quotas by hand"

@@ -70,7 +70,7 @@ def _undo_object(before: Rollout, after: Rollout, request: CommandRequest) -> st
 def _undo_resume(before: Rollout, after: Rollout, request: CommandRequest) -> str:
     if not _takes_command(after, Command.PAUSE):
         return f"{NEVER}: nothing stops a rollback."
-    soaks = " (a soak has begun anew all the same)" if after.stage in (Stage.BUFFERED, Stage.ENFORCED) else ""
+    soaks = " (the soak has started again all the same)" if after.stage in (Stage.BUFFERED, Stage.ENFORCED) else ""
     return f"Undo: {_line(after, Command.PAUSE, REASON)}{soaks}"
 
 

@@ -827,7 +827,7 @@ async def test_a_source_with_a_wrong_clock_decides_nothing_and_shadows_nothing(w
         exported(world, name, datetime.now(UTC) + 3 * hours, 100)
         status = await world.until(name, lambda s: bool(s.holds))
         assert [h.id for h in status.holds] == ["unknown_health"]
-        assert "dated ahead of now" in status.needs
+        assert "with times in the future" in status.needs
         assert status.healthy_gpus == 361
         await world.say(name, Command.PROMOTE)
         await ask_to_look(world, name)

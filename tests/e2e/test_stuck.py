@@ -146,7 +146,9 @@ async def test_a_retry_says_what_it_will_run_and_comes_back_until_the_cause_is_m
     assert night.ledger() == hard(night, gpus=CUT, modes=SOFT)
     line, does = told["retry"]
     assert line == f"backstop retry {night.name} --reason '...'"
-    assert does.startswith("runs restore again and nothing else (b to 161); then the rollout is rolled back, and open.")
+    assert does.startswith(
+        "runs restore again and nothing else (b to 161); then the rollout is rolled back and stays open."
+    )
     for text in (*told["NOT undone"], *told["still"], line, does[1:], *told["close"][0:1], told["close"][1][1:]):
         assert text in night.call()
 
@@ -202,8 +204,8 @@ async def test_a_close_says_what_stays_and_what_ends(night: Night) -> None:
     )
     assert told["close"][1] == (
         "ends the rollout as it is: a stays at 190, not 200, b stays at 106, not 161; limits stay hard. "
-        "Then what is reserved is released and the flex pool stops following health (you are told if that fails). "
-        "Nothing more is undone: from then on you change quotas by hand"
+        "Then the reserved GPUs are released and the flex pool stops following health (Backstop notifies you if that "
+        "fails). Nothing more is undone: from then on you change quotas by hand"
     )
 
     assert "close needs a reason while stuck" in await night.says("close", "--yes", code=3)
@@ -247,7 +249,7 @@ async def test_a_superseded_rollout_writes_nothing_and_its_adoption_restores(
     assert told["still"] == ["b may have 106 GPUs, not 161"]
     assert "superseded: " in told["rollback"][0]
     assert "retry" not in told
-    assert "only `close` is left" in await night.says("retry", code=3)
+    assert "only `close` is possible" in await night.says("retry", code=3)
     stands = {"gpus": CUT, "reserved_gpus": 55, "reserve_limit": 306, "follows_health": 1}
     stands["open_rollout"] = f"{night.name}/elsewhere"
     assert night.ledger() == hard(night, **stands)

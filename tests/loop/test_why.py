@@ -44,7 +44,7 @@ async def test_a_sum_of_quotas_is_no_answer(world: World) -> None:
     name = fresh("why-tree")
     quotas = [{"team": "org", "gpus": 30}, team("org-1", 30, parent="org")]
     await world.fleet(cluster(name, {"main": (40, 40)}, quotas))
-    with pytest.raises(Refusal, match="is the sum of its child quotas: name one of those"):
+    with pytest.raises(Refusal, match="is the sum of its sub-quotas: name one of those"):
         await world.tpm.ask(WhyNot(team="org", cluster=name))
     elsewhere = fresh("why-flat")
     await world.fleet(

@@ -149,8 +149,16 @@ def test_the_undo_that_is_printed_is_taken_in_the_stage_where_it_is_offered(stag
     ("stage", "command", "said"),
     [
         ("planned", Command.RESUME, "Undo: backstop pause c1 --reason '...'"),
-        ("buffered", Command.RESUME, "Undo: backstop pause c1 --reason '...' (a soak has begun anew all the same)"),
-        ("enforced", Command.RESUME, "Undo: backstop pause c1 --reason '...' (a soak has begun anew all the same)"),
+        (
+            "buffered",
+            Command.RESUME,
+            "Undo: backstop pause c1 --reason '...' (the soak has started again all the same)",
+        ),
+        (
+            "enforced",
+            Command.RESUME,
+            "Undo: backstop pause c1 --reason '...' (the soak has started again all the same)",
+        ),
         ("monitored", Command.RESUME, "Undo: backstop pause c1 --reason '...'"),
         ("rolled_back", Command.RETRY, "Undo: backstop abort c1 --reason '...'"),
         (

@@ -195,8 +195,8 @@ NOT undone  set_soft: the quotas still have the rollout's values; restore failed
 still       b has 106 GPUs, not 161
 needs       a person: nothing happens by itself
 retry       backstop retry c1 --reason '...'
-            runs restore again and nothing else (b to 161); then the rollout is rolled back, and
-            open. Mend the cause first: if it is still there, the rollout is stuck again, and
+            runs restore again and nothing else (b to 161); then the rollout is rolled back and
+            stays open. Mend the cause first: if it is still there, the rollout is stuck again, and
             nothing is lost
 close       backstop close c1 --reason '...'
             ends the rollout as it is: b stays at 106, not 161; limits stay soft. Nothing more is

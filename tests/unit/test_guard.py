@@ -105,7 +105,7 @@ def test_who_is_short_is_told_what_it_lacks() -> None:
 def test_who_is_backed_again_is_not_told_that_a_block_is_missing() -> None:
     clocks = seen((0, {"a": 8, "b": 4}), (5, {"b": 4}))
     assert clocks.lacks(["a", "b"]) == "b lacks 4 GPUs"
-    assert clocks.lacks(["a"]) == "what was short is backed again, not yet for long enough"
+    assert clocks.lacks(["a"]) == "the quotas are backed again, but not yet for long enough"
 
 
 # --- sight -----------------------------------------------------------------------------------

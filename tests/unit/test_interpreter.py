@@ -248,7 +248,7 @@ def test_an_angry_team_holds_a_rollout_and_no_more() -> None:
     assert len(hold.reason) == 600
     for person in ("ann", "cid", "dan", "eve"):
         world.say(Command.OBJECT, actor=person, team="b")
-    with pytest.raises(Refused, match="b has 5 objections in c1, which is the most: ann, bob, cid, dan, eve"):
+    with pytest.raises(Refused, match="b has 5 objections in c1, which is the limit: ann, bob, cid, dan, eve"):
         world.say(Command.OBJECT, actor="fay", team="b")
     world.say(Command.OBJECT, actor="dan", team="b", reason="another word")
     world.say(Command.OBJECT, actor="fay", team="a")
@@ -491,7 +491,7 @@ def test_a_source_whose_clock_is_ahead_is_not_believed_and_shadows_nothing() -> 
     world.healthy(0)
     assert world.status.healthy_gpus == 361
     assert world.holds == {"unknown_health"}
-    assert "dated ahead of now" in world.needs
+    assert "with times in the future" in world.needs
     world.wait("20m")
     assert (world.stage, world.status.at_risk) == (Stage.MONITORED, ())
     world.sampled_at = None  # set right: what it says now counts at once, and is no older than what is known
@@ -702,8 +702,9 @@ def test_the_answer_to_a_drift_says_what_is_done() -> None:
     writes = len(world.effects)
     answer = world.say(Command.RESOLVE, hold="drift", how="restore")
     assert answer == (
-        "nothing of ours is left to write; removed by others, still waits for an answer: b; "
-        "added by others, still waits for an answer: c; accept that, or undo it in the quota system yourself"
+        "Backstop has nothing left to write; removed by others, still waits for an answer: b; "
+        "added by others, still waits for an answer: c; accept these changes (--how accept), "
+        "or undo them in the quota system"
     )
     assert (world.values, len(world.effects)) == ({"a": 200, "c": 5}, writes), "and nothing was written"
     assert world.holds == {"drift"}
@@ -904,7 +905,7 @@ def test_while_the_rollback_runs_nothing_is_taken_as_given(during: str) -> None:
     refused: list[str] = []
 
     def accept() -> None:
-        with pytest.raises(Refused, match="leaves alone what others changed") as found:
+        with pytest.raises(Refused, match="does not touch what others changed") as found:
             world.say(Command.RESOLVE, hold="drift", how="accept", run=False)
         refused.append(str(found.value))
 
@@ -1082,7 +1083,7 @@ def test_a_superseded_rollout_runs_no_inverses(kind: EffectKind) -> None:
     world.wait("9d")
     assert world.effects == made == FORWARD[: FORWARD.index(kind)]
     assert world.told_of(NoticeKind.STUCK) == ["tpm"]
-    with pytest.raises(Refused, match="only `close` is left"):
+    with pytest.raises(Refused, match="only `close` is possible"):
         world.say(Command.RETRY)
     world.say(Command.CLOSE)
     assert (world.stage, world.effects) == (Stage.CLOSED, made)
@@ -1804,7 +1805,7 @@ def test_a_shadow_is_not_bothered_by_its_own_values_but_by_those_of_others() -> 
     assert world.holds == set()
     world.foreign("b", 150)
     assert world.holds == {"drift"}
-    with pytest.raises(Refused, match="a value that the rollout wrote"):
+    with pytest.raises(Refused, match="values that the rollout wrote"):
         world.say(Command.RESOLVE, hold="drift", how="restore")
     world.say(Command.RESOLVE, hold="drift", how="accept")
     assert world.holds == set()

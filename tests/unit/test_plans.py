@@ -88,7 +88,7 @@ def test_on_a_breach_h_wins_over_a_floor_and_the_broken_floor_is_named() -> None
     floored = snapshot([island("m", 100, 100)], [Quota(team="a", gpus=60, minimum_gpus=55), Quota(team="b", gpus=30)])
     target = breach_target(floored, {"a": 60, "b": 25}, (island("m", 100, 50),))
     assert target.values == {"a": 50, "b": 0}
-    assert target.broken_floors == ("a: 50 GPUs are left of a floor of 55",)
+    assert target.broken_floors == ("a: 50 GPUs left, but its minimum or blocks need 55",)
 
 
 def test_a_block_cannot_cross_islands_so_351_in_one_and_8_in_another_are_worth_nothing() -> None:

@@ -30,7 +30,7 @@ def promoted(world: World) -> str:
 def test_before_an_approval_nobody_was_told_and_after_it_nobody_has_notice() -> None:
     world = waiting()
     said = promoted(world)
-    assert "the notice of 24h has not begun: teams (b) are told once a plan is approved" in said
+    assert "the notice of 24h has not begun: teams (b) are notified once a plan is approved" in said
     assert "their quotas may change at once" in said
     assert "waits for approval: backstop approve" in said
     assert not world.sent
@@ -43,7 +43,7 @@ def test_before_an_approval_nobody_was_told_and_after_it_nobody_has_notice() -> 
 
 def test_another_plan_takes_the_promotion_back_as_it_says() -> None:
     world = waiting()
-    assert "if another plan comes to await approval, the promotion no longer applies" in promoted(world)
+    assert "if another plan needs approval, the promotion no longer applies" in promoted(world)
     world.r = world.r.with_stay(replan="asked by the test")
     world.run()
     world.start()
@@ -74,7 +74,7 @@ def test_once_the_notice_runs_and_nobody_objects_it_says_what_is_waived_alone() 
 def test_it_says_who_objects_with_their_words_and_the_objection_holds() -> None:
     world = waiting().start()
     world.say(Command.OBJECT, actor="bea", team="b", reason="deadline on Friday")
-    assert promoted(world) == '; held by the objection of b by bea ("deadline on Friday") until it is resolved'
+    assert promoted(world) == '; held until these objections are resolved: b by bea ("deadline on Friday")'
     world.wait("30d")
     assert (world.stage, world.waits_for) == (Stage.PLANNED, {"holds"})
     world.say(Command.RESOLVE, hold="objection-b")
@@ -84,9 +84,7 @@ def test_it_says_who_objects_with_their_words_and_the_objection_holds() -> None:
 def test_an_objection_that_came_too_late_is_named_and_holds_nothing() -> None:
     world = begun(Stage.ENFORCED, soak_enforced="3d")
     world.say(Command.OBJECT, actor="b", team="b", reason="too little")
-    assert (
-        promoted(world) == '; not answered yet, though it does not hold the rollout: the objection of b ("too little")'
-    )
+    assert promoted(world) == '; these objections do not hold the rollout, but wait for an answer: b ("too little")'
     assert world.is_in(Stage.MONITORED)
 
 
@@ -119,4 +117,4 @@ def test_what_is_shown_before_it_names_the_cluster(capsys: pytest.CaptureFixture
     shown = " ".join(capsys.readouterr().out.split())
     on_the_page = _consequence(Command.PROMOTE, ahead_of(world.r, world.now), world.now)
     assert [str(part) for part in on_the_page] == [shown], "the console's page before it says the same"
-    assert shown == f'{world.r.cluster}: held by the objection of b by bea ("[bold]deadline") until it is resolved.'
+    assert shown == f'{world.r.cluster}: held until these objections are resolved: b by bea ("[bold]deadline").'

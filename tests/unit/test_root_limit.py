@@ -96,7 +96,7 @@ def test_a_limit_that_the_root_had_before_is_not_raised_and_that_is_said() -> No
     world.wait("2d")
     assert (world.bound, world.promises, world.effects[effects:]) == (40, {}, [EffectKind.SET_SOFT]), "tried once"
     (text,) = doctor_says(world)
-    assert "they need 48: lower these quotas in the quota system. To keep the present one, close" in text
+    assert "they need 48: lower these quotas in the quota system. To keep the present value, close" in text
 
 
 def test_others_change_a_quota_again_as_the_accepted_ones_are_written() -> None:

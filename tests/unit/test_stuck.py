@@ -30,9 +30,9 @@ QUICK: dict[str, Any] = {"notice": "0s", "soak_buffered": "1h", "soak_enforced":
 BASELINE, CUT, BACKED = {"a": 200, "b": 161}, {"a": 200, "b": 106}, {"a": 200, "b": 100}
 """Of T = H = 361; and with H = 300."""
 LATER = "the rollout is rolled back, and makes its next attempt once health has been good"
-OPEN, ENDS = "the rollout is rolled back, and open", "the rollout ends, aborted"
+OPEN, ENDS = "the rollout is rolled back and stays open", "the rollout ends, aborted"
 MEND = "Mend the cause first: if it is still there, the rollout is stuck again, and nothing is lost"
-ASIS, TOLD = "ends the rollout as it is:", "(you are told if that fails)"
+ASIS, TOLD = "ends the rollout as it is:", "(Backstop notifies you if that fails)"
 STAYS = f"{ASIS} the quotas stay at their earlier values; limits stay as before the rollout."
 STAYS_BACKED = f"{ASIS} the quotas stay at the values that hardware backed when the rollback began; limits stay soft."
 BY_HAND = "Nothing more is undone: from then on you change quotas by hand"
@@ -85,8 +85,8 @@ _TRUE: dict[str, Callable[[World, dict[str, LimitMode]], bool]] = {
     "follow: the flex pool still follows health": lambda w, _: w.follows,
     "harden: the limits are soft again": lambda w, _: w.modes == {LimitMode.SOFT},
     "harden: the limits are as before the rollout": lambda w, before: by_team(w) == before,
-    "harden: the limits are as before the rollout all the same, by restore": lambda w, before: by_team(w) == before,
-    "harden: the limits are soft all the same, by restore": lambda w, _: w.modes == {LimitMode.SOFT},
+    "harden: the limits are as before the rollout because `restore` wrote them": lambda w, before: by_team(w) == before,
+    "harden: the limits are soft because `restore` wrote them": lambda w, _: w.modes == {LimitMode.SOFT},
     "harden: the limits are still hard": lambda w, _: w.modes == {LimitMode.HARD},
     "set_soft: the quotas have their earlier values, with limits as before the rollout": lambda w, before: (
         w.values == BASELINE and by_team(w) == before
@@ -97,9 +97,9 @@ _TRUE: dict[str, Callable[[World, dict[str, LimitMode]], bool]] = {
     "set_soft: the quotas still have the rollout's values": lambda w, _: w.values == CUT,
     "reserve: the freed capacity is released": lambda w, _: w.limit is None,
     "reserve: the freed capacity is released, so that others can raise quotas into it": lambda w, _: w.limit is None,
-    "reserve: what is reserved fits the values that are restored": lambda w, _: w.limit == 300,
+    "reserve: the reserved GPUs fit the restored values": lambda w, _: w.limit == 300,
     "reserve: the freed capacity is still reserved: no quota can be raised into it": lambda w, _: w.limit == 306,
-    "reserve: what is reserved still fits the rollout's values": lambda w, _: w.limit == 306,
+    "reserve: the reserved GPUs still fit the rollout's values": lambda w, _: w.limit == 306,
 }
 
 
@@ -156,8 +156,8 @@ def close_keeps_its_word(world: World, before: dict[str, LimitMode]) -> None:
     told = {mode.value: dict.fromkeys(modes, mode) for mode in LimitMode}
     assert modes == told.get(parts[2], before)
     assert parts[2] in ("hard", "soft", "as before the rollout")
-    ends = ["what is reserved is released"] * (limit is not None) + ["the flex pool stops following health"] * follows
-    assert (parts[3] or "") == (" and ".join(ends) + " (you are told if that fails)" if ends else "")
+    ends = ["the reserved GPUs are released"] * (limit is not None) + ["the flex pool stops following health"] * follows
+    assert (parts[3] or "") == (" and ".join(ends) + " (Backstop notifies you if that fails)" if ends else "")
     assert (world.limit, world.follows) == (None, False)
     assert world.told_of(NoticeKind.HELD) == []
 
@@ -206,7 +206,7 @@ SOFT_AGAIN = "harden: the limits are soft again"
 RESTORED = "set_soft: the quotas have their earlier values, with limits as before the rollout"
 BACKED_NOW = "set_soft: the quotas have the values that hardware backed when the rollback began, with limits soft"
 RELEASED = "reserve: the freed capacity is released"
-FITS = "reserve: what is reserved fits the values that are restored"
+FITS = "reserve: the reserved GPUs fit the restored values"
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ FITS = "reserve: what is reserved fits the values that are restored"
             K.SOFTEN,
             (FOLLOWS_NOT, RESTORED, RELEASED),
             (
-                "harden: the limits are as before the rollout all the same, by restore; "
+                "harden: the limits are as before the rollout because `restore` wrote them; "
                 "soften failed: soften did not answer"
             ),
             (),
@@ -252,7 +252,7 @@ FITS = "reserve: what is reserved fits the values that are restored"
             ),
             (),
             f"runs release again and nothing else; then {OPEN}. {MEND}",
-            f"{STAYS} Then what is reserved is released {TOLD}. {BY_HAND}",
+            f"{STAYS} Then the reserved GPUs are released {TOLD}. {BY_HAND}",
         ),
         (
             "breach",
@@ -262,7 +262,7 @@ FITS = "reserve: what is reserved fits the values that are restored"
             (),
             f"runs unfollow again and nothing else; then {LATER}. {MEND}",
             (
-                f"{STAYS_BACKED} Then what is reserved is released and the flex pool stops following health {TOLD}. "
+                f"{STAYS_BACKED} Then the reserved GPUs are released and the flex pool stops following health {TOLD}. "
                 f"{BY_HAND}"
             ),
         ),
@@ -270,10 +270,10 @@ FITS = "reserve: what is reserved fits the values that are restored"
             "breach",
             K.SOFTEN,
             (FOLLOWS_NOT, BACKED_NOW, FITS),
-            "harden: the limits are soft all the same, by restore; soften failed: soften did not answer",
+            "harden: the limits are soft because `restore` wrote them; soften failed: soften did not answer",
             (),
             f"runs soften again and nothing else; then {LATER}. {MEND}",
-            f"{STAYS_BACKED} Then what is reserved is released {TOLD}. {BY_HAND}",
+            f"{STAYS_BACKED} Then the reserved GPUs are released {TOLD}. {BY_HAND}",
         ),
         (
             "breach",
@@ -284,17 +284,17 @@ FITS = "reserve: what is reserved fits the values that are restored"
             f"runs restore again and nothing else (b to 100); then {LATER}. {MEND}",
             (
                 "ends the rollout as it is: b stays at 106, not 100; limits stay soft. "
-                f"Then what is reserved is released (you are told if that fails). {BY_HAND}"
+                f"Then the reserved GPUs are released (Backstop notifies you if that fails). {BY_HAND}"
             ),
         ),
         (
             "breach",
             K.RELEASE,
             (FOLLOWS_NOT, SOFT_AGAIN, BACKED_NOW),
-            "reserve: what is reserved still fits the rollout's values; release failed: release did not answer",
+            "reserve: the reserved GPUs still fit the rollout's values; release failed: release did not answer",
             (),
             f"runs release again and nothing else; then {LATER}. {MEND}",
-            f"{STAYS_BACKED} Then what is reserved is released {TOLD}. {BY_HAND}",
+            f"{STAYS_BACKED} Then the reserved GPUs are released {TOLD}. {BY_HAND}",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) and len(value) < 12 else "",
@@ -450,7 +450,9 @@ def test_a_quota_that_others_change_during_the_rollback_is_named(how: str) -> No
     shown = undoing(world)
     restored = (BACKED_NOW if how == "breach" else RESTORED) + ", but for b: changed by others, left alone"
     assert restored in shown.undone
-    assert ", by restore, but for b: changed by others, left alone; soften failed" in shown.not_undone[0]
+    assert (
+        "because `restore` wrote them, but for b: changed by others, left alone; soften failed" in shown.not_undone[0]
+    )
     if how == "rollback":
         assert shown.values == (ValueLeft(team="b", gpus=70, target_gpus=161, by_others=True),)
         assert "b stays at 70, not 161" in does(world, "close")
@@ -534,7 +536,7 @@ def a_step_fails(kind: EffectKind, *, landed: bool, **more: Any) -> World:
     [
         (K.RESERVE, "reserve: the freed capacity may be reserved"),
         (K.SET_SOFT, "set_soft: the quotas may have the rollout's values"),
-        (K.HARDEN, "harden: the limits are as before the rollout all the same, by restore"),
+        (K.HARDEN, "harden: the limits are as before the rollout because `restore` wrote them"),
         (K.FOLLOW, "follow: the flex pool may follow health"),
     ],
 )
@@ -588,7 +590,7 @@ def test_what_is_answered_at_last_is_no_longer_in_doubt() -> None:
 # --- superseded -----------------------------------------------------------------------------------
 
 OWNED = (
-    "ends this rollout and writes nothing: quotas, limits and what is reserved stay as they are, "
+    "ends this rollout and writes nothing: quotas, limits and reserved GPUs stay as they are, "
     "for whoever owns the cluster now"
 )
 
@@ -606,7 +608,7 @@ def superseded(world: World, *texts: str, values: Iterable[ValueLeft] = ()) -> U
     assert shown.choices[1].does.startswith("after the close, and only if no other rollout of the cluster is alive")
     assert world.needs == ("superseded: somebody newer owns the cluster. Give: backstop close c1 --reason '...'")
     assert "backstop launch" not in world.needs
-    with pytest.raises(Refused, match="only `close` is left"):
+    with pytest.raises(Refused, match="only `close` is possible"):
         world.say(Command.RETRY)
     state = (world.values, world.modes, world.limit, world.follows, len(world.effects))
     said = world.say(Command.CLOSE, reason="theirs")
@@ -661,7 +663,7 @@ def test_a_close_that_is_superseded_calls_nobody_to_a_command_that_is_refused() 
 
 def test_a_close_that_fails_is_told_as_was_promised() -> None:
     world = stuck("rollback", K.RELEASE)
-    assert "what is reserved is released (you are told if that fails)" in does(world, "close")
+    assert "the reserved GPUs are released (Backstop notifies you if that fails)" in does(world, "close")
     world.fail(K.CLOSE, "Refusal")
     world.say(Command.CLOSE, reason="by hand")
     assert (world.stage, world.limit, world.told_of(NoticeKind.HELD)) == (Stage.CLOSED, 306, ["tpm"])

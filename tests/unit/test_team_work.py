@@ -342,7 +342,7 @@ def test_a_breach_that_touches_nothing_in_use_says_so_and_who_would_yield_next()
     world.healthy(300)
     world.wait("11m")
     assert (
-        "Healthy hardware stands behind all that a runs in quota; were it to lose more, first to yield: "
+        "Healthy hardware backs all that a runs in quota; if a loses more, first to yield: "
         "engines, 40 GPUs of 1 job; then training, 20 GPUs of 1 job." in bodies(world, NoticeKind.BREACH)["a"]
     )
 
@@ -363,8 +363,8 @@ def test_a_breach_that_touches_nothing_in_use_says_so_and_who_would_yield_next()
             (300, 46),
             345,
             (
-                "healthy hardware stands behind all that research runs in quota; 1 more runs beyond the quota and "
-                "yields first; were it to lose more, first to yield: engines, 46 GPUs of 1 job; then training, "
+                "healthy hardware backs all that research runs in quota; 1 more runs beyond the quota and "
+                "yields first; if research loses more, first to yield: engines, 46 GPUs of 1 job; then training, "
                 "300 GPUs of 1 job"
             ),
         ),

@@ -132,7 +132,7 @@ def test_a_block_is_missing_what_only_fragmentation_takes() -> None:
     found = asked(200, block=True, islands=islands, usage=usage, history={})
     assert (found.startable_gpus, reasons(found)) == (152, [("fragmented", 48)])
     said = "200 could start, and the largest block that is free in one island is 152 at most"
-    assert found.reasons[0].text == f"{said}: nobody says where all jobs run"
+    assert found.reasons[0].text == f"{said}: Backstop does not know where all jobs run"
 
 
 def held(**gpus: int) -> dict[str, TeamUsage]:
@@ -214,11 +214,11 @@ def test_unknown_use_counts_as_all_of_the_quota_and_says_so() -> None:
     found = asked(usage={})
     assert (found.startable_gpus, found.use_known) == (0, False)
     assert reasons(found) == [("used", 319), ("unhealthy", 26)]
-    assert "nobody says what research's jobs hold" in found.reasons[0].text
+    assert "Backstop does not know what research's jobs hold" in found.reasons[0].text
 
 
 def test_a_sum_and_a_stranger_are_refused() -> None:
-    with pytest.raises(Refusal, match=r"is the sum of its child quotas: name one of those \(x\)"):
+    with pytest.raises(Refusal, match=r"is the sum of its sub-quotas: name one of those \(x\)"):
         asked(quotas=(Present(team="research", gpus=9), Present(team="x", gpus=9, parent="research")))
     with pytest.raises(Refusal, match="does not exist"):
         asked(quotas=(Present(team="evals", gpus=9),))
@@ -578,7 +578,7 @@ def test_a_block_that_weaker_jobs_of_its_own_quota_keep_out_names_them(found: Te
 def test_it_is_said_which_of_its_own_jobs_hold_what_a_block_needs(capsys: pytest.CaptureFixture[str]) -> None:
     sentence = (
         "What would free it: the block would start if 2 jobs of its own quota in a, b yielded (engines: e3 20, e2 16): "
-        "a block is of the strongest class, training, and inside a quota the weaker yields."
+        "a block has the strongest class, training, and inside a quota weaker classes yield."
     )
     found = WhyAnswers(teams=(block_of(370, *E, T),))
     for parts in (in_full(found, {}, []), summary(found, [], hint=False)):
@@ -613,7 +613,7 @@ def test_what_would_free_a_block_is_no_more_certain_than_where_jobs_run() -> Non
     nowhere = run_by("e4", 8, "engines", None)
     spans = run_by("t1", 8, "training", None)
     guest = run_by("v", 40, None, "b", team="evals")
-    could = "the block could start, as far as is known where jobs run, if "
+    could = "the block could start, as far as Backstop knows where jobs run, if "
 
     def said(found: TeamWhy) -> str:
         return "" if found.weaker is None else found.weaker.text
