@@ -121,7 +121,7 @@ def _refuse_what_is_hidden(payloads: Sequence[Payload], type_hints: list[type] |
         else:
             continue
         if began is None:
-            raise Unavailable(f"what Temporal answered cannot be used: {sentence}")
+            raise Unavailable(f"Temporal's answer cannot be read: {sentence}")
         if expected is None or starts:
             raise ValueError(sentence)
         raise _refusal(sentence)

@@ -104,9 +104,8 @@ async def _builds(client: Client) -> Check:
         return Check.bad("builds", text, f"BACKSTOP_BUILD_ID={stranded[0].build} backstop worker")
     if polling and not polling[current]:
         newest = next((b.build for b in every if b.workers), "BUILD")
-        text = (
-            f"no worker runs {f'build {current}, which' if current else 'without a build, where'} new rollouts begin on"
-        )
+        runs = f"build {current}, and no worker runs it" if current else "workers without a build, and none is running"
+        text = f"new rollouts begin on {runs}"
         return Check.bad("builds", text, f"backstop builds use {newest}")
     return Check.good("builds", f"build {current} serves" if current else "workers are not versioned")
 
@@ -124,7 +123,7 @@ def access_checks(access: AccessCheck | None, *, tickets: bool, proven: bool = F
                 "may do everything (docs/access.md)"
             )
         if tickets:
-            text = "no access file: every command needs a front's ticket, and its own user may do everything"
+            text = "no access file: every command needs a front's ticket, and the front's own user may do everything"
         return [Check.good("access", text)]
     if access.wrong:
         return [Check.bad("access", access.wrong, "backstop access recover FILE --reason ...")]
@@ -140,7 +139,8 @@ def access_checks(access: AccessCheck | None, *, tickets: bool, proven: bool = F
         remedy = "backstop keys new, then start front and workers again (docs/security.md, Keys)"
     checks = [Check(name="access", ok=not remedy, text=text, remedy=remedy)]
     if access.expiring:
-        text = f"{count_text(len(access.expiring), 'token')} within two weeks of the end: {some_of(access.expiring, 5)}"
+        ends = verb_of(len(access.expiring), "expires", "expire")
+        text = f"{count_text(len(access.expiring), 'token')} {ends} within two weeks: {some_of(access.expiring, 5)}"
         checks.append(Check.bad("tokens", text, "backstop access token new, for owners who need one"))
     return checks
 
@@ -149,8 +149,8 @@ def keys_checks(unknown: Sequence[str]) -> list[Check]:
     """Report keys that signed people's approvals and that workers do not know; no check where they know all."""
     if not unknown:
         return []
-    whose = f"{some_of(list(unknown), _TOLD)}: the ledger has tickets signed with it, and keys.json does not have it"
-    text = f"{whose}; approvals signed with it are not valid, and their rollouts do not go on"
+    whose = f"keys.json does not have {some_of(list(unknown), _TOLD)}, but the ledger has tickets with such signatures"
+    text = f"{whose}; approvals signed so are not valid, and their rollouts do not go on"
     remedy = "bring keys.json back from the backup (docs/security.md, Keys), or approve anew"
     return [Check.bad("keys", text, remedy)]
 
@@ -185,10 +185,10 @@ def no_ledger_check(error: BackstopError | None, *, heard: bool, seconds: float)
     if not heard:
         return Check.bad("ledger", f"not asked: {NO_WORKER}", START_WORKER)
     if error is None:
-        text = f"a worker is asking it and all sources, and has no answer after {seconds:.0f} s"
-        return Check.bad("ledger", text, "see the log of the worker: one of them is slow")
+        text = f"a worker asked the ledger and all sources, and has no answer after {seconds:.0f} s"
+        return Check.bad("ledger", text, "one of them is slow: see the log of the worker")
     migrates = "backstop migrate" in error.message
-    remedy = "backstop migrate, then backstop up" if migrates else "correct that; workers try again by themselves"
+    remedy = "backstop migrate, then backstop up" if migrates else "correct the cause; workers try again by themselves"
     return Check.bad("ledger", error.message, remedy)
 
 
@@ -249,9 +249,9 @@ def notice_checks(ledger: LedgerCheck, now: datetime) -> list[Check]:
         Check.bad(
             "notices",
             f"{_notices(w)} for {w.audience} since {w.since:%Y-%m-%d %H:%MZ}: {w.trouble or 'due, and not sent'}",
-            (w.remedy or "mend the contact in the fleet file; it is tried again by itself")
+            (w.remedy or "correct the contact in the fleet file; Backstop tries again by itself")
             if w.trouble
-            else "the watch sends what is due: see its line here",
+            else "the watch sends due notices: see the line of the watch here",
         )
         for w in late
     ]
@@ -272,10 +272,10 @@ def seals_check(sealing: Sealing | None, now: datetime) -> list[Check]:
     every = timedelta(seconds=sealing.every_seconds)
     state = f"SEAL {sealing.number} of {last:%Y-%m-%d %H:%M:%SZ}" if sealing.at else "none yet"
     if sealing.trouble:
-        remedy = "mend what it says; rollouts go on meanwhile (docs/seals.md)"
+        remedy = "correct the cause; rollouts go on meanwhile (docs/seals.md)"
         return [Check.bad("seals", f"{state}; {sealing.trouble}", remedy)]
     if now - last > _LATE_SEALS * every:
-        text = f"late: {state}, and one is due every {duration_text(every)}"
+        text = f"late: {state}, but a seal is due every {duration_text(every)}"
         return [Check.bad("seals", text, "see the log of a worker that seals (BACKSTOP_SEALS)")]
     return [Check.good("seals", f"{state}, every {duration_text(every)}")]
 
@@ -287,7 +287,9 @@ def grants_check(requests: Sequence[RequestState], now: datetime) -> Check:
         return Check.good("grants", "none is overdue")
     named = some_of([f"{r.ask.request}: {r.wanted_text}, {r.waits_for or r.stage.value}" for r in late], 3, by="; ")
     text = f"{len(late)} {'is' if len(late) == 1 else 'are'} overdue: {named}"
-    return Check.bad("grants", text, "the watch takes each up within a minute; one that waits says for what")
+    return Check.bad(
+        "grants", text, "the watch takes back a grant within a minute of its end, unless the grant waits for something"
+    )
 
 
 def senseless_check(by_cluster: Mapping[str, Sequence[str]], teams: Mapping[str, str]) -> Check:
@@ -319,7 +321,7 @@ def promises_checks(rollouts: Sequence[Overview]) -> list[Check]:
     """Report quotas that nobody approved, or that their parents do not allow; no check where all are kept."""
     marks = (CHANGED_BY_OTHERS, NOBODY_APPROVED, ABOVE_ITS_PARENT)
     wrong = [r for r in rollouts if not r.ended and any(mark in r.needs for mark in marks)]
-    remedy = "answer it as it says; `backstop status CLUSTER` has what is a promise"
+    remedy = "do what it asks for; `backstop status CLUSTER` shows which values are promised"
     return [Check.bad("promises", f"{r.cluster}: {r.needs}", remedy) for r in wrong]
 
 
@@ -337,8 +339,8 @@ def histories_check(rollouts: Sequence[Overview], statuses: Mapping[str, Rollout
     ]
     cluster = behind[0][0].cluster
     remedy = (
-        "a rollout takes in such effects at its next look; where one does not, "
-        f"{'as' if len(behind) == 1 else 'for example'} that of {cluster}: "
+        "a rollout reads such effects when it next looks at its cluster; if it does not, end its run and adopt it"
+        f"{'' if len(behind) == 1 else f', for example that of {cluster}'}: "
         f"temporal workflow terminate -w {rollout_workflow_id(cluster)}, then {adopt_line(cluster)}"
     )
     return Check.bad("histories", some_of(sentences, _TOLD, by="; "), remedy)

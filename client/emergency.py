@@ -9,6 +9,6 @@ from contextvars import ContextVar
 
 acts_alone: ContextVar[bool] = ContextVar("backstop_acts_alone", default=False)
 NEEDS_FRONT = (
-    "--emergency is for the front, which knows who you are (BACKSTOP_URL, or `backstop up` on this machine); straight "
-    "at Temporal no command needs a second person: leave --emergency out"
+    "--emergency needs a front, which knows who you are (BACKSTOP_URL, or `backstop up` on this machine); without a "
+    "front no command needs a second person: leave --emergency out"
 )

@@ -17,14 +17,14 @@ _STATUS: dict[str, int] = {"BadInput": 422, "BadFile": 422, "Unavailable": 503, 
 _TITLES = {
     "BadInput": "What was given is malformed.",
     "BadFile": "What was given is malformed.",
-    "Unavailable": "The other side did not answer: try again.",
+    "Unavailable": "Something did not answer in time: try again.",
     "Barred": "A right is missing.",
     "Refusal": "It is not allowed now.",
-    "BlastRadius": "It would move more GPUs than may be moved at once.",
+    "BlastRadius": "The command would move more GPUs than may be moved at once.",
     "AwaitsSecond": "It waits for a second person.",
     "Conflict": "Somebody newer owns this.",
-    "Drift": "The world is not as it was assumed.",
-    "Stuck": "Only a person can go on from here.",
+    "Drift": "Something has changed in the meantime: look again.",
+    "Stuck": "Backstop cannot go on: a person must act.",
 }
 _OWN: dict[str, type[BackstopError]] = {
     **dict.fromkeys(("unauthenticated", "forbidden", "repeated"), Refusal),

@@ -88,7 +88,7 @@ class Questions(Calls, Composed):
         except asyncio.CancelledError:
             stopped = not question.own_run and await _stop_unserved(handle)
             if changes:
-                what = "was taken back, and nothing comes of it" if stopped else "is with a worker, and goes on"
+                what = "was withdrawn: no worker carries it out" if stopped else "goes on: a worker has it"
                 self.note(f"Interrupted: {question.kind} {what}.")
             raise
         self.heard.set()
@@ -103,7 +103,7 @@ class Questions(Calls, Composed):
         elif (waited >= sum(_WAITS) or await self.unserved()) and await _stop_unserved(handle):
             raise Unavailable(NO_WORKER)
         else:
-            self.note(f"No worker has answered yet.{' Ctrl-C takes it back.' * changes}")
+            self.note(f"No worker has answered yet.{' Ctrl-C withdraws it.' * changes}")
 
     async def _archive_refusal(
         self, cluster: str, command: str, reason: str, why: str, request: Model | None = None

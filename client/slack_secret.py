@@ -75,5 +75,7 @@ def slack_checks() -> list[Check]:
         secret.read()
     except BackstopError as error:
         return [Check.bad("slack", f"the front refuses all requests from Slack: {error.message}", _REMEDY)]
-    text = f"what is signed with {SECRET}{secret.name} is taken; the access file says who is who"
+    text = (
+        f"the front accepts requests that are signed with {SECRET}{secret.name}; the access file names the Slack users"
+    )
     return [Check.good("slack", text)]

@@ -118,9 +118,9 @@ async def use(client: Client, build: str, actor: str) -> str:
     wanted = next((b for b in every if b.build == build), None)
     if wanted is None:
         names = ", ".join(b.build for b in every) or "none; workers name theirs by BACKSTOP_BUILD_ID"
-        raise BadInput(f"build {build!r} has never had a worker; known: {names}")
+        raise BadInput(f"build {build!r} has never had a worker; known builds: {names}")
     if not wanted.workers:
-        raise Refusal(f"no worker of build {build} is running, and everything would wait: start one first")
+        raise Refusal(f"no worker of build {build} is running, so new rollouts would wait: start one first")
     await _serve(
         client,
         SetWorkerDeploymentCurrentVersionRequest(

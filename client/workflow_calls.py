@@ -267,16 +267,16 @@ class Calls:
         asking = asyncio.ensure_future(begin())
         try:
             if not await _is_done(asking, _SILENT_SECONDS):
-                self.note(f"No worker has answered yet: {what} waits for one. Ctrl-C takes it back.")
+                self.note(f"No worker has answered yet: {what} waits for one. Ctrl-C withdraws it.")
                 if not await _is_done(asking, TAKEN_SECONDS) and await self._try_take_back(asking, take_back):
                     why = f"no worker took up {what} within {_SILENT_SECONDS + TAKEN_SECONDS:.0f} s"
-                    raise Unavailable(f"{why}: it was taken back, and nothing comes of it (see `backstop doctor`)")
+                    raise Unavailable(f"{why}: it was withdrawn, so no worker carries it out (see `backstop doctor`)")
             return await asking
         except asyncio.CancelledError:
             if await self._try_take_back(asking, take_back):
-                self.note(f"Interrupted: {what} was taken back, and nothing comes of it.")
+                self.note(f"Interrupted: {what} was withdrawn: no worker carries it out.")
             else:
-                self.note(f"Interrupted: a worker has taken up {what}, which goes on: see `backstop status`.")
+                self.note(f"Interrupted: a worker has taken up {what}, so it goes on: see `backstop status`.")
             raise
         finally:
             _leave(asking)
@@ -304,7 +304,9 @@ class Calls:
             return await take_back(asking)
         except RPCError as error:
             why = f"Temporal at {self._target.address}: {error.message}"
-            raise Unavailable(f"{why}; whether it is carried out is not known: look at `backstop status`") from error
+            raise Unavailable(
+                f"{why}; it is unknown whether a worker carries it out: look at `backstop status`"
+            ) from error
 
     async def _read_by_worker(self, asking: asyncio.Future[_T]) -> _T:
         """Return the answer to a call that changes nothing. Errors: Unavailable without a worker; the question's."""

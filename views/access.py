@@ -45,7 +45,10 @@ def access_parts(stands: AccessStands) -> list[RenderableType]:
         until = f"{waits.at + COUNTERSIGNED_WITHIN:%Y-%m-%d %H:%MZ}"
         parts += [
             line(),
-            line((f"{waits.hash} waits", "bold"), f", proposed by {waits.by}: another admin confirms it until {until}"),
+            line(
+                (f"{waits.hash} waits", "bold"),
+                f", proposed by {waits.by}: another admin must confirm it before {until}",
+            ),
             *map(line, changes_between(stands.version.file, waits.file)),
             line(f"backstop access import --confirm {waits.hash}"),
         ]
@@ -78,7 +81,7 @@ def outcome_parts(outcome: AccessOutcome) -> list[RenderableType]:
     parts += [line((f"! {warning}", "yellow")) for warning in outcome.warnings]
     parts.append(line(f"Access file {outcome.hash}: {outcome.said}"))
     if outcome.in_force and outcome.changes:
-        first = "It cannot be undone: from now on there is an access file, which another one replaces."
+        first = "It cannot be undone: from now on an access file is in force, and only another one can replace it."
         before = "To undo it, import the file that was in force before."
         parts.append(line(first if outcome.version <= 1 else before))
     return parts
@@ -118,7 +121,7 @@ def _right_line(
 
 def by_team_line(what: str) -> RenderableType:
     """Return a note that the answer depends on the team, where no team was named."""
-    return line(f"{what} is by team: give --team TEAM.")
+    return line(f"{what} depends on the team: give --team TEAM.")
 
 
 def rights_parts(lines: Sequence[RightLine], *, who: bool, team: str = "") -> list[RenderableType]:

@@ -30,7 +30,7 @@ def parts(records: Sequence[Record], series: Sequence[Series], of: int = 0) -> l
         rows = list(group)
         length_known, whole = hours[cluster]
         unknown = f" and {whole - length_known:,} unknown" if whole > length_known else ""
-        held = f", each held against up to {horizon} promises" if horizon > 1 else ""
+        held = f", each compared with up to {horizon} promises" if horizon > 1 else ""
         shown += [Text()] if shown else []
         shown.append(
             line(
@@ -44,7 +44,7 @@ def parts(records: Sequence[Record], series: Sequence[Series], of: int = 0) -> l
         shown.append(grid)
     notes = (
         "Broken: hours whose worst instant fell below the promise; with several weeks ahead, an hour counts once for "
-        "each promise made for it. Stranded: healthy and not promised, of the total."
+        "each promise made for it. Stranded: the share of the total that was healthy and not promised."
     )
     return [*shown, Text(), line(notes)]
 

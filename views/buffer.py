@@ -48,7 +48,7 @@ def _history(explained: Explained, unit: str) -> str:
     now, hours = explained.now, len(explained.series.total)
     size = f"{explained.series.cluster}: {count(now.total, unit)}"
     if not now.known_hours:
-        return f"{size}; nothing is known of their health."
+        return f"{size}; their health is unknown."
     weeks = count(round(now.known_hours / WEEK_HOURS), "week")
     seen = f"{count(now.known_hours, 'hour')} ({weeks}) of its health {verb_of(now.known_hours)} known"
     silent = hours - now.known_hours
@@ -103,7 +103,7 @@ def _grown_up(explained: Explained) -> str:
 def _missed(ours: Record, target: Fraction) -> str:
     if ours.broken_fraction <= 1 - target:
         return ""
-    return f" THAT MISSES THE {_target(target)} ASKED FOR: what happened here, its past did not foretell."
+    return f" THIS MISSES THE TARGET OF {_target(target)}: the past of this cluster did not show what came."
 
 
 def _neighbours(explained: Explained) -> str:
@@ -117,13 +117,13 @@ def _neighbours(explained: Explained) -> str:
     elif explained.least is not None:
         more = "less" if explained.least.mean_buffer < ours.mean_buffer else "more"
         apart = percent(abs(explained.least.mean_buffer - ours.mean_buffer))
-        equal = f"of whole percents a flat {_flat(explained.least)} is the smallest that breaks no more"
-        cost = f"keeps {apart} of the cluster {more}, which nobody could know before"
+        equal = f"a flat {_flat(explained.least)} is the smallest whole percentage that breaks no more"
+        cost = f"keeps {apart} of the cluster {more}, but nobody could know that before"
         clauses.append(f"{equal} ({_hours(explained.least)}) and {cost}")
     least = ours.mean_buffer if explained.least is None else max(ours.mean_buffer, explained.least.mean_buffer + 0.005)
     for r in [r for r in flat if r.mean_buffer > least][:1]:
         more = percent(r.mean_buffer - ours.mean_buffer)
-        clauses.append(f"a flat {_flat(r)} breaks {_hours(r)} and leaves {more} of the cluster more idle or to flex")
+        clauses.append(f"a flat {_flat(r)} breaks {_hours(r)} and leaves another {more} of the cluster idle or to flex")
     return "; ".join(clauses) or "no flat buffer up to 60% breaks as little"
 
 

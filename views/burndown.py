@@ -61,7 +61,7 @@ def burndown_parts(
         )
     notes = []
     if carried:
-        notes.append(line("Oldest: a cluster that was not read again since counts with what it was then."))
+        notes.append(line("Oldest: when the oldest figure was read; such a cluster counts with that figure."))
     if arrived:
         came = some_of([f"{a.cluster} ({gpus(a.gpus)}, {moment(a.at)})" for a in arrived], 5)
         notes.append(line(f"New since, by bring-up: {came}."))
@@ -111,7 +111,7 @@ def _late_health(point: Point) -> str:
     """Say that the last figures use health that is older than their reading."""
     if point.health_at is None or point.oldest_at is None or point.oldest_at - point.health_at <= _AGREE:
         return ""
-    return f"The last line goes by the last known health; the oldest is of {moment(point.health_at)}."
+    return f"The last line uses the last known health of each cluster; the oldest is of {moment(point.health_at)}."
 
 
 def _nothing(cluster: str, began: datetime | None, since: datetime) -> str:
@@ -119,7 +119,7 @@ def _nothing(cluster: str, began: datetime | None, since: datetime) -> str:
     if began is None:
         return f"There is no tally{where} yet: the watch writes a cluster's first within a minute or two of its import."
     return (
-        f"There is no tally{where} since {moment(since)}: look at `backstop doctor`. The first is of {moment(began)}."
+        f"There is no tally{where} since {moment(since)}: see `backstop doctor`. The first tally is of {moment(began)}."
     )
 
 

@@ -52,7 +52,7 @@ def left_parts(
 ) -> list[RenderableType]:
     """Return the rollouts that the command is not given to, and why."""
     lines = [
-        line((cluster, "bold"), f" is left out: {error.message}. --yes does it all the same.")
+        line((cluster, "bold"), f" is left out: {error.message}. --yes gives the command there too.")
         for cluster, error in silent.items()
     ]
     return [*refusing_parts(refusing, refusals), *_bounded(lines)]
@@ -133,7 +133,9 @@ def close_parts(rollouts: Sequence[Ahead]) -> list[RenderableType]:
             row(rows, a.cluster, a.stage, None, None)
     stuck = [a.cluster for a in rollouts if a.stage == "stuck"]
     left = f"; what {some_of(stuck, _NAMED)} could not undo stays as it is" if stuck else ""
-    sentence = f"{count(len(rollouts), 'rollout')} {'ends' if len(rollouts) == 1 else 'end'}, and the promise with "
+    sentence = (
+        f"{count(len(rollouts), 'rollout')} {'ends' if len(rollouts) == 1 else 'end'}, and Backstop's promise with "
+    )
     ends = f"{sentence}{'it' if len(rollouts) == 1 else 'them'}; the values stay{left}."
     return [rows, Text(), line(ends), _notified_line(rollouts, {t for a in rollouts for t in a.close_told})]
 

@@ -20,7 +20,7 @@ _WORDS = {
     "actor": "given by",
     "import_id": "import",
     "parts": "parts that the file came in",
-    "how": "what becomes of a change by others",
+    "how": "what to do about a change by others",
     "plan_hash": "plan",
     "undo": "also undo what it has done",
 }
@@ -44,7 +44,7 @@ def waiting_parts(waiting: Sequence[Waiting], of: int) -> list[RenderableType]:
     for one in waiting:
         what = f"{one.what} ({one.second} is countersigning it)" if one.second else one.what
         row(rows, one.hash[:SHOWN_DIGITS], what, one.by, moment(one.until), some_of(one.could, 3) or "nobody by name")
-    return [rows, line("backstop countersign give HASH shows the whole of one, and asks.")]
+    return [rows, line("backstop countersign give HASH shows one command in full, and asks.")]
 
 
 def whole_parts(one: Waiting) -> list[RenderableType]:

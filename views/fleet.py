@@ -18,7 +18,7 @@ def fleet_parts(clusters: Sequence[ClusterAnswer], of: int = 0) -> list[Renderab
     if of and not clusters:
         return [none_of(of, "cluster")]
     if not clusters:
-        return [line("The ledger has no clusters yet. Give it some: backstop fleet import FILE")]
+        return [line("The ledger has no clusters yet. Import some: backstop fleet import FILE")]
     rows = table(
         *("CLUSTER", "MODEL", ">ISLANDS", ">TOTAL", ">HEALTHY", ">QUOTAS", ">PROMISED", "=ROLLOUT"),
         least=("ISLANDS", "QUOTAS", "MODEL"),

@@ -90,7 +90,7 @@ def kept_parts(outcome: FleetOutcome) -> list[RenderableType]:
         parts.append(line(f"  and {more} more {'stays as it is' if more == 1 else 'stay as they are'}"))
     islands = [f"{each.cluster}/{each.name}" for each in kept if each.kind == "health"]
     if islands:
-        here = f"the health of {count(len(islands), 'island')} is not imported, as a health source reports it"
+        here = f"the health of {count(len(islands), 'island')} is not imported, because a health source reports it"
         parts.append(line(("= ", "cyan"), f"{here}: {some_of(islands, _NAMED)}"))
     return parts
 

@@ -28,8 +28,8 @@ PACE_WORDS = {
     "bake": "Time between two waves",
     "budget_per_hour": "Most GPUs that quotas change by in an hour",
     "budget_per_day": "Most GPUs that quotas change by in a day",
-    "max_failed": "Share of clusters rolled back above which it stops",
-    "breaker_clusters": "Least number of clusters that this is a share of",
+    "max_failed": "Share of clusters rolled back above which the fleet stops",
+    "breaker_clusters": "Clusters to compute that share from, at least",
     "recheck": "Time until clusters that cannot start are tried again",
 }
 """What the settings of a fleet rollout's pace are called where people change them."""
@@ -95,7 +95,7 @@ def plan_diff_parts(
             why)  # fmt: skip
     cut = _moves(*(f"{sum(p.cut_gpus for p in plan.clusters):,}" for plan in (before, now)))
     other = len({*were, *are}) - alike
-    head = f"Plan {before.hash} was kept {moment(at)}; {now.hash} awaits approval now"
+    head = f"Plan {before.hash} was written at {moment(at)}; {now.hash} awaits approval now"
     differ = f"{count(other, 'cluster')} {verb_of(other, 'differs', 'differ')}, {alike:,} {verb_of(alike)} alike"
     return [line(f"{head}: {differ}; GPUs cut: {cut}."), Text(), rows]
 
@@ -201,7 +201,7 @@ def kept_parts(kept: KeptFleet, launch: FleetLaunch) -> list[RenderableType]:
         Text(),
         *waves,
         line(pace_text(launch.pace)),
-        line("Nothing is written or started before its plan of today is approved. No longer known:"),
+        line("Backstop writes and starts nothing before today's plan is approved. The ledger does not have:"),
         *unknown_lines(kept),
     ]
 
@@ -215,7 +215,7 @@ def resume_parts(fleet: FleetStatus) -> list[RenderableType]:
     failed = [m for m in fleet.members if m.failed_at is not None and not m.forgiven]
     waiting = sum(m.state is MemberState.WAITING for m in fleet.members)
     holds = [line((f"{hold.id}: ", "yellow"), hold.reason) for hold in fleet.holds]
-    lets = f"{count(len(failed), 'failure')} {'counts' if len(failed) == 1 else 'count'} no more"
+    lets = f"{count(len(failed), 'failure')} no longer {'counts' if len(failed) == 1 else 'count'}"
     goes = f"{count(waiting, 'cluster')} {'waits' if waiting == 1 else 'wait'} to be started, at the present pace"
     return [*holds, Text(), _members(failed, shadow=fleet.shadow), Text(), line(f"{lets}; {goes}.")]
 
@@ -257,7 +257,7 @@ def status_parts(
         FactSheet([*facts_of(fleet), *able]),
     ]
     if fleet.stage.has_ended and fleet.waves:
-        parts += [Text(), line(f"These are the figures of its end, {moment(fleet.entered_at)}; {_GO_ON}")]
+        parts += [Text(), line(f"These figures are from its end, {moment(fleet.entered_at)}; {_GO_ON}")]
     if fleet.waves:
         parts += [Text(), _waves(fleet), *_joined_note(fleet.members)]
     if chosen is not None:
@@ -315,8 +315,8 @@ def _progress(progress: FleetProgress) -> str:
     if not progress.left:
         return f"{far}; none is left to start or on its way"
     if progress.expected_end is not None:
-        return f"{far}; at this rate the other {progress.left:,} until {moment(progress.expected_end)}"
-    return f"{far}; no end is expected yet, and soaks and bakes last until {moment(progress.not_before)} at least"
+        return f"{far}; at this rate the other {progress.left:,} end by {moment(progress.expected_end)}"
+    return f"{far}; the end is unknown, but soaks and bakes last until {moment(progress.not_before)} at least"
 
 
 def _window_text(window: DeclaredOver, fleet: FleetStatus) -> str:
@@ -353,7 +353,7 @@ def _budget(fleet: FleetStatus) -> str:
     """Say how many GPUs may still move, and when the ledger last counted them."""
     left = f"{gpus(fleet.hour_gpus)} left for this hour, {fleet.day_gpus:,} for this day"
     if fleet.budget_at is None:
-        return f"at most {left}: by what it started, without what others moved"
+        return f"at most {left}: GPUs that others moved are not counted"
     return f"{left}, as of {moment(fleet.budget_at)}"
 
 
@@ -380,12 +380,13 @@ def _joined_note(members: Sequence[Member]) -> list[RenderableType]:
     joined = sum(m.joined for m in members)
     if not joined:
         return []
-    had = "had a rollout of its own before, and is followed" if joined == 1 else "had rollouts before, and are followed"
-    own = "that its rollout carries out" if joined == 1 else "that each carries out"
+    had = "had its own rollout before, and the fleet rollout only watches it"
+    if joined > 1:
+        had = "had their own rollouts before, and the fleet rollout only watches them"
     return [
         line(
-            f"{count(joined, 'cluster')} {had}: wave and cut here are by the fleet's plan, `backstop status` has those "
-            f"of the plan {own}"
+            f"{count(joined, 'cluster')} {had}: wave and cut here are those of the fleet's plan; `backstop status` "
+            "shows those of the cluster's own plan"
         )
     ]
 

@@ -71,8 +71,8 @@ def fleet_summary(offers: Sequence[FlexNow | FlexSum], record: Sequence[FlexOffe
 
 
 AT_MOST = (
-    "At most: nobody says in which island every running job stands, so it is known how large a free block can be and "
-    "not how large it is. Where jobs come with their islands, by Slurm or `backstop fleet import --jobs`, it is exact."
+    "At most: the island of some running jobs is unknown, so Backstop knows only how large a free block can be, not "
+    "how large it is. If Slurm or `backstop fleet import --jobs` reports the islands of jobs, the size is exact."
 )
 """Why the largest free block is an upper bound. It goes below each table that has one."""
 
@@ -93,7 +93,7 @@ def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[Renderabl
     of = (
         ""
         if one.known_quotas == one.quotas
-        else f" (use is known of {one.known_quotas} of {count(one.quotas, 'quota')})"
+        else f" (use is known for {one.known_quotas} of {count(one.quotas, 'quota')})"
     )
     blocks: list[RenderableType] = [
         line(
@@ -156,7 +156,7 @@ def _jobs(one: FlexNow) -> list[RenderableType]:
 def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:
     """Return how much flex there was: each bar is the least of some hours."""
     if not record:
-        return [Text(), line("No record yet: the watch notes it once an hour.")]
+        return [Text(), line("No record yet: the watch adds one every hour.")]
     offered = [r.flex_gpus for r in record]
     each = -(-len(offered) // _WIDTH)
     least = [min(offered[n : n + each]) for n in range(0, len(offered), each)]
@@ -195,7 +195,7 @@ def parts(asked: FlexDemand, division: Division, of: int = 0) -> list[Renderable
         )
     given_gpus = asked.capacity_gpus - division.unused_gpus
     are = verb_of(given_gpus)
-    summary = f"{given_gpus:,} of {gpus(asked.capacity_gpus)} {are} given, what is beyond quota {_BY[asked.mode]}; "
+    summary = f"{given_gpus:,} of {gpus(asked.capacity_gpus)} {are} given, the part beyond quotas {_BY[asked.mode]}; "
     return [teams, Text(), line(f"{summary}{division.unused_gpus:,} nobody can use.")]
 
 

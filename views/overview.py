@@ -124,7 +124,9 @@ def _asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType
     if unasked:
         which = "All" if unasked == len(needy) else f"{unasked}"
         more.append(
-            line((f"{which} as the ledger last noted: these rollouts were not asked or did not answer.", "yellow"))
+            line(
+                (f"{which} as last recorded in the ledger: these rollouts were not asked or did not answer.", "yellow")
+            )
         )
     return [Text(), line((f"{len(needy)} {verb_of(len(needy), 'needs', 'need')} a person", "yellow")), rows, *more]
 
@@ -150,10 +152,10 @@ def unknown_holds_text(rollouts: Sequence[RolloutSummary]) -> str:
     """Say of how many open rollouts nobody knows whether they are on hold, and why; empty: of none."""
     unknown = [r for r in rollouts if r.open and r.held is None]
     number = len(unknown)
-    why = f"{'it has' if number == 1 else 'they have'} not noted it yet"
+    why = f"{'it has' if number == 1 else 'they have'} not recorded it yet"
     if any(r.needs is None for r in unknown):
         why = "no worker answered in time"
-    return f"Whether {count(number, 'rollout')} {verb_of(number)} on hold is not known: {why}." if unknown else ""
+    return f"Whether {count(number, 'rollout')} {verb_of(number)} on hold is unknown: {why}." if unknown else ""
 
 
 def _stage(summary: RolloutSummary) -> str:
@@ -171,7 +173,7 @@ def _risks(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
     more = [line(f"and {len(risky) - _SHOWN} more: backstop status --at-risk")] if len(risky) > _SHOWN else []
     title = line(
         (f"{len(risky)} at risk", "red"),
-        f": {gpus(total)} {verb_of(total, 'has', 'have')} no healthy hardware behind them",
+        f": {gpus(total)} {verb_of(total, 'has', 'have')} no healthy hardware behind {'it' if total == 1 else 'them'}",
     )
     return [Text(), title, rows, *more]
 

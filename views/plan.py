@@ -135,11 +135,11 @@ def _short_verdict(plan: Plan, now: datetime) -> str:
 
 def _ceiling(plan: Plan) -> str:
     if not plan.healthy_gpus:
-        return "none may be, as no GPU is healthy"
+        return "none may be promised, because no GPU is healthy"
     by_buffer = after_buffer(plan.total_gpus if plan.basis is Basis.TOTAL else plan.healthy_gpus, plan.buffer)
     if plan.honest and plan.ceiling_gpus < by_buffer:
         spare = plan.healthy_gpus - plan.ceiling_gpus
-        kept = f"{spare} of the healthy {'is' if spare == 1 else 'are'} spare"
+        kept = f"{count(spare, 'healthy GPU')} {'stays' if spare == 1 else 'stay'} spare"
         return f"at most {plan.ceiling_gpus:,} may be promised ({kept}; by the buffer alone {by_buffer:,})"
     if plan.derived is not None:
         return f"at most {plan.ceiling_gpus:,} may be promised (buffer {plan.derived.needed}, by its health history)"
@@ -191,7 +191,7 @@ def _verdict(plan: Plan, now: datetime) -> Text:
     faults = []
     if plan.short_by_gpus:
         left, fits = plan.assigned_gpus - plan.cut_gpus, plan.assigned_gpus - plan.haircut_gpus
-        faults.append(f"short by {plan.short_by_gpus:,}: it leaves {left:,} promised, and {fits:,} is what fits")
+        faults.append(f"short by {plan.short_by_gpus:,}: it leaves {left:,} promised, but only {fits:,} can be")
     if plan.backed:
         faults.append(f"backed {'then ' if old else ''}all the same: {'by that sample ' if old else ''}{backed}")
     elif lacks := _lacks(plan):
@@ -240,7 +240,7 @@ _TIERS = (Tier.UNSCHEDULED, Tier.IDLE, Tier.BUSY)
 def gates(quotas: Iterable[Quota | QuotaPlan]) -> list[RenderableType]:
     """Say who may target each quota that is not open to everybody."""
     return [
-        line(f"The quota of {q.team} may be targeted by {', '.join(q.namespaces) or 'nobody'} alone.")
+        line(f"Only {', '.join(q.namespaces) or 'nobody'} may target the quota of {q.team}.")
         for q in quotas
         if q.namespaces is not None
     ]
@@ -253,10 +253,8 @@ def _whose_phantom(plan: Plan) -> list[RenderableType]:
     """
     if not plan.phantom_gpus or sum(q.leaf for q in plan.quotas) < 2:
         return []
-    parts = (
-        "PHANTOM and TO FLEX are the two parts of each cut. PHANTOM is divided in proportion to the cuts, not by whose"
-    )
-    return [line((f"{parts} quota lacks hardware today: the status shows that.", "dim"))]
+    parts = "PHANTOM and TO FLEX are the two parts of each cut. PHANTOM is divided in proportion to the cuts."
+    return [line((f"{parts} `backstop status` shows which quota lacks hardware today.", "dim"))]
 
 
 def _runs_on(plan: Plan) -> list[RenderableType]:

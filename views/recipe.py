@@ -34,7 +34,7 @@ def recipe_parts(recipe: ClusterRecipe) -> list[RenderableType]:
         parts += [Text(), _checks(recipe)]
     left = [step.name for step in recipe.provision if step.undo is None]
     if left:
-        parts.append(line(f"A cancel would leave standing what was done by these, and name it: {', '.join(left)}."))
+        parts.append(line(f"A cancel would not undo these steps, and would name what they did: {', '.join(left)}."))
     return [*parts, Text()]
 
 
@@ -73,7 +73,7 @@ def _what(step: RecipeStep) -> str:
 def _terms(recipe: ClusterRecipe) -> Iterator[tuple[str, str]]:
     if recipe.supply is not None:
         needs = ", ".join(f"{number:,} {name}" for name, number in recipe.supply.needs.items())
-        yield "Supply", f"waits until {needs} are granted; asked every {span(recipe.supply.every)}"
+        yield "Supply", f"waits until {needs} are granted; asks every {span(recipe.supply.every)}"
     share = recipe.accept_at_least
     yield "Accepted", f"with {float(share):.4g} of the nodes that were ordered" if share < 1 else "with all its nodes"
     together = "all checks green together for" if recipe.checks else "its nodes there for"
@@ -155,6 +155,6 @@ def _above_the_ceiling(entries: Sequence[BringupEntry]) -> Iterator[str]:
             yield f"{entry.cluster}: {why}."
     if any_above:
         yield (
-            "This is by Backstop's own defaults where an entry's policy says nothing; when it is entered, "
-            "the fleet's policy decides."
+            "Where an entry's policy has no value, this uses Backstop's defaults; when the cluster is entered, "
+            "the fleet's policy applies."
         )

@@ -20,7 +20,7 @@ from views.words import clean, count, space_name
 
 MOST = 8
 """Lines of a list; --json has all."""
-OTHERS = "Clusters came, went or were not known in between: compare only lines that count the same clusters."
+OTHERS = "The clusters with known health changed in between: compare only lines that count the same clusters."
 _LINES = 9
 """Of the curve in Markdown."""
 
@@ -245,8 +245,8 @@ def _touches(brought: BringupsWeek) -> str:
     if brought.touches_median is None:
         return "None has come to production yet."
     return (
-        f"{count(brought.finished, 'cluster')} came to production, with {_mean(brought.touches_median)} touches of "
-        f"people in the median beside entry and check-in, {_big(brought.touches_most)} at most."
+        f"{count(brought.finished, 'cluster')} came to production. Beside entry and check-in, people had to act "
+        f"{_mean(brought.touches_median)} times in the median, {_big(brought.touches_most)} at most."
     )
 
 
@@ -281,13 +281,9 @@ def _reached(week: Week) -> Section:
 def _live(week: Week) -> list[Section]:
     live = week.live
     if live is None:
-        return [
-            Section("Next, at risk, blocked", (), [], "This week is over: what was open then is not known any more.")
-        ]
+        return [Section("Next, at risk, blocked", (), [], "This week is over: what was open then is no longer known.")]
     unknown = len(live.silent)
-    silent = (
-        f" How {count(unknown, 'rollout')} {verb_of(unknown, 'stands', 'stand')} is not noted yet." if unknown else ""
-    )
+    silent = f" The state of {count(unknown, 'rollout')} is not recorded yet." if unknown else ""
     goes = [
         (
             clean(n.cluster),
@@ -324,7 +320,7 @@ def _live(week: Week) -> list[Section]:
             "At risk: quotas that lack hardware",
             ("Cluster", "Stage", "GPUs lacking", "Teams"),
             risks,
-            f"Every quota of an open rollout{' that noted how it stands' if live.silent else ''} has its hardware.",
+            f"Every quota of an open rollout{' whose state is recorded' if live.silent else ''} has healthy hardware.",
             "backstop status --at-risk",
         ),
         _cut(

@@ -29,13 +29,13 @@ def request_parts(state: RequestState, could: Sequence[str] = ()) -> list[Render
     news = state.said[:1].upper() + state.said[1:]
     parts.append(line(f"{news}."))
     if state.untold:
-        parts.append(line(f"Not told, as nothing could be delivered: {', '.join(state.untold)}."))
+        parts.append(line(f"Not notified, because no notice could be delivered: {', '.join(state.untold)}."))
     if stage is RequestStage.ASKED:
         who = f"{some_of(could, 5)} could approve it" if could else "An owner gives"
         parts.append(line(f"{who}: backstop request approve {ask.request} --reason '...'"))
     if stage is RequestStage.GRANTED:
         above = sorted({*state.raised} - {ask.team})
-        rose = f" (with {', '.join(f'{t} by {state.raised[t]}' for t in above)} above it)" if above else ""
+        rose = f" (and its parent quotas: {', '.join(f'{t} by {state.raised[t]}' for t in above)})" if above else ""
         parts.append(line(f"The quota of {ask.team} rose by {state.raised.get(ask.team, 0)}{rose}."))
     return parts
 

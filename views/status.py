@@ -118,7 +118,7 @@ def _standing(status: RolloutStatus, now: datetime, source_at: datetime | None) 
         doubt = (
             ""
             if status.doubted_gpus is None
-            else f"; by a newer sample of {gpus(status.doubted_gpus)} healthy, in doubt"
+            else f"; computed from a newer sample of {gpus(status.doubted_gpus)} healthy, which is in doubt"
         )
         yield _WHEN.get(status.stage, "now"), _sums(status, healthy_gpus, doubt)
         if status.would is not None:
@@ -142,7 +142,7 @@ def _health_seen(status: RolloutStatus, now: datetime, source_at: datetime | Non
     latest = max(status.health_at, source_at or status.health_at)
     stale = not status.health_known or (source_at is not None and now - latest >= (status.stale_after or STALE))
     if latest > status.health_at:
-        parts.append(f"; its source has a sample of {moment(latest)}, which it has not looked at")
+        parts.append(f"; its source has a newer sample, of {moment(latest)}, which the rollout has not read yet")
     return line(*parts, ("; not known or stale", "yellow") if stale else "")
 
 
@@ -178,7 +178,7 @@ def _proposal_facts(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
         return
     inside = "inside" if proposal.inside else "outside"
     health = f"{gpus(proposal.healthy_gpus)} ({proposal.planned_gpus:,} when planned)"
-    basis = f"{proposal.plan_hash}, on the usual health of {health}"
+    basis = f"{proposal.plan_hash}, based on the usual health of {health}"
     yield "proposed", line((basis, "yellow"), f"; {inside} what was approved")
     if proposal.buffer is not None:
         yield "", line(f"buffer {_buffer(proposal.buffer)}")

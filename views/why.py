@@ -86,7 +86,7 @@ def _held_text(teams: Sequence[TeamWhy], *, first: bool = False) -> str:
     if not silent:
         return f"its own jobs hold {held:,}" if first else f"{held:,} {verb_of(held)} held by its own jobs"
     where = "" if len(silent) == len(teams) else f" in {count(len(silent), 'cluster')}"
-    return f"{held:,} {verb_of(held, 'counts', 'count')} as used (nobody says what its jobs hold{where})"
+    return f"{held:,} {verb_of(held, 'counts', 'count')} as used (it is unknown what its jobs hold{where})"
 
 
 def _short(teams: Sequence[TeamWhy]) -> str:
@@ -142,8 +142,8 @@ def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexThere | Non
     if one.over_gpus:
         # What its own quota leaves unused is flex too, and is counted above.
         free = 0 if flex is None else max(0, flex.available_gpus - one.startable_gpus)
-        there = f"; flex has {free:,} free there beside that, promised to nobody"
-        offers = "" if flex is None else there if free else "; flex has no more free there"
+        there = f"; flex has {free:,} more free there, promised to nobody"
+        offers = "" if flex is None else there if free else "; flex has nothing free there"
         parts.append(line(f"{one.over_gpus:,} more {verb_of(one.over_gpus)} beyond the quota{offers}."))
     stale = "; that is stale, and nothing newer is known" if one.health_stale else ""
     parts.append(line((f"By its health of {moment(one.health_at)}{stale}.", "yellow" if stale else "dim")))
@@ -174,7 +174,7 @@ def _gate(one: TeamWhy) -> list[RenderableType]:
     who = " and ".join((one.team, *one.namespaces))
     if not one.barred:
         return [line(f"Only {who} may target this quota.")]
-    opens = "whoever keeps the fleet file can let it in, and flex is open to all"
+    opens = "a change of the fleet file can allow it, and flex is open to all"
     return [line((f"Only {who} may target this quota, not {one.barred}: {opens}.", "yellow"))]
 
 

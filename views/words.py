@@ -67,7 +67,7 @@ def line(*parts: str | tuple[str, str]) -> Text:
 
 def lost_line(lost: str) -> Text:
     """Of something that Temporal stopped: that nobody drives it, and that what follows is how it last stood."""
-    return line((f"{lost}. What follows is how it last stood.", "red"))
+    return line((f"{lost}. The lines below show its last known state.", "red"))
 
 
 def indent(parts: Iterable[RenderableType]) -> list[RenderableType]:

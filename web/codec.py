@@ -74,7 +74,9 @@ class CodecEndpoint:
             return _error_response(405, "this address answers only POST /decode")
         origin = request.headers.get("origin")
         if origin is not None and origin not in self._origins:
-            return _error_response(403, "pages of this origin may not read what is encrypted")
+            return _error_response(
+                403, "pages of this origin may not read decrypted payloads: see BACKSTOP_CODEC_ORIGINS"
+            )
         refused = await self._why_not(request)
         if refused is not None:
             return _error_response(*refused)
@@ -85,7 +87,7 @@ class CodecEndpoint:
     async def _decode(self, request: Request) -> Response:
         namespace = request.headers.get("x-namespace", "")
         if self._namespace and namespace and namespace != self._namespace:
-            return _error_response(400, "X-Namespace names another namespace than that of this front")
+            return _error_response(400, "X-Namespace must be the namespace of this front")
         body = bytearray()
         async for piece in request.stream():
             body += piece

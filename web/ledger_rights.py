@@ -36,7 +36,7 @@ _NOBODY = "no worker answers, so it is unknown who may do what: start one with `
 _OF_ALL = frozenset({"read.unserved"})
 """Whether anybody answers is asked while nobody does."""
 _NOT_SET_UP = (
-    "no access is configured, so that only the user who runs the front commands here, and you may read: "
+    "no access file is in force, so only the user who runs the front may give commands; you may only read: "
     "import an access file (`backstop access import FILE`)"
 )
 

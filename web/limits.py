@@ -39,7 +39,7 @@ class Rate:
             self._left.popitem(last=False)
         if left < 1:
             seconds = max(1, math.ceil((1 - left) / self._each_second))
-            text = f"{caller} has asked more than {self._burst:g} times at once: try again in {seconds} s"
+            text = f"{caller} has sent more requests than the {self._burst:g} allowed at once: try again in {seconds} s"
             raise too_many(text, seconds)
 
 

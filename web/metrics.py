@@ -11,10 +11,12 @@ from web.failures import Problem
 
 _meter = metrics.get_meter("backstop")
 _seconds = _meter.create_histogram(
-    "backstop.front_seconds", unit="s", description="Until a front began to answer, by door and status"
+    "backstop.front_seconds", unit="s", description="Time until a front began to answer, by door and status"
 )
 _slack = _meter.create_counter("backstop.slack_requests", description="Slack's requests, by what became of them")
-_replies = _meter.create_counter("backstop.slack_replies", description="Answers sent to Slack, by whether it took them")
+_replies = _meter.create_counter(
+    "backstop.slack_replies", description="Answers sent to Slack, by whether Slack accepted them"
+)
 
 
 class FrontDoor(StrEnum):

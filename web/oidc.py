@@ -83,8 +83,8 @@ class Provider:
             found = dict(await _fetch(f"{self.terms.issuer.rstrip('/')}/.well-known/openid-configuration"))
             if found.get("issuer") != self.terms.issuer:
                 raise Unavailable(
-                    f"the provider at {self.terms.issuer} gives itself another name: set BACKSTOP_OIDC_ISSUER to "
-                    "what it names itself"
+                    f"the provider at {self.terms.issuer} has another issuer name: set BACKSTOP_OIDC_ISSUER to the "
+                    "issuer that its configuration names"
                 )
             self._known = found
         return self._known

@@ -28,7 +28,7 @@ _REF = "#/components/schemas/{model}"
 _Mode = Literal["validation", "serialization"]
 _PROBLEM = {
     "type": "object",
-    "description": "RFC 9457. `exit_code`: of the command that meets it: 1 it failed, 2 bad input, 3 not allowed now.",
+    "description": "RFC 9457. `exit_code` of the command line: 1 it failed, 2 bad input, 3 not allowed now.",
     "required": ["type", "title", "status", "detail", "instance", "exit_code"],
     "properties": {
         "type": {"type": "string"},
@@ -39,7 +39,7 @@ _PROBLEM = {
         "exit_code": {"type": "integer"},
         "sentences": {"type": "array", "items": {"type": "string"}},
         "until": {"type": "string", "format": "date-time"},
-        "hash": {"type": "string", "description": "Of a command that waits for a second person."},
+        "hash": {"type": "string", "description": "The hash of the command that waits for a second person."},
     },
 }
 
@@ -94,7 +94,7 @@ def _operation(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> dict[st
     if one.watched:
         answers["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     if one.tagged:
-        answers["304"] = {"description": "It is as it was: see If-None-Match."}
+        answers["304"] = {"description": "The answer has not changed: see If-None-Match."}
     answers["default"] = {
         "description": "A refusal or a failure, in one sentence.",
         "content": {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}},
@@ -155,6 +155,6 @@ def _parameters(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> list[d
     return found
 
 
-_WATCH = "Told as server-sent events: `status` at each change, `problem`, and `end`."
+_WATCH = "Server-sent events: `status` at each change, `problem`, and `end`."
 _KEY = "A repeat under the same key, with the same body, gets the same answer and is done once."
-_ALONE = "An approver acts alone where a second person is needed, with a reason: all admins are told."
+_ALONE = "An approver acts alone, with a reason, where a second person is needed: all admins are notified."

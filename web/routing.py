@@ -37,7 +37,7 @@ class Routes:
         found = [asked for asked in fitting if asked.operation.verb == verb]
         if not found:
             verbs = ", ".join(sorted({asked.operation.verb for asked in fitting}))
-            text = f"{verb} is not answered at this path, {verbs} is"
+            text = f"this path does not take {verb}: use {verbs}"
             raise Problem("not-allowed", 405, "The method is not allowed.", text, {"allow": verbs})
         return min(found, key=lambda asked: len(asked.in_path))
 

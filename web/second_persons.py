@@ -51,7 +51,9 @@ async def _enter(door: Backstop, start: BringupStart) -> _Outcome:
     cluster = start.entry.cluster
     answer = await door.bring_up(start)
     undo = f"backstop bringup cancel {shlex.quote(cluster)} --reason ..."
-    return _Outcome(f"{cluster} is entered, and {answer.stage or 'begun'}", undo)
+    return _Outcome(
+        f"{cluster} is entered; its stage is {answer.stage}" if answer.stage else f"{cluster} is entered", undo
+    )
 
 
 async def _abort(door: Backstop, request: FleetCommandRequest) -> _Outcome:
@@ -68,8 +70,8 @@ async def _import(door: Backstop, request: DeskRequest) -> _Outcome:
     outcome = await door.ask(question)
     file = question.terms.file or "the file"
     clusters = count_text(outcome.counts.get("clusters", 0), "cluster")
-    undo = "backstop fleet import FILE, with the policies as they were, and another admin"
-    return _Outcome(f"{file} is in the ledger, {clusters} of it", undo)
+    undo = "backstop fleet import FILE, with the previous policies; another admin must countersign it"
+    return _Outcome(f"{file} is in the ledger, with {clusters}", undo)
 
 
 WAYS: Mapping[str, _Way] = {
@@ -113,8 +115,8 @@ class SecondPersons:
         )
         digits = waits.hash[:SHOWN_DIGITS]
         text = (
-            f"to {waits.what} waits for a second person: {permitted.sentence}, until {waits.until:%Y-%m-%d %H:%MZ}, by "
-            f"`backstop countersign give {digits}`"
+            f"the command to {waits.what} waits for a second person: {permitted.sentence}, until "
+            f"{waits.until:%Y-%m-%d %H:%MZ}: `backstop countersign give {digits}`"
         )
         return AwaitsSecond(text, digits, waits.until)
 

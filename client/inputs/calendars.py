@@ -105,7 +105,7 @@ def _coming(events: Sequence[Any], name: str, now: datetime) -> list[Any]:
     try:
         coming: list[Any] = recurring_ical_events.of(calendar, skip_bad_series=False).between(now - _DAY, now + _AHEAD)
     except Exception as error:  # the library has no error of its own for what it cannot follow
-        raise BadInput(f"{name}: a series of events cannot be followed: {_words(error)}") from None
+        raise BadInput(f"{name}: a repeating event cannot be read: {_words(error)}") from None
     coming = [one for one in coming if _end(one, name) > now]
     if len(coming) > _MOST_TIMES:
         raise BadInput(

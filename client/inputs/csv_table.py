@@ -79,10 +79,10 @@ class CsvTable:
         self.columns = [cell.strip() for cell in next(rows, (1, []))[1]]
         if not any(self.columns):
             names = f"the columns {', '.join(needed)}" if needed else "its columns"
-            raise BadInput(f"{name} is empty: its first line names {names}")
+            raise BadInput(f"{name} is empty: its first line must name {names}")
         for column in self.columns:
             if needed and column not in (*needed, *optional):
-                raise self.bad(f"column {column!r} is not known; known are {', '.join((*needed, *optional))}")
+                raise self.bad(f"column {column!r} is unknown; the columns are {', '.join((*needed, *optional))}")
             if self.columns.count(column) > 1:
                 raise self.bad(f"column {column} is given twice")
         for column in needed:

@@ -21,7 +21,9 @@ def are_tables(paths: Sequence[str], what: str, kinds: str) -> bool:
     """
     tables = [path for path in paths if is_table(path)]
     if tables and len(tables) < len(paths):
-        raise BadInput(f"{tables[0]} is a table and {next(p for p in paths if p not in tables)} is not: give one kind")
+        raise BadInput(
+            f"{tables[0]} is a table and {next(p for p in paths if p not in tables)} is not: give only tables"
+        )
     if not tables and len(paths) != 1:
         raise BadInput(f"{len(paths)} {what} are given: give one, or tables of {kinds} as CSV")
     return bool(tables)

@@ -128,7 +128,7 @@ class _Histories:
         series = hourly(looked, cluster=cluster)
         if series is None:
             raise self._table.bad(
-                f"no hour of cluster {shown(cluster)} is known for half an hour or more", rows.lines[0]
+                f"cluster {shown(cluster)} has no hour with known health for at least half of it", rows.lines[0]
             )
         return replace(series, node=self._node, unit=self._unit)
 

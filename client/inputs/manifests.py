@@ -67,7 +67,7 @@ def rendered(
     gpus = {quota.team: quota.after_gpus for quota in plan.quotas if quota.cut_gpus}
     stages = (
         f"# {plan.cluster}, plan {plan.hash}\n"
-        "# buffered: no file changes; what was admitted still is\n"
+        "# buffered: no file changes; admitted jobs stay admitted\n"
         f"# enforced: {count_text(len(gpus), 'quota')} {verb_of(len(gpus), 'changes', 'change')}\n"
     )
     if texts is None:

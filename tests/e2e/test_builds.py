@@ -90,7 +90,7 @@ async def test_a_rollout_moves_on_to_the_next_build_between_two_runs(world: Worl
     async with AsyncExitStack() as first, AsyncExitStack() as second:
         await first.enter_async_context(build(world, sqlite_ledger_url, "one"))
         assert (await check(world)).remedy == "backstop builds use one"
-        with pytest.raises(BadInput, match="build 'none' has never had a worker; known: one"):
+        with pytest.raises(BadInput, match="build 'none' has never had a worker; known builds: one"):
             await world.tpm.use_build("none")
         assert await world.tpm.use_build("one") == ""
         await ensure_watch(world.client, WATCH_SECONDS)

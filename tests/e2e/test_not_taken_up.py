@@ -137,7 +137,7 @@ async def test_doctor_says_that_a_worker_is_slow_and_not_that_none_runs(
         finally:
             over.set()
     assert checks["workers"].ok
-    assert checks["ledger"].text == "a worker is asking it and all sources, and has no answer after 60 s"
+    assert checks["ledger"].text == "a worker asked the ledger and all sources, and has no answer after 60 s"
     assert "no worker" not in str(checks)
 
 
@@ -185,15 +185,15 @@ async def test_what_a_dead_worker_did_not_take_up_does_not_happen_when_one_comes
         giving = asyncio.ensure_future(give(door_of(deserted, notes)))
         await eventually(partial(is_open, deserted, name), f"Temporal has what is given to {name}")
         await eventually(partial(bool, notes), "who gave it reads that it waits")
-        waits = f"No worker has answered yet: {what} waits for one. Ctrl-C takes it back."
+        waits = f"No worker has answered yet: {what} waits for one. Ctrl-C withdraws it."
         if interrupted:
             giving.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await giving
-            assert notes == [waits, f"Interrupted: {what} was taken back, and nothing comes of it."]
+            assert notes == [waits, f"Interrupted: {what} was withdrawn: no worker carries it out."]
         else:
             clock.forward(calls.TAKEN_SECONDS)
-            with pytest.raises(Unavailable, match=f"no worker took up {what} .*: it was taken back, and nothing comes"):
+            with pytest.raises(Unavailable, match=f"no worker took up {what} .*: it was withdrawn, so no worker"):
                 await giving
             assert notes == [waits]
     # One that nobody takes back shows that such a command would have happened.

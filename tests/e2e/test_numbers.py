@@ -433,7 +433,7 @@ class Forty:
         shown = " ".join(str(count or "-") for count in counts)
         said.append(f"\n2 unscheduled 40 {shown} - - {sum(cut.values())}")
         if set(stages) == set(self.names):
-            return [*said, "\nended 40 of 40 clusters are monitored", "These are the figures of its end, 20"]
+            return [*said, "\nended 40 of 40 clusters are monitored", "These figures are from its end, 20"]
         started = sum(cut[name] for name in stages)
         return [*said, f" {20_000 - started:,} GPUs left for this hour, {4096 - started:,} for this day"]
 

@@ -363,7 +363,7 @@ async def test_one_that_was_terminated_awaits_no_approval(world: World) -> None:
         lost,
         "it is lost: backstop launch --fleet --adopt",
     ), "as everybody who asks the door has it: HTTP, agents, the console"
-    assert any(f"{lost}. What follows is how it last stood." in str(part) for part in status_parts(stands))
+    assert any(f"{lost}. The lines below show its last known state." in str(part) for part in status_parts(stands))
     of_cluster = (
         f"rollout {name}/1 of {name} is open in the ledger (planned) and Temporal does not run it: "
         f"nobody guards its quotas; take it over with `backstop launch {name} --adopt`"

@@ -149,9 +149,11 @@ async def test_the_first_waits_and_the_second_starts_it(front: Front2, monkeypat
     with pytest.raises(AwaitsSecond) as waits:
         await front.door("sre").bring_up(start)
     digits = waits.value.digits
-    assert waits.value.message.startswith(f"to begin a bring-up in {name} waits for a second person: it has to be")
+    assert waits.value.message.startswith(
+        f"the command to begin a bring-up in {name} waits for a second person: it has to be"
+    )
     assert "user:hw-lead, user:research-lead" in waits.value.message
-    assert waits.value.message.endswith(f"by `backstop countersign give {digits}`")
+    assert waits.value.message.endswith(f": `backstop countersign give {digits}`")
     assert not await runs(world, bringup_workflow_id(name))
     assert world.sql.rows("SELECT * FROM bringups WHERE cluster = ?", name) == []
     assert world.sql.rows("SELECT given_by, second, ended FROM waiting_commands") == [("user:sre", "", "")]
@@ -167,7 +169,7 @@ async def test_the_first_waits_and_the_second_starts_it(front: Front2, monkeypat
     assert not await runs(world, bringup_workflow_id(name))
     code, out, err = await front.typed("hw-lead", "countersign", "give", digits, "--yes", monkeypatch=monkeypatch)
     assert code == 0, err
-    assert out.startswith(f"Given by user:sre, countersigned by user:hw-lead: {name} is entered, and planned.")
+    assert out.startswith(f"Given by user:sre, countersigned by user:hw-lead: {name} is entered; its stage is planned.")
     assert await runs(world, bringup_workflow_id(name))
     assert world.sql.rows("SELECT given_by, second, ended FROM waiting_commands") == [
         ("user:sre", "user:hw-lead", "given")
@@ -472,5 +474,5 @@ async def test_without_a_front_nobody_acts_alone(
             return run(["promote", "nowhere", "--reason", "x", "--emergency"])
 
     assert await asyncio.to_thread(type_it) == 2
-    assert "--emergency is for the front" in err.getvalue()
+    assert "--emergency needs a front" in err.getvalue()
     assert not acts_alone.get()

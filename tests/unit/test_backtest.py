@@ -324,7 +324,7 @@ def test_an_island_counts_from_its_first_sample_to_its_last(tmp_path: Path) -> N
         (HOURLY + "a,0,,1,1,1\na,9000000,,1,1,1\n", "line 3: cluster 'a' spans 9,000,001 hours"),
         (
             "ts,total_nodes,healthy_nodes\n2026-01-01T00:50:00Z,1,1\n",
-            "line 2: no hour of cluster 'h' is known for half",
+            "line 2: cluster 'h' has no hour with known health",
         ),
         (
             "ts,total_nodes,healthy_nodes\n0001-01-01T00:50:00Z,1,1\n2026-01-01T00:50:00Z,1,1\n",
@@ -665,7 +665,7 @@ def test_the_table_says_how_many_hours_are_known(tmp_path: Path, capsys: pytest.
     assert run(["backtest", written(tmp_path / "h.csv", rows), "--policy", "fixed-15"]) == 0
     first, *_, last = capsys.readouterr().out.split("a, promised for ")
     assert first == ""
-    assert last.startswith("4 weeks: 401 hours and 10 unknown, each held against up to 4 promises\n")
+    assert last.startswith("4 weeks: 401 hours and 10 unknown, each compared with up to 4 promises\n")
 
 
 # --- one cluster, and made-up history -----------------------------------------------------------------
@@ -686,8 +686,8 @@ def test_a_sceptic_gets_five_lines_and_a_picture(file: str, tmp_path: Path, caps
     assert shown[3].startswith(
         "Back-test, with a buffer computed anew each week from the weeks before: 672 (40.0%) of 1,680 hours broken"
     )
-    assert shown[3].endswith("THAT MISSES THE 99.9% ASKED FOR: what happened here, its past did not foretell.")
-    assert shown[4].startswith("Beside it: a flat 19% would have broken 1,680 hours; of whole percents a flat 20% is ")
+    assert shown[3].endswith("THIS MISSES THE TARGET OF 99.9%: the past of this cluster did not show what came.")
+    assert shown[4].startswith("Beside it: a flat 19% would have broken 1,680 hours; a flat 20% is the smallest whole ")
     assert shown[6].startswith("worst of each week  |")
     assert picture.stat().st_size > 1000
 

@@ -163,7 +163,7 @@ def test_kinds_are_not_mixed_and_one_table_of_each_is_given(tmp_path: Path) -> N
     recipes = read_recipes(str(TEMPLATE))
     table = written(tmp_path, "b.csv", BRINGUP_TEMPLATES["bringups"])
     for files, sentence in (
-        ([table, "b.yaml"], "is a table and b.yaml is not: give one kind"),
+        ([table, "b.yaml"], "is a table and b.yaml is not: give only tables"),
         ([table, table], "are both tables of bringups: join them into one"),
         ([written(tmp_path, "q.csv", BRINGUP_TEMPLATES["quotas"])], "a table of bringups is missing"),
         (["a.yaml", "b.yaml"], "2 files of entries are given: give one"),
@@ -179,7 +179,7 @@ def test_a_check_says_what_is_done_in_which_order_and_what_the_worker_must_allow
     steps = [line.split()[0] for line in run.output.splitlines() if line.split()[2:3] in (["buildkite"], ["command"])]
     assert steps == ["bootstrap", "nodes"]
     assert "4 steps, 1 touch beside the entry" in run.output
-    assert "A cancel would leave standing what was done by these, and name it: check-in, nodes, services." in run.output
+    assert "A cancel would not undo these steps, and would name what they did: check-in, nodes, services." in run.output
     assert "1 cluster fits its recipe." in run.output
     document = json.loads(
         CliRunner().invoke(app, ["bringup", "recipe", "check", str(TEMPLATE), "--entry", entries, "--json"]).output
@@ -208,7 +208,7 @@ def test_first_quotas_above_what_may_be_promised_are_told_where_nothing_is_asked
     assert run.exit_code == 0, run.output
     told = " ".join(run.output.split())
     assert said in told
-    assert ("the fleet's policy decides" in told) == bool(said)
+    assert ("the fleet's policy applies" in told) == bool(said)
 
 
 def test_a_file_with_faults_ends_with_two(tmp_path: Path) -> None:

@@ -153,14 +153,14 @@ def test_what_is_by_team_is_asked_for_with_a_team(capsys: pytest.CaptureFixture[
     door = Door(stands.but(version=stands.version.but(file=file, hash=file.hash)))
     asked = " ".join(said(door, capsys, "who-can", "ack", "h100-a").split())
     assert "nobody for all teams" in asked
-    assert asked.endswith("Who could acknowledge is by team: give --team TEAM.")
+    assert asked.endswith("Who could acknowledge depends on the team: give --team TEAM.")
     named = said(door, capsys, "who-can", "ack", "h100-a", "--team", "research")
     assert "user:lead" in named
     assert "--team" not in named
     assert "--team" not in said(door, capsys, "who-can", "pause", "h100-a"), "it is of the cluster"
     assert "nobody\n" in said(door, capsys, "who-can", "ack", "h100-a", "--team", "evals").replace(" \n", "\n")
     may = " ".join(said(door, capsys, "can", "lead", "h100-a").split())
-    assert may.endswith("What else user:lead may is by team: give --team TEAM.")
+    assert may.endswith("What else user:lead may depends on the team: give --team TEAM.")
     whole = said(door, capsys, "can", "lead", "h100-a", "--team", "research")
     assert {"rollout.ack", "rollout.object"} <= set(whole.split())
     assert "--team" not in whole
@@ -319,7 +319,7 @@ def test_doctor_says_whether_access_is_configured_and_what_is_odd() -> None:
     _, tokens = access_checks(
         AccessCheck(configured=True, admins=2, expiring=("ci of service:ci, 2026-12-01",)), tickets=True
     )
-    assert (tokens.ok, tokens.text) == (False, "1 token within two weeks of the end: ci of service:ci, 2026-12-01")
+    assert (tokens.ok, tokens.text) == (False, "1 token expires within two weeks: ci of service:ci, 2026-12-01")
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_doctor_says_whether_access_is_configured_and_what_is_odd() -> None:
         ({"in_force": True, "version": 2}, "To undo it, import the file that was in force before."),
         (
             {"in_force": True, "version": 1},
-            "It cannot be undone: from now on there is an access file, which another one replaces.",
+            "It cannot be undone: from now on an access file is in force, and only another one can replace it.",
         ),
         ({"awaits": True}, "Access file feed: it is so"),
     ],

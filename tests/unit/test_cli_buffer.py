@@ -223,8 +223,8 @@ def test_a_file_has_no_history_so_that_the_floor_holds(tmp_path: Path, capsys: p
     [
         (360, "at most 306 may be promised (buffer 0.15 of total)"),
         (314, "at most 306 may be promised (buffer 0.15 of total)"),
-        (313, "at most 305 may be promised (8 of the healthy are spare; by the buffer alone 306)"),
-        (4, "at most 0 may be promised (4 of the healthy are spare; by the buffer alone 306)"),
+        (313, "at most 305 may be promised (8 healthy GPUs stay spare; by the buffer alone 306)"),
+        (4, "at most 0 may be promised (4 healthy GPUs stay spare; by the buffer alone 306)"),
     ],
 )
 def test_what_bounds_a_promise_is_named(

@@ -444,7 +444,7 @@ def test_builds_say_who_serves_and_who_may_go(fake: FakeBackstop, capsys: pytest
     assert run(["builds", "use", "2026-11-21.1"]) == 0
     assert "Serving build 2026-11-21.1, before 2026-11-07.2." in capsys.readouterr().out
     assert fake.asked[-1] == ("use_build", "2026-11-21.1")
-    fake.refuses = Refusal("no worker of build x is running, and everything would wait: start one first")
+    fake.refuses = Refusal("no worker of build x is running, so new rollouts would wait: start one first")
     assert run(["builds", "use", "x"]) == 3
 
 

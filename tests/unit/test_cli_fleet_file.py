@@ -298,7 +298,7 @@ def test_nothing_is_pruned_of_a_slurm_whose_limits_are_the_quotas(capsys: pytest
 def test_files_of_two_kinds_are_refused_and_faults_come_one_a_line(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert told(capsys, "diff", file, "x.csv")[2] == f"backstop: x.csv is a table and {file} is not: give one kind\n"
+    assert told(capsys, "diff", file, "x.csv")[2] == f"backstop: x.csv is a table and {file} is not: give only tables\n"
     assert "2 fleet files are given" in told(capsys, "diff", file, file)[2]
     Path(file).write_text(FILE.replace("40", "many").replace("30", "more"))
     assert told(capsys, "diff", file) == (

@@ -160,7 +160,7 @@ def test_the_figures_of_one_that_has_ended_are_of_its_end(capsys: pytest.Capture
     assert found.stage is FleetStage.DONE
     text = shown(capsys, found)
     ended = "ended  0 of 1 cluster is monitored"
-    note = "the figures of its end, 2026-03-02 12:00:00Z; its clusters' rollouts go on: backstop status --all"
+    note = "figures are from its end, 2026-03-02 12:00:00Z; its clusters' rollouts go on: backstop status --all"
     assert text.index(ended) < text.index(note) < text.index("1 rolled back\n")
     assert note in shown(capsys, found, "--failed")
     assert "figures of its end" not in shown(capsys, status_at(fleet(8)))

@@ -105,7 +105,7 @@ def test_what_holds_a_rollout_is_counted_for_many_and_said_for_few(
     free = [one(n) for n in range(3)]
     assert "on hold" not in status(capsys, free)
     unknown = [one(7, stage="buffered", held=None), *free]
-    sentence = "Whether 1 rollout is on hold is not known: it has not noted it yet."
+    sentence = "Whether 1 rollout is on hold is unknown: it has not recorded it yet."
     assert status(capsys, unknown, "--held") == f"{sentence}\n"
     assert sentence in status(capsys, unknown)
 
@@ -154,8 +154,8 @@ def test_who_needs_what_is_not_none_where_nobody_answers(capsys: pytest.CaptureF
     )
     old = [one(n, stage="stuck", asked_at=None) for n in range(2)]
     said = status(capsys, [*old, one(6, stage="stuck")], "--needs")
-    assert "2 as the ledger last noted: these rollouts were not asked or did not answer." in said
-    assert "as the ledger last noted" not in status(capsys, [one(6, stage="stuck")], "--needs")
+    assert "2 as last recorded in the ledger: these rollouts were not asked or did not answer." in said
+    assert "as last recorded in the ledger" not in status(capsys, [one(6, stage="stuck")], "--needs")
 
 
 def test_a_shadow_is_marked_and_what_would_be_has_a_column_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,7 +187,7 @@ def test_a_shadow_in_full_has_what_is_beside_what_would_be(capsys: pytest.Captur
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0, ""), (600, "; its source has a sample of"), (-7200, "; not known or stale")],
+    [(0, ""), (600, "; its source has a newer sample, of"), (-7200, "; not known or stale")],
     ids=["as its source", "older than its source", "silent"],
 )
 def test_health_says_how_old_it_is_and_what_its_source_has(

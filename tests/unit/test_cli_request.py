@@ -82,7 +82,7 @@ def test_a_notice_is_tried_for_a_day_and_then_it_is_said_who_was_not_told(
     assert [e.text for e in over.outbox[-len(dead) :]] == [
         "request q-1: Backstop could not notify a: no connection"
     ] * len(dead)
-    assert "Not told, as nothing could be delivered: a." in text(over, capsys)
+    assert "Not notified, because no notice could be delivered: a." in text(over, capsys)
     assert over.unsent == {}
 
 
@@ -149,7 +149,7 @@ def test_a_refused_one_says_what_there_is_instead(capsys: pytest.CaptureFixture[
 
 def test_each_turn_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Waits for capacity to approve it.\nAn owner gives: backstop request approve q-1" in text(asked(), capsys)
-    assert "rose by 16 (with org by 4 above it)." in text(granted(until=NOW + DAY), capsys)
+    assert "rose by 16 (and its parent quotas: org by 4)." in text(granted(until=NOW + DAY), capsys)
     declined = text(after(asked(), RequestCommand.DECLINE), capsys)
     assert "Declined by capacity: agreed.\n" in declined
     show(*list_parts([granted()], "", ended=True))

@@ -139,9 +139,9 @@ def test_clusters_that_a_held_fleet_rollout_may_not_start_are_on_hold_too() -> N
 @pytest.mark.parametrize(
     ("needs", "number", "text"),
     [
-        ("", 1, "Whether 1 rollout is on hold is not known: it has not noted it yet."),
-        ("", 2, "Whether 2 rollouts are on hold is not known: they have not noted it yet."),
-        (None, 2, "Whether 2 rollouts are on hold is not known: no worker answered in time."),
+        ("", 1, "Whether 1 rollout is on hold is unknown: it has not recorded it yet."),
+        ("", 2, "Whether 2 rollouts are on hold is unknown: they have not recorded it yet."),
+        (None, 2, "Whether 2 rollouts are on hold is unknown: no worker answered in time."),
     ],
 )
 def test_what_nobody_knows_is_not_counted_as_free(needs: str | None, number: int, text: str) -> None:

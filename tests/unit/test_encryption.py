@@ -104,7 +104,7 @@ async def test_what_came_in_clear_is_refused_in_runs_that_began_after(ring: KeyR
             await of(ring, "w").decode([result], [str])
     finally:
         run_began.reset(token)
-    with pytest.raises(Unavailable, match="what Temporal answered cannot be used: the payload is not encrypted"):
+    with pytest.raises(Unavailable, match="Temporal's answer cannot be read: the payload is not encrypted"):
         await of(ring, "w").decode([forged], [CommandRequest])
 
 

@@ -467,13 +467,13 @@ def test_the_island_column_may_be_absent_and_columns_may_change_places(tmp_path:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("", "is empty: its first line names the columns cluster, time, total_gpus, healthy_gpus"),
+        ("", "is empty: its first line must name the columns cluster, time, total_gpus, healthy_gpus"),
         (HEADER, "has no rows below its header"),
         (
             "cluster,time,total_gpus\n",
             "line 1: column healthy_gpus is missing; the columns are cluster, time, total_gpus",
         ),
-        ("cluster,time,total_gpus,healthy\n", "line 1: column 'healthy' is not known"),
+        ("cluster,time,total_gpus,healthy\n", "line 1: column 'healthy' is unknown"),
         ("cluster,time,time,total_gpus,healthy_gpus\n", "line 1: column time is given twice"),
         (HEADER + "d,main,2026-01-01T00:00:00Z,4\n", "line 2: 4 values for 5 columns"),
         (HEADER + "e,main,2026-01-01T00:00:00Z,4,4\n", "line 2: cluster 'e' is not in the fleet"),

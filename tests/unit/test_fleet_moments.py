@@ -177,13 +177,13 @@ def test_the_progress_is_the_steps_the_rate_of_the_last_day_and_where_it_leads()
     assert progress.expected_end == NOON + timedelta(days=2.5)
     text = dict(facts_of(status_of_fleet(f, NOON)))["step"].plain
     assert text == (
-        "2 of 3; 4 of 9 clusters monitored, 2 in the last day; at this rate the other 5 until 2026-03-05 00:00:00Z"
+        "2 of 3; 4 of 9 clusters monitored, 2 in the last day; at this rate the other 5 end by 2026-03-05 00:00:00Z"
     )
     slow = f.but(pace=f.pace.but(bake=timedelta(days=7)))
     assert progress_of(slow, NOON).expected_end == NOON + timedelta(days=7), "a bake is still to come"
     stopped = f.add_hold("paused", HoldKind.PAUSED, "SEV", NOON, "tpm")
     assert progress_of(stopped, NOON).expected_end is None
-    assert "no end is expected yet" in dict(facts_of(status_of_fleet(stopped, NOON)))["step"].plain
+    assert "the end is unknown, but" in dict(facts_of(status_of_fleet(stopped, NOON)))["step"].plain
     young = f.but(entered_at=NOON - 5 * HOUR)
     assert (progress_of(young, NOON).of_late, progress_of(young, NOON).expected_end) == (1, NOON + 25 * HOUR)
 

@@ -57,7 +57,7 @@ def test_a_column_that_is_not_known_is_answered_with_each_column_that_is_once(tm
     with pytest.raises(BadInput) as refused:
         read(tmp_path, one=CLUSTERS, two="cluster,team,gpus,colour\nh,a,4,red\n")
     assert str(refused.value) == (
-        f"{tmp_path}/two.csv, line 1: column 'colour' is not known; known are cluster, team, gpus, scheduled_gpus, "
+        f"{tmp_path}/two.csv, line 1: column 'colour' is unknown; the columns are cluster, team, gpus, scheduled_gpus, "
         "idle_gpus, pending_gpus, protected_blocks, minimum_gpus, parent, islands, namespaces, classes"
     )
 
@@ -98,12 +98,12 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
         "line 2: healthy_gpus is the result of a formula that failed",
     ),
     "an empty count": (CLUSTERS.replace(",90,", ",,"), "line 2: healthy_gpus is missing"),
-    "another column": (CLUSTERS.replace("gpu_model", "modell"), "line 1: column 'modell' is not known"),
+    "another column": (CLUSTERS.replace("gpu_model", "modell"), "line 1: column 'modell' is unknown"),
     "another setting": (
         CLUSTERS.replace("buffer", "bufer"),
         r"line 1: column 'policy.bufer' is not a setting of a policy",
     ),
-    "no header": ("h,1,2\n", "its header says neither clusters nor quotas nor teams"),
+    "no header": ("h,1,2\n", "its header has the columns of neither clusters nor quotas nor teams"),
     "too many cells": (CLUSTERS.replace("0.1\n", "0.1,7\n"), "line 2: 7 values for 6 columns"),
     "rows that disagree": (CLUSTERS.replace("h,,", "h,B200,"), "line 3: gpu_model is B200, and H100 in an earlier row"),
     "more healthy than there are": (CLUSTERS.replace(",50,50,", ",50,51,"), "line 3: .*healthy_gpus is 51, above"),

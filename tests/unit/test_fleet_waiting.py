@@ -47,9 +47,7 @@ def test_what_is_left_of_the_budget_is_of_the_last_look_at_the_book_and_later_on
     assert said() == f"50 GPUs left for this hour, 950 for this day, as of {START:%Y-%m-%d %H:%M:%SZ}"
     fleet.now += timedelta(minutes=11)
     assert (status(fleet).hour_gpus, status(fleet).day_gpus, status(fleet).budget_at) == (90, 990, None)
-    assert said() == (
-        "at most 90 GPUs left for this hour, 990 for this day: by what it started, without what others moved"
-    )
+    assert said() == ("at most 90 GPUs left for this hour, 990 for this day: GPUs that others moved are not counted")
 
 
 def test_a_breaker_names_those_that_were_started_and_as_how_many_they_count() -> None:

@@ -124,9 +124,9 @@ def test_a_file_of_jobs_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "is empty: its first line names the columns cluster, job, team, gpus, started"),
+        ("", "is empty: its first line must name the columns cluster, job, team, gpus, started"),
         (HEAD.replace("team,", ""), "line 1: column team is missing; the columns are"),
-        (HEAD.replace("island", "rack"), "line 1: column 'rack' is not known; known are cluster, job, team, gpus"),
+        (HEAD.replace("island", "rack"), "line 1: column 'rack' is unknown; the columns are cluster, job, team, gpus"),
         (HEAD + "c1,j,a,1.5,,,,2026-01-31T00:00Z,,\n", "line 2: gpus"),
         (HEAD + "c1,j,a,0,,,,2026-01-31T00:00Z,,\n", "line 2: gpus"),
         (HEAD + "c1,j,a,1,2,,,2026-01-31T00:00Z,,\n", "line 2: idle_gpus is 2, above gpus 1"),

@@ -122,7 +122,7 @@ def test_the_diff_says_what_each_stage_changes(folder: Path, capsys: pytest.Capt
     head, *lines = printed(capsys, *command).split("\n")
     assert head.startswith("# h100, plan ")
     assert lines == [
-        "# buffered: no file changes; what was admitted still is",
+        "# buffered: no file changes; admitted jobs stay admitted",
         "# enforced: 1 quota changes",
         "--- a/quotas.yaml",
         "+++ b/quotas.yaml",

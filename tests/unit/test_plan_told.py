@@ -111,7 +111,10 @@ def test_phantom_of_a_cut_goes_by_the_cuts_and_backing_by_the_quotas() -> None:
     assert {q.team: q.phantom_gpus for q in plan.quotas} == divide(4, cuts, cuts)
     assert back(here).of == {"a": 195, "b": 195, "c": 195, "d": 195, "e": 196}, "in proportion to quota, ties by name"
     shown = " ".join(said(plan_parts(plan)).split())
-    assert "PHANTOM is divided in proportion to the cuts, not by whose quota lacks hardware today" in shown
+    assert (
+        "PHANTOM is divided in proportion to the cuts. `backstop status` shows which quota lacks hardware today."
+        in shown
+    )
     alone = make_plan(cluster("one", [(361, 319)], Quota(team="t", gpus=345, scheduled_gpus=310)), Policy())
     assert "in proportion to the cuts" not in said(plan_parts(alone)), "of one quota there is nothing to divide"
 
@@ -236,7 +239,7 @@ def test_one_of_a_thing_is_told_as_one(here: Snapshot) -> None:
 
 def test_where_nothing_is_healthy_the_ceiling_says_so() -> None:
     shown = said(plan_parts(make_plan(ONES[1], Policy())))
-    assert "1 promised; none may be, as no GPU is healthy" in shown
+    assert "1 promised; none may be promised, because no GPU is healthy" in shown
     assert "at most 0 may be" not in shown
 
 

@@ -463,7 +463,7 @@ def test_who_blocks_is_named(
 
 def test_a_planned_rollout_whose_quotas_lack_hardware_is_at_risk(capsys: pytest.CaptureFixture[str]) -> None:
     """It guards nothing yet, and so knows of no risk; its quotas are advisory and lack hardware all the same."""
-    sentence = "Every quota of an open rollout has its hardware."
+    sentence = "Every quota of an open rollout has healthy hardware."
     for gpus, row in ((6, "| h100-worked | planned (advisory, no promise) | 6 | research |"), (0, sentence)):
         with answering(FakeBackstop(in_ledger=(held(Stage.PLANNED, lacking=gpus),))):
             assert run(["report", "--weekly"]) == 0
@@ -483,8 +483,8 @@ def test_a_shadow_neither_blocks_nor_comes_next(capsys: pytest.CaptureFixture[st
 def test_rollouts_that_noted_nothing_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     quiet = held(Stage.BUFFERED).but(note=None)
     for rows, sentence in (
-        ((quiet,), "How 1 rollout stands is not noted yet."),
-        ((quiet, quiet), "How 2 rollouts stand is not noted yet."),
+        ((quiet,), "The state of 1 rollout is not recorded yet."),
+        ((quiet, quiet), "The state of 2 rollouts is not recorded yet."),
     ):
         with answering(FakeBackstop(in_ledger=rows)):
             assert run(["report", "--weekly"]) == 0

@@ -348,8 +348,8 @@ def test_what_is_none_is_not_counted_and_one_is_one() -> None:
         "Of 150 of it, 9 could start now, 115 are held by its own jobs and 26 are short."
     )
     assert "1 more is beyond the quota." in said(asked(346))
-    assert "1 more is beyond the quota; flex has no more free there." in said(asked(346), flex_of("h100-worked", 9, 9))
-    beside = "55 more are beyond the quota; flex has 31 free there beside that, promised to nobody."
+    assert "1 more is beyond the quota; flex has nothing free there." in said(asked(346), flex_of("h100-worked", 9, 9))
+    beside = "55 more are beyond the quota; flex has 31 more free there, promised to nobody."
     assert beside in said(asked(400), flex_of("h100-worked", 40, 40))
 
 
@@ -357,7 +357,7 @@ def test_where_nobody_says_what_jobs_hold_the_reasons_are_parts_of_what_counts_a
     found = asked(usage={})
     assert (found.held_gpus, found.short_gpus) == (345, 0)
     words = said(found)
-    assert "345 count as used (nobody says what its jobs hold)" in words[0]
+    assert "345 count as used (it is unknown what its jobs hold)" in words[0]
     numbers = {text.partition(": ")[0] for text in words if text[:1].isdigit()}
     assert numbers >= {"319 count as used", "26 of what counts as used could not start anew"}
 
@@ -485,7 +485,7 @@ def test_whose_gate_it_is_and_where_there_is_room(fake: FakeBackstop, capsys: py
     fake.unanswered = {"b": "the health of cluster b is unknown"}
     assert run(["why", "research", "--gpus", "40", "--block", "--namespace", "training", "--all"]) == 0
     shown = capsys.readouterr().out
-    assert "Only research and evals may target this quota, not training: whoever keeps the fleet file" in shown
+    assert "Only research and evals may target this quota, not training: a change of the fleet file" in shown
     assert "Elsewhere flex has free now as one block: 40 in pods (H100); at most 80 in quiet (H100)." in shown
     assert "The health of cluster b is unknown." in shown
     fake.flexes = [flex_of("pods", 60, 30, 30)]

@@ -218,7 +218,7 @@ class Console:
         heard = session is None or await self.sessions.end(session, everywhere=everywhere)
         detail = "You are logged out" + (" in every browser." if everywhere else ".")
         if not heard:
-            detail += " Other fronts could not be told, and accept a copy of its cookie until its time is over."
+            detail += " Other fronts could not be notified, and accept a copy of the cookie until it expires."
         response = self._render(request, Page("failure.html", "Logged out", {"detail": detail}), None, None)
         response.headers["set-cookie"] = cookie("", 0, secure=self._secure(request))
         return response

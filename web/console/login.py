@@ -198,7 +198,9 @@ class Login:
 def _endpoint(known: Mapping[str, object], name: str) -> str:
     found = known.get(name)
     if not isinstance(found, str) or not safe_address(found):
-        raise Problem("unavailable", 503, "The provider cannot be used.", f"it names no {name} that is safe to go to")
+        raise Problem(
+            "unavailable", 503, "The provider cannot be used.", f"it names no {name} with a safe address (https)"
+        )
     return found
 
 

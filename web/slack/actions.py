@@ -133,7 +133,7 @@ class Acts:
             raise Refusal(why)
         ask = f"Why does {press.team} object to the rollout in {press.cluster}?"
         line_ = f"/backstop object {_quote(press.cluster)} {_quote(press.team)} REASON"
-        typed = f"Where there is no field to type into: {line_}"
+        typed = f"If you see no field to type into, send: {line_}"
         blocks = (
             messages.asks_reason(ask),
             messages.sure_button("Object", self._sign_button(who, given, press), danger=True),

@@ -121,7 +121,7 @@ async def _ending(visit: Visit, status: FleetStatus) -> list[Any]:
     found = await asyncio.gather(*(visit.try_call("ahead", cluster=name) for name in names[:_ASKED]))
     aheads: list[Ahead] = [one for one, _ in found if one is not None and not one.refusal(Command.ABORT, "asked ahead")]
     ends = f"{count(len(status.would_end), 'rollout')} that changed nothing yet would end with it."
-    undone = f"With undo {count(len(names), 'rollout')} of these would be undone, the newest first."
+    undone = f"With undo Backstop would undo {count(len(names), 'more rollout')}, the newest first."
     return [
         line(ends),
         *abort_parts(status, undo=False),
@@ -134,10 +134,8 @@ def _given_back(aheads: Sequence[Ahead], of: int) -> list[Any]:
     """Return what teams get back, after the number of rollouts that were asked: it may not be all of them."""
     parts: list[Any] = undo_parts(aheads, ends=True) if aheads else []
     if not aheads and of:
-        return [line("What their teams would get back is not known.")]
-    first = (
-        f"{len(aheads):,} of these {of:,}, the newest, {'says' if len(aheads) == 1 else 'say'} what would come back:"
-    )
+        return [line("It is unknown what their teams would get back.")]
+    first = f"What teams would get back in the newest {len(aheads):,} of these {count(of, 'rollout')}:"
     return [line(first), *parts] if len(aheads) < of else parts
 
 

@@ -93,7 +93,7 @@ async def _decide(visit: Visit, name: str) -> Page | Elsewhere:
 async def _send_command(visit: Visit, name: str, command: str, reason: str) -> RequestState:
     """Decide on the request. Errors: Refusal, BadInput; those of the operation."""
     if command not in set(RequestCommand):
-        raise BadInput(f"the command to a request must be one of {', '.join(RequestCommand)}, not {command[:80]!r}")
+        raise BadInput(f"the command for a request must be one of {', '.join(RequestCommand)}, not {command[:80]!r}")
     until = visit.form.get("until", "").strip() if command == RequestCommand.EXTEND else ""
     day = day_ahead("Until", until, visit.now) if until else None
     order = fill_model(RequestOrder, actor=await visit.name(), reason=reason, until=day)

@@ -162,7 +162,7 @@ def _lead(answers: WhyAnswers) -> list[str]:
     idle, start = sum(one.idle_gpus or 0 for one in known), sum(one.startable_gpus for one in teams)
     short = sum(_short(one) or 0 for one in teams)
     where = f"in {teams[0].cluster}" if len(teams) == 1 else f"in {len(teams)} clusters"
-    silent = f", as far as is known of {len(known)} of them" if len(known) < len(teams) else ""
+    silent = f", as far as is known for {len(known)} of these clusters" if len(known) < len(teams) else ""
     has = f"its jobs hold {held:,}{silent}, {idle:,} of these idle"
     rest = f"{start:,} more could start now, and {short:,} {verb_of(short)} short"
     lead = [f"Its quota is {gpus(quota)} {where}: {has}; {rest}."]
