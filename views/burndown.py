@@ -99,7 +99,7 @@ def _sentence(points: Sequence[Point], cluster: str) -> str:
             change += f"; in between there were up to {most}"
     return (
         f"On {moment(last.at)} {gpus(last.phantom_gpus)} of {last.promised_gpus:,} promised in {where} had no healthy "
-        f"GPU behind, {change}."
+        f"GPU behind {'it' if last.phantom_gpus == 1 else 'them'}, {change}."
     )
 
 

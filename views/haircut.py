@@ -26,7 +26,7 @@ def fleet_parts(haircut: Haircut, at: int, untold: int = 0) -> list[RenderableTy
         line(
             (count(whole.clusters, "cluster"), "bold"),
             f": {gpus(whole.total_gpus)} installed, {whole.healthy_gpus:,} healthy, {whole.assigned_gpus:,} promised, "
-            f"{whole.unbacked_gpus:,} of them with no healthy GPU behind",
+            f"{whole.unbacked_gpus:,} of them without a healthy GPU",
         ),
         Text(),
         _by_buffer(haircut),

@@ -33,7 +33,7 @@ def page(haircut: Haircut, at: int) -> str:
                 "value": big_number(fleet.cut_gpus),
                 "text": f"{_gpus(fleet.cut_gpus)} cut at {percent(haircut.buffers[at])}",
             },
-            {"value": share(fleet.phantom_gpus, fleet.cut_gpus), "text": "of them with no healthy GPU behind now"},
+            {"value": share(fleet.phantom_gpus, fleet.cut_gpus), "text": "of them without a healthy GPU now"},
             {"value": big_number(fleet.to_flex_gpus), "text": _to_flex(fleet.to_flex_gpus)},
             {"value": big_number(fleet.unbacked_gpus), "text": _unbacked_text(fleet.unbacked_gpus)},
         ],

@@ -80,7 +80,7 @@ def _curve(week: Week) -> dict[str, str] | None:
             times,
             [p.phantom_gpus for p in stretch],
             color=PHANTOM,
-            label=named_once("phantom: promised, no healthy GPU behind"),
+            label=named_once("phantom: promised without a healthy GPU"),
         )
         waits = [(t, p.lacking_gpus) for t, p in zip(times, stretch, strict=True) if p.lacking_gpus is not None]
         if waits:

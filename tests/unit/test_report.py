@@ -553,8 +553,8 @@ def test_the_curve_has_a_bar_for_each_time_and_says_what_is_unknown() -> None:
     some = point(UNTIL, 3, 16, 4).model_copy(update={"known": 2})
     said = told(point(UNTIL - 2 * HOUR, 3, 64), unknown, some)
     assert said.splitlines()[0].startswith(
-        "On 2026-11-27 16:00:00Z 16 GPUs of 1,036 promised in the fleet had no healthy GPU behind, 48 GPUs fewer than "
-        "on 2026-11-27 14:00:00Z (3 clusters then, 2 now)."
+        "On 2026-11-27 16:00:00Z 16 GPUs of 1,036 promised in the fleet had no healthy GPU behind them, 48 GPUs fewer "
+        "than on 2026-11-27 14:00:00Z (3 clusters then, 2 now)."
     )
     bars = [text.rstrip().rsplit("  ", 1)[-1] for text in said.splitlines()[3:6]]
     assert bars == ["#" * 32, "unknown", "#" * 8]
