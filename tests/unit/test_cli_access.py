@@ -131,7 +131,7 @@ def test_without_a_file_it_says_that_actors_are_asserted_and_what_to_do(capsys: 
 def test_who_put_the_file_there_is_shown_with_what_it_gives(capsys: pytest.CaptureFixture[str]) -> None:
     shown = said(Door(in_force()), capsys, "show")
     assert "Version 3" in shown
-    assert "imported by user:tpm, countersigned by user:sre-lead; 2 admins by name." in " ".join(shown.split())
+    assert "imported by user:tpm, countersigned by user:sre-lead; it names 2 admins." in " ".join(shown.split())
     assert any(line.split() == ["user:sre", "approver", "clusters", "h100-*"] for line in shown.splitlines())
     admins = [line.split() for line in shown.splitlines() if " admin " in line and line.startswith("user:")]
     assert admins == [[name, "admin", "everywhere"] for name in ("user:tpm", "user:sre-lead")], "each in full"
