@@ -29,6 +29,15 @@ def test_what_sqlite_has_committed_is_on_the_disk(tmp_path: Path, monkeypatch: p
     engine.dispose()
 
 
+def test_a_beginning_is_compared_with_its_case(ledger_url: str) -> None:
+    """Keys of archive entries begin with a rollout's name, and F/1 is none of f's."""
+    engine = make_engine(ledger_url, timedelta(seconds=1))
+    with engine.connect() as connection:
+        assert connection.scalar(sa.text("SELECT CASE WHEN 'F/1' LIKE 'f/%' THEN 1 ELSE 0 END")) == 0
+        assert connection.scalar(sa.text("SELECT CASE WHEN 'f/1' LIKE 'f/%' THEN 1 ELSE 0 END")) == 1
+    engine.dispose()
+
+
 def test_the_migrations_make_exactly_the_tables_of_the_models(ledger_url: str) -> None:
     def differs(context: MigrationContext, _i: Any, _m: Any, found: Any, wanted: Any) -> bool:
         dialect = context.dialect
