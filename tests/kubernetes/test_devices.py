@@ -28,6 +28,7 @@ from models.cluster.sources import KubernetesSource, health_source_in, source_te
 from tests.kubernetes.conftest import World
 from tests.kubernetes.device_objects import claim, resource_slice, taint_rule
 from tests.kubernetes.emulator import CLAIMS, NODES, OLD_SLICES, PODS, RULES, SLICES, Cluster, node, pod
+from tests.servers import new_ledger
 from tests.waiting import wait_until
 
 SOURCE = KubernetesSource(driver="gpu.nvidia.com")
@@ -304,15 +305,11 @@ def test_an_older_server_has_older_versions_and_no_taint_rules(server: Cluster, 
     wait_until(lambda: world.gpus() == {"main": (6, 0)}, "by its new versions")
 
 
-def test_a_sample_is_as_old_as_what_was_not_heard_of_for_a_minute(
-    server: Cluster, empty_ledger: Path, tmp_path: Path
-) -> None:
+def test_a_sample_is_as_old_as_what_was_not_heard_of_for_a_minute(server: Cluster, tmp_path: Path) -> None:
     time = [datetime(2026, 11, 26, 10, 0, tzinfo=UTC)]
-    path = tmp_path / "turned.db"
-    path.write_bytes(empty_ledger.read_bytes())
     server.put(NODES, node("n1", None))
     server.put(SLICES, resource_slice("n1"))
-    with Ledger(f"sqlite:///{path}", now=lambda: time[0]) as ledger:
+    with Ledger(new_ledger(tmp_path / "turned.db"), now=lambda: time[0]) as ledger:
         world = World(ledger, tmp_path, {"here": server}, {"east": DRA | {"use": "off"}})
         assert (world.health().at, world.gpus()) == (time[0], {"main": (8, 8)})
         listed, time[0] = time[0], time[0] + timedelta(minutes=10)
@@ -385,7 +382,7 @@ NO_DRIVER = "must be the name of a DRA driver such as gpu.nvidia.com, not"
         ("driver: gpu.nvidia.com,spec.nodeName=n1", f"driver {NO_DRIVER} 'gpu.nvidia.com,spec.nodeName=n1'"),
         ("driver: GPU", f"driver {NO_DRIVER} 'GPU'"),
         (f"driver: {'a' * 64}", f"driver {NO_DRIVER} 'aaaa"),
-        ("device: {type: gpu}", "device: needs driver, the DRA driver whose devices it names"),
+        ("device: {type: gpu}", "device needs driver, the DRA driver whose devices it names"),
         ("driver: gpu.nvidia.com\n      device: {type: true}", "device.type must be text, not true"),
     ],
 )
