@@ -136,11 +136,11 @@ async def told_by_history(world: World, name: str) -> None:
     effects = [r for r in records if r.kind == "effect"]
     assert [r.data["fence"] for r in effects] == [1, 2, 3, 4, 5]
     assert [r.text for r in effects] == [
-        "reserve",
+        "reserve: the freed capacity is reserved: no quota can be raised into it",
         "set_soft: research 345 -> 306",
-        "harden",
+        "harden: the limits are hard",
         "follow: flex pool 13",
-        "close",
+        "close: the reservation ends, the quotas stay",
     ]
     for record in effects:
         assert record.data["receipt"] == world.sql.receipt(f"{name}/1", record.data["fence"])

@@ -126,8 +126,8 @@ def make_engine(url: str, patience: timedelta) -> sa.Engine:
         return engine
     waits = {"timeout": patience.total_seconds(), "check_same_thread": False, "isolation_level": None}
     engine = sa.create_engine(parsed, pool_size=10, max_overflow=20, connect_args=waits, hide_parameters=True)
-    # synchronous stays FULL: a receipt that was handed out must survive a power cut. LIKE ignores case unless it is told
-    # not to: rollouts F and f would read each other's entries, by keys that begin alike.
+    # synchronous stays FULL: a receipt that was handed out must survive a power cut. LIKE would ignore case: rollouts F
+    # and f would read each other's entries, whose keys begin alike.
     _on_connect(engine, ["PRAGMA foreign_keys = ON", "PRAGMA journal_mode = WAL", "PRAGMA case_sensitive_like = ON"])
 
     @event.listens_for(engine, "begin")
