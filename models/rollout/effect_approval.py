@@ -289,8 +289,9 @@ def _prove_to_baseline(change: Change, evidence: Known) -> Footing:
         raise _refusal_of(change, "an undo may not keep GPUs reserved")
     for write in change.writes:
         if write.gpus != base.get(write.team) and not _leaves_value(write, evidence):
-            baseline_gpus = base.get(write.team)
-            raise _refusal_of(change, f"the baseline of {write.team} is {baseline_gpus}, not {write.gpus}")
+            team, own = write.team, base.get(write.team)
+            why = f"has no quota of {team}" if own is None else f"of {team} is {own}, not {write.gpus}"
+            raise _refusal_of(change, f"the baseline {why}")
         if write.team not in evidence.modes and _leaves_value(write, evidence):
             continue  # others added it since, in whichever mode
         if write.mode not in {

@@ -107,7 +107,7 @@ async def test_without_javascript_pages_read_and_commands_are_given(console: Con
                 await page.reload()
         await page.locator(".next a:not(.button)").first.click()
         await expect(page.locator("#plan")).to_contain_text("361 GPUs installed, 319 healthy")
-        await page.get_by_role("link", name="Approve the plan").click()
+        await page.locator("#do").get_by_role("link", name="Approve the plan").click()
         await page.get_by_role("button", name="Approve the plan").click()
         await window.sees("is approved")
         await world.until(name, Stage.BUFFERED)

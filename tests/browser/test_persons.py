@@ -56,7 +56,7 @@ async def test_who_launched_cannot_approve_and_another_can(by_two: Console) -> N
 
         await other.to(f"/clusters/{name}")
         await expect(button(other, "Pause").locator(".off")).to_have_text("Pause")
-        await other.page.get_by_role("link", name="Approve the plan").click()
+        await other.page.locator("#do").get_by_role("link", name="Approve the plan").click()
         await other.page.get_by_role("button", name="Approve the plan").click()
         await other.page.wait_for_url(f"**/clusters/{name}")
         assert (await world.until(name, Stage.BUFFERED)).approved_by == "user:hw-lead"

@@ -54,7 +54,7 @@ async def test_by_mouse_alone(console: Console) -> None:
         assert (launched["stage"], launched["owner"]) == ("planned", "user:root")
         await page.get_by_role("link", name="Fleet", exact=True).click()
         await page.locator(".next").get_by_role("link", name=name, exact=True).click()
-        await page.get_by_role("link", name="Approve the plan").click()
+        await page.locator("#do").get_by_role("link", name="Approve the plan").click()
         plan = (await world.status(name)).plan_hash
         await expect(page.locator("form.give code")).to_have_text(str(plan))
         await page.get_by_role("button", name="Approve the plan").click()

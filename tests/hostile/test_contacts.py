@@ -257,9 +257,9 @@ def test_what_let_us_wait_is_left_alone_for_a_while_and_then_tried_again(
         activity = office.activity(f"webhook+http://{LISTED}:{port}/hook")
         fails(activity, "no connection or log")
         bad[0] = False
-        fails(activity, "did not answer in ti")
+        fails(activity, "it did not answer in")
         clock[0] += slow_addresses._FIRST_SECONDS - 1
-        fails(activity, "did not answer in ti")
+        fails(activity, "it did not answer in")
         clock[0] += 1
         comes_together(office.tell(activity), got)
 
@@ -282,7 +282,7 @@ def test_what_dripped_is_left_alone_for_a_while_and_then_tried_again(
     monkeypatch.setattr(slow_addresses, "_FIRST_SECONDS", 1.0)
     with receiver(behave) as port:
         activity = hasty.activity(f"webhook+http://{LISTED}:{port}/hook")
-        for reason in ("no answer within 1.5", "did not answer in ti"):
+        for reason in ("no answer within 1.5", "it did not answer in"):
             answer = hasty.tell(activity)
             assert {why.partition("(")[2][:20] for why in answer.failed.values()} == {reason}
             assert len(answer.failed) == MANY

@@ -178,6 +178,11 @@ def test_a_command_that_has_a_page_is_a_link_to_it(typed: str, html: str) -> Non
     assert sentence(line(f"do this: {typed}")) == f"do this: {html}"
 
 
+def test_what_a_sentence_has_just_said_is_the_link() -> None:
+    html = sentence(line("Needs you: approve the plan: backstop approve h1 --plan 0123"))
+    assert html == 'Needs you: <a href="/clusters/h1/approve">approve the plan</a>'
+
+
 def test_a_waiting_command_is_shown_in_words() -> None:
     entry = {"cluster": "new", "total_gpus": 8, "nodes": [{"gpu_model": "H100"}], "values": {}}
     message = {"kind": "add", "actor": "user:tpm", "arguments": {"entry": entry}, "max_failed": 0.1, "undo": True}

@@ -148,28 +148,30 @@ def _runs(text: Text) -> Sequence[tuple[int, int, str]]:
 
 
 def _with_code(plain: str, start: int, end: int) -> Markup:
-    """Write a piece of the text; commands that are whole in it become code, without their quotes."""
+    """Write a piece of the text; commands that are whole in it become links or code, without their quotes.
+
+    One that has a page here is a link to it, because readers of pages have no terminal.
+    """
     pieces, at = list[Markup](), start
     for first, last in commands_in(plain):
         if first < start or last > end:
             continue
         quoted = plain[first - 1 : first] == "`" == plain[last : last + 1]
         before, after = (first - 1, last + 1) if quoted else (first, last)
-        pieces += [_with_buttons(plain[at:before]), _command(plain[first:last])]
+        ahead, typed = plain[at:before], plain[first:last]
+        href, label = _page_of(typed)
+        if label and ahead.lower().endswith(f"{label.lower()}: "):  # the sentence has just said it: that is the link
+            ahead, label = ahead[: -len(label) - 2], ahead[-len(label) - 2 : -2]
+        link = Markup('<a href="{}">{}</a>').format(href, label) if href else Markup("<code>{}</code>").format(typed)
+        pieces += [_with_buttons(ahead), link]
         at = after
     return Markup("").join([*pieces, _with_buttons(plain[at:end])])
 
 
-def _command(typed: str) -> Markup:
-    """Write a command. One that has a page here becomes a link to it: readers of pages have no terminal."""
-    if typed in _PAGES:
-        return Markup('<a href="{}">show them</a>').format(_PAGES[typed])
-    href, label = _page_of(typed)
-    return Markup('<a href="{}">{}</a>').format(href, label) if href else Markup("<code>{}</code>").format(typed)
-
-
 def _page_of(typed: str) -> tuple[str, str]:
     """Return the path and the words of a link to a command's page; empty: it has none."""
+    if typed in _PAGES:
+        return _PAGES[typed], "show them"
     try:
         words = shlex.split(typed)[1:]
     except ValueError:  # a reason of somebody's that only looks like a command
