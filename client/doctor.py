@@ -339,8 +339,8 @@ def histories_check(rollouts: Sequence[Overview], statuses: Mapping[str, Rollout
     ]
     cluster = behind[0][0].cluster
     remedy = (
-        "a rollout reads such effects when it next looks at its cluster; if it does not, end its run and adopt it"
-        f"{'' if len(behind) == 1 else f', for example that of {cluster}'}: "
+        "a rollout reads such effects when it next looks at its cluster; if one does not, end its run and adopt it"
+        f"{'' if len(behind) == 1 else f' (here the rollout of {cluster})'}: "
         f"temporal workflow terminate -w {rollout_workflow_id(cluster)}, then {adopt_line(cluster)}"
     )
     return Check.bad("histories", some_of(sentences, _TOLD, by="; "), remedy)

@@ -64,7 +64,8 @@ def _lost(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
     one = len(lost) == 1
     sentence = "1 rollout is" if one else f"{len(lost)} rollouts are"
     sentence += f" open in the ledger, and Temporal does not run {'it' if one else 'them'}"
-    what = f" Nobody guards their quotas. Take over: `{adopt_line(lost[0]) if one else ADOPT_ALL}`."
+    take = adopt_line(lost[0]) if one else ADOPT_ALL
+    what = f" Nobody guards {'its' if one else 'their'} quotas. Take over: `{take}`."
     return [line((f"{sentence}.", "red"), what), Text()]
 
 

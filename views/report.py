@@ -54,8 +54,8 @@ def lead(week: Week) -> str:
     totals = week.totals
     if totals.lacking_before is not None and totals.lacking_after is not None:
         parts.append(
-            f"In {count(totals.asking, 'cluster')} with a before and an after, GPUs that waited in quota for healthy "
-            f"hardware went from {_mean(totals.lacking_before)} to {_mean(totals.lacking_after)}."
+            f"In {count(totals.asking, 'cluster')} with figures from before and after the rollout, the GPUs that jobs "
+            f"inside a quota waited for went from {_mean(totals.lacking_before)} to {_mean(totals.lacking_after)}."
         )
     if week.live is not None:
         parts.append(_blocked_text({b.cluster for b in week.live.blocked}))

@@ -221,7 +221,7 @@ class FleetBringups(BringupExit):
         sentence = self._note(request, order, plan.hash, receipt.raised, "itself")
         if receipt.conflicts:
             raise Unavailable(
-                f"others have just changed quotas of {cluster}: Backstop tries again to give its first quotas"
+                f"others have just changed quotas of {cluster}: Backstop tries again to give {cluster} its first quotas"
             )
         return sentence
 

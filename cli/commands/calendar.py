@@ -24,6 +24,7 @@ from cli.options import (
     actor_of,
     check_model,
     examples,
+    named_or_all,
     needed_cluster,
 )
 from cli.selection import GLOB
@@ -308,7 +309,9 @@ async def _declare(door: Backstop, declared: Sequence[Declared]) -> tuple[Declar
 
 def end(
     reason: NeededReason,
-    cluster: ClusterOrAll = "",
+    cluster: Annotated[
+        str, typer.Argument(metavar="CLUSTER", help="The window's cluster, given with ID.", callback=named_or_all)
+    ] = "",
     number: Annotated[
         int | None, typer.Argument(metavar="ID", help="The window; `calendar show` lists them.", min=1)
     ] = None,

@@ -78,7 +78,7 @@ def plan(
         typer.Option(
             metavar="PATH",
             help="With --render: the file or folder that the change is computed for; Backstop does not write it. "
-            "Without it, complete new objects are printed.",
+            "Without it, and without --render git, complete new objects are printed.",
         ),
     ] = "",
     pointer: Annotated[

@@ -97,7 +97,8 @@ def derive_buffer(down: Hours, total: int, terms: HealthTerms = TERMS, node: int
         needed = max(floor, needed)
     if needed > terms.most * total:
         asked = f"{needed} of {total}" if needed < total else f"all {total}"
-        text = f"{asked} would have to stay unpromised, more than {float(terms.most):.3g}: {text}"
+        most = f"the largest allowed share is {float(terms.most):.3g}"
+        text = f"{asked} GPUs would have to stay unpromised, and {most}: {text}"
         ground = BufferBasis.WILD
     return Derived(
         ground=ground,

@@ -111,8 +111,8 @@ def resolve_cluster(
     lines = [*_differences(now, after, spec, at), *stays]
     if fault := _tree_fault(now, after) if stays or terms.partial or now.holder else "":
         why = (
-            f"does not fit the values that the file leaves out: {fault}; add those values to the file, or remove them "
-            "with --prune"
+            f"does not fit values that the ledger has and the file does not: {fault}; add them to the file, or remove "
+            "them from the ledger with --prune"
         )
         if not any(line.verb is Verb.LEFT_OUT for line in stays):
             why = f"does not fit the values that the ledger keeps: {fault}; change the file to fit them"

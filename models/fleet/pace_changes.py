@@ -92,7 +92,7 @@ def counts_from(before: FleetRollout, after: FleetRollout, now: datetime) -> str
         return "in force at once"
     what = "soak" if after.wave is Wave.PILOT else "bake"
     if now >= rests:
-        return f"in force at once: the running {what}, counted from its start, is over" + (
+        return f"in force at once: by the new length the running {what} has already ended" + (
             ", and the holds stand" if after.holds else ""
         )
-    return f"in force at once: the running {what}, counted from its start, ends {rests:%Y-%m-%d %H:%M:%SZ}"
+    return f"in force at once: by the new length the running {what} ends {rests:%Y-%m-%d %H:%M:%SZ}"

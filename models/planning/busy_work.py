@@ -77,8 +77,8 @@ def short_of_work(works: Sequence[TeamWork], backing: Mapping[str, int] | None, 
 def _short_text(work: TeamWork, backing: int, quota: int) -> str:
     held = min(work.gpus, quota)
     beyond, without = work.gpus - held, held - backing
-    runs = "runs beyond the quota and yields" if beyond == 1 else "run beyond the quota and yield"
-    first = f"; {beyond:,} more {runs} first" if beyond else ""
+    yields = "which yields" if beyond == 1 else "which yield"
+    first = f"; its jobs hold {gpus_text(beyond)} beyond the quota, {yields} first" if beyond else ""
     if without <= 0:
         backed = f"healthy hardware backs all that {work.team} runs in quota{first}"
         return f"{backed}; if {work.team} loses more, {work.order}"

@@ -140,7 +140,7 @@ def _moved_text(rollout: Rollout, change: Change, receipt: Receipt) -> str:
         before = rollout.flex.gpus
         return f"flex pool {change.flex_gpus:,}" if before is None else f"flex {before:,} -> {change.flex_gpus:,}"
     if change.refits:
-        return "no quota moves; the limit above all quotas fits what was accepted"
+        return "no quota moves; the limit on the sum of all quotas now fits the values that a person accepted"
     moved = {t: (receipt.before.get(t), v) for t, v in receipt.after.items() if receipt.before.get(t) != v}
     return ", ".join(f"{t} {_or_absent(old)} -> {new:,}" for t, (old, new) in sorted(moved.items()))
 

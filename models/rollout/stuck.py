@@ -225,7 +225,7 @@ def _retry_text(rollout: Rollout) -> str:
     if rollout.undo is not None and rollout.undo.then is Stage.ABORTED:
         then = "the rollout ends, aborted"
     elif retries_by_itself(rollout.but(stage=Stage.ROLLED_BACK)):
-        then = "the rollout is rolled back, and makes its next attempt once health has been good"
+        then = "the rollout is rolled back, and makes its next attempt after health has been good for long enough"
     else:
         then = "the rollout is rolled back and stays open"
     return (

@@ -213,7 +213,7 @@ async def test_a_fleet_is_approved_paced_and_let_go_on_at_a_terminal(world: Worl
     await asyncio.sleep(1.5)  # the soak is older than what it is set to
     code, said = await piped(world, "fleet", "pace", "pilot_soak=1s", "--reason", "they have run for a week")
     assert code == 0, said
-    assert "pilot_soak 1h -> 1s; in force at once: the running soak, counted from its start, is over" in said
+    assert "pilot_soak 1h -> 1s; in force at once: by the new length the running soak has already ended" in said
     assert "Undo: backstop fleet pace pilot_soak=1h --reason '...'" in said
     await world.until_fleet(lambda s: sum(m.state.value == "done" for m in s.members) == 2)
     await world.healthy(pilot, main=(100, 80))  # 85 were promised

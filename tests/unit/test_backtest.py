@@ -706,7 +706,7 @@ def test_what_cannot_be_promised_is_said_with_its_reason(tmp_path: Path, capsys:
     assert run(["buffer", "w", "--health", wild]) == 0
     shown = capsys.readouterr().out
     assert "cannot honestly promise anything" in shown
-    assert "of 100 would have to stay unpromised, more than 0.5" in shown
+    assert "of 100 GPUs would have to stay unpromised, and the largest allowed share is 0.5" in shown
 
 
 def test_made_up_history_is_read_back_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

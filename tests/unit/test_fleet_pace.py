@@ -100,7 +100,7 @@ def test_a_bake_that_is_running_ends_so_long_after_it_began(bake: str, over: tim
         (
             "6h",
             (
-                "bake 24h -> 6h; in force at once: the running bake, counted from its start, ends "
+                "bake 24h -> 6h; in force at once: by the new length the running bake ends "
                 "2026-03-02 06:00:00Z; "
                 "rollouts that are"
             ),
@@ -108,7 +108,7 @@ def test_a_bake_that_is_running_ends_so_long_after_it_began(bake: str, over: tim
         (
             "1h",
             (
-                "bake 24h -> 1h; in force at once: the running bake, counted from its start, is over; "
+                "bake 24h -> 1h; in force at once: by the new length the running bake has already ended; "
                 "rollouts that are under way keep"
             ),
         ),

@@ -81,7 +81,7 @@ def test_an_outage_of_all_for_an_hour_a_year_is_within_the_target_and_one_a_week
     assert derived(rare, NODES).promise is not None
     wild = derived(often, NODES)
     assert (wild.ground, wild.promise, wild.buffer) == (BufferBasis.WILD, None, None)
-    assert "more than 0.5" in wild.text
+    assert "the largest allowed share is 0.5: " in wild.text
 
 
 def test_what_has_been_down_for_most_of_a_day_counts_at_once() -> None:
@@ -296,4 +296,6 @@ def test_terms_lie_over_the_terms_that_stand() -> None:
 def test_a_cluster_that_needs_all_it_has_is_left_nothing() -> None:
     found = derived(np.full(4 * WEEK_HOURS, 240.0), 256, node=8)
     assert (found.ground, found.needed, found.promise) == (BufferBasis.WILD, 256, None)
-    assert found.text.startswith("all 256 would have to stay unpromised, more than 0.5: 240 down most of the time")
+    assert found.text.startswith(
+        "all 256 GPUs would have to stay unpromised, and the largest allowed share is 0.5: 240 down most of the time"
+    )

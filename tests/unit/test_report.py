@@ -285,9 +285,8 @@ def test_the_report_says_the_week_in_a_few_sentences() -> None:
     assert said[2] == (
         "2 of 3 clusters monitored, 1 more than a week ago. 30 of 1,050 promised GPUs were phantom on 2026-11-27 "
         "16:00Z, 21 fewer than on 2026-11-20 16:00Z. 39 GPUs were cut from quotas in 1 cluster this week: 26 phantom "
-        "removed, 13 moved to flex. 4 were given back. In 1 cluster with a before and an after, GPUs that "
-        "waited in quota "
-        "for healthy hardware went from 25 to 0.5. 1 cluster is blocked."
+        "removed, 13 moved to flex. 4 were given back. In 1 cluster with figures from before and after "
+        "the rollout, the GPUs that jobs inside a quota waited for went from 25 to 0.5. 1 cluster is blocked."
     )
 
 

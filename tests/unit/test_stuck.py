@@ -29,7 +29,7 @@ BACK = (K.UNFOLLOW, K.SOFTEN, K.RESTORE, K.RELEASE)
 QUICK: dict[str, Any] = {"notice": "0s", "soak_buffered": "1h", "soak_enforced": "1h"}
 BASELINE, CUT, BACKED = {"a": 200, "b": 161}, {"a": 200, "b": 106}, {"a": 200, "b": 100}
 """Of T = H = 361; and with H = 300."""
-LATER = "the rollout is rolled back, and makes its next attempt once health has been good"
+LATER = "the rollout is rolled back, and makes its next attempt after health has been good for long enough"
 OPEN, ENDS = "the rollout is rolled back and stays open", "the rollout ends, aborted"
 MEND = "Mend the cause first: if it is still there, the rollout is stuck again, and nothing is lost"
 ASIS, TOLD = "ends the rollout as it is:", "(Backstop notifies you if that fails)"

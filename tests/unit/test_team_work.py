@@ -355,15 +355,15 @@ def test_a_breach_that_touches_nothing_in_use_says_so_and_who_would_yield_next()
             (270, 90),
             300,
             (
-                "45 of the 345 GPUs that jobs of research hold in quota have no healthy ones behind them; 15 more run "
-                "beyond the quota and yield first: 1 job of class engines holds 90 of the 360 that could yield"
+                "45 of the 345 GPUs that jobs of research hold in quota have no healthy ones behind them; its jobs "
+                "hold 15 GPUs beyond the quota, which yield first: 1 job of class engines holds 90 of the 360 that could yield"
             ),
         ),
         (
             (300, 46),
             345,
             (
-                "healthy hardware backs all that research runs in quota; 1 more runs beyond the quota and "
+                "healthy hardware backs all that research runs in quota; its jobs hold 1 GPU beyond the quota, which "
                 "yields first; if research loses more, first to yield: engines, 46 GPUs of 1 job; then training, "
                 "300 GPUs of 1 job"
             ),

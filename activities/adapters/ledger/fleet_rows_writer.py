@@ -187,7 +187,7 @@ def _default_policy(session: Session, fleet: Fleet, terms: ImportTerms) -> tuple
     if not any(line.verb in WRITES for line in lines):
         return default, lines
     if why := policy_fault(default, {}):
-        why = f"does not fit the values that the file leaves out: {why}"
+        why = f"does not fit values that the ledger has and the file does not: {why}"
     elif broken := _broken_clusters(session, fleet, terms, default, standing_one):
         first, why = next(iter(broken.items()))
         beside = f" (and {count_text(len(broken) - 1, 'other')})" if len(broken) > 1 else ""

@@ -30,7 +30,7 @@ def json_webhook_routes(url: ContactUrl) -> tuple[Route, ...]:
 
 def _webhook(url: ContactUrl, secure: bool, params: Mapping[str, object], settings: UrlSettings) -> Route:
     if "@" in url.path:  # the part before it may be the rest of a password with a slash in it
-        raise url.malformed_refusal("it has no valid host and port, or an @ in its path (write %40)")
+        raise url.malformed_refusal("its host or port is not valid, or its path holds an @ (write %40)")
     scheme = "https" if secure else "http"
     port = f":{url.port}" if url.port else ""
     receiver = f"{scheme}://{url.host}{port}{url.path}" + (f"?{url.query}" if url.query else "")

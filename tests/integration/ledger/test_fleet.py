@@ -349,7 +349,7 @@ def test_a_default_policy_that_makes_no_sense_with_what_the_file_leaves_out_is_r
     take(empty_ledger, document, "first")
     document["policy"] = HEALTH
     (line,) = take(empty_ledger, document).of(Verb.REFUSED)
-    assert "does not fit the values that the file leaves out: " in line.why
+    assert "does not fit values that the ledger has and the file does not: " in line.why
     assert tool.rows("SELECT policy FROM fleet") == [('{"basis":"healthy"}',)]
 
 

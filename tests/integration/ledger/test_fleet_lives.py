@@ -106,8 +106,9 @@ def test_what_stays_may_not_be_floored_above_what_it_is_part_of(ledger: Ledger, 
     document = without(fleet(org=30, **{"org-2": 20}), quota="org-1")
     (line,) = take(ledger, document, "third").of(Verb.REFUSED)
     assert line.sentence == (
-        "cluster alpha: does not fit the values that the file leaves out: minimum_gpus is 40, above the quota 30 of "
-        "org, which team org-1 is part of; add those values to the file, or remove them with --prune"
+        "cluster alpha: does not fit values that the ledger has and the file does not: minimum_gpus is 40, above the "
+        "quota 30 of org, which team org-1 is part of; add them to the file, or remove them from the ledger with "
+        "--prune"
     )
     assert dump(tool)["quotas"] == before
     tool.run("UPDATE quotas SET gpus = 30 WHERE team = 'org'")  # as a rollout may leave it
