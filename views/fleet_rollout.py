@@ -339,7 +339,7 @@ def _breaker(fleet: FleetStatus) -> str:
     started = sum(
         bool(m.rollout) and m.state is not MemberState.WAITING and not (m.forgiven or m.joined) for m in fleet.members
     )
-    least = f" (the share is of at least {fleet.failed_of:,} clusters)" if started < fleet.failed_of else ""
+    least = f" (the share is of at least {count(fleet.failed_of, 'cluster')})" if started < fleet.failed_of else ""
     undone = "; those that people undid do not count" if any(_was_undone(m) for m in fleet.members) else ""
     return f"{fleet.failed:,} of {started:,} rolled back{least}; it stops above {float(fleet.trips_above):.0%}{undone}"
 

@@ -65,7 +65,7 @@ def _lost(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
     sentence = "1 rollout is" if one else f"{len(lost)} rollouts are"
     sentence += f" open in the ledger, and Temporal does not run {'it' if one else 'them'}"
     take = adopt_line(lost[0]) if one else ADOPT_ALL
-    what = f" Nobody guards {'its' if one else 'their'} quotas. Take over: `{take}`."
+    what = f" Nobody guards the quotas there. Take over: `{take}`."
     return [line((f"{sentence}.", "red"), what), Text()]
 
 

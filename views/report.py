@@ -161,7 +161,6 @@ def numbers(week: Week) -> list[Number]:
     was = ago is not None and ago.known > 0
     done = sum(s.state == "done" for s in week.milestones)
     cut = week.cut
-    opening = "" if now is not None and now.lacking_gpus is not None else "is how many "
     return [
         Number(
             f"{week.monitored}", f"of {count(week.clusters, 'cluster')} monitored; {week.monitored_before} a week ago"
@@ -177,9 +176,9 @@ def numbers(week: Week) -> list[Number]:
         ),
         Number(
             _big(now.lacking_gpus) if now is not None and now.lacking_gpus is not None else "unknown",
-            f"{opening}GPUs wait in quota for healthy hardware"
+            "GPUs that jobs inside a quota wait for"
             + _of_when(now, None if ago is None else ago.lacking_gpus, ago)
-            + (f" (known of {count(now.asking, 'cluster')})" if now is not None and now.asking < now.clusters else ""),
+            + ("" if now is None or now.asking == now.clusters else f" (in {now.asking} of {now.clusters})"),
         ),
         Number(f"{done} of {len(week.milestones)}", "milestones done")
         if week.milestones

@@ -84,7 +84,8 @@ def _curve(week: Week) -> dict[str, str] | None:
         )
         waits = [(t, p.lacking_gpus) for t, p in zip(times, stretch, strict=True) if p.lacking_gpus is not None]
         if waits:
-            plot.plot(*zip(*waits, strict=True), color=BAD, label=named_once("wait in quota for hardware"), **style_of)
+            label = named_once("jobs inside a quota wait for")
+            plot.plot(*zip(*waits, strict=True), color=BAD, label=label, **style_of)
     plot.set_ylim(bottom=0)
     for each in (above, plot):
         each.set(ylabel="GPUs")

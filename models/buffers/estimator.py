@@ -22,7 +22,7 @@ from datetime import timedelta
 import numpy as np
 import numpy.typing as npt
 
-from models.base import Model
+from models.base import Model, gpus_text
 from models.cluster.derived_buffer import TERMS, BufferBasis, Derived, HealthTerms
 
 Hours = npt.NDArray[np.float64]
@@ -96,9 +96,9 @@ def derive_buffer(down: Hours, total: int, terms: HealthTerms = TERMS, node: int
         )
         needed = max(floor, needed)
     if needed > terms.most * total:
-        asked = f"{needed} of {total}" if needed < total else f"all {total}"
+        asked = f"{needed} of {gpus_text(total)}" if needed < total else f"all {gpus_text(total)}"
         most = f"the largest allowed share is {float(terms.most):.3g}"
-        text = f"{asked} GPUs would have to stay unpromised, and {most}: {text}"
+        text = f"{asked} would have to stay unpromised, and {most}: {text}"
         ground = BufferBasis.WILD
     return Derived(
         ground=ground,

@@ -356,7 +356,8 @@ def test_a_breach_that_touches_nothing_in_use_says_so_and_who_would_yield_next()
             300,
             (
                 "45 of the 345 GPUs that jobs of research hold in quota have no healthy ones behind them; its jobs "
-                "hold 15 GPUs beyond the quota, which yield first: 1 job of class engines holds 90 of the 360 that could yield"
+                "hold 15 GPUs beyond the quota, which yield first: 1 job of class engines holds 90 of the 360 that "
+                "could yield"
             ),
         ),
         (
