@@ -67,8 +67,8 @@ def test_what_a_person_accepts_is_promised_at_once_within_a_root_that_fits_it(st
     assert len(world.moves) == moved, "no quota has moved: nothing counts against the blast radius"
     stands = {t: g for t, g in {"evals": 16, "infra": 16, "training": 16, **changes}.items() if g is not None}
     assert world.keeps == stands, "an undo by whoever adopts it leaves what was accepted"
-    moved = "set_soft: no quota moves; the limit on the sum of all quotas now fits the values that a person accepted"
-    assert moved in world.story
+    fitted = "set_soft: no quota moves; the limit on the sum of all quotas now fits the values that a person accepted"
+    assert fitted in world.story
     assert world.needs == "" or stage is not Stage.MONITORED
     if stage is not Stage.BUFFERED:
         assert (world.promises, doctor_says(world)) == (values, [])
