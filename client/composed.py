@@ -110,10 +110,6 @@ class Composed:
         can = [(row.snapshot, row.policy) for row in rows if isinstance(row, desk.Plannable)]
         return can, {row.cluster: row.why_not for row in rows if isinstance(row, desk.Unplannable)}
 
-    async def snapshots(self, over: Mapping[str, Any] | None = None) -> list[tuple[Snapshot, Policy]]:
-        """Return the clusters that can be planned."""
-        return (await self.plannable(over))[0]
-
     async def snapshot(self, cluster: str, over: Mapping[str, Any] | None = None) -> tuple[Snapshot, Policy]:
         """Return one cluster as a plan would see it, and its policy, with these settings laid over it.
 

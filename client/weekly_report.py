@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from models.cluster.windows import Entry
 from models.fleet.messages import FleetStatus
 from models.fleet.state import FLEET, FleetStage
-from models.planning.plan import make_plan
 from models.questions import OpenRollouts, Overview
-from models.reports.milestones import ROLLED_OUT_WAVES
-from models.reports.weekly import AHEAD, AtRisk, Blocked, Live, NextStep, Past, Week, waves_done, week
+from models.reports.weekly import AHEAD, AtRisk, Blocked, Live, NextStep, Week, week
 from models.rollout.holds import HoldKind
 from models.rollout.stages import Stage
 from models.rollout.status_models import RolloutNote
@@ -38,39 +36,12 @@ async def weekly(
     `most`: the rows of each list that are shown; what the ledger has of the rest is sums.
     """
     past = await door.past(since, until, times, within, most)
-    rollouts = await _open(door, quiet=_asks_waves(past)) if live or _asks_waves(past) else []
-    waves = waves_done(await _wave_of(door, rollouts), past.monitored) if _asks_waves(past) else None
-    return week(past, await _live(door, rollouts, until) if live else None, waves)
+    return week(past, await _live(door, until) if live else None)
 
 
-async def waves_rolled_out(door: Backstop, monitored: Sequence[str]) -> int:
-    """Count the waves that are monitored whole. Open rollouts noted their wave; today's plan gives the others'."""
-    return waves_done(await _wave_of(door, await _open(door)), monitored)
-
-
-async def _open(door: Backstop, *, quiet: bool = True) -> list[Overview]:
-    """Return the open rollouts as the ledger has them: to ask each of 1,000 would take seconds.
-
-    `quiet`: with those that a report says nothing of.
-    """
-    return [row for row in await door.ask(OpenRollouts(noted=True, quiet=quiet)) if not row.ended]
-
-
-def _asks_waves(past: Past) -> bool:
-    return any(p.milestone.measure == ROLLED_OUT_WAVES for p in past.milestones.planned)
-
-
-async def _wave_of(door: Backstop, rollouts: Sequence[Overview]) -> Mapping[str, str]:
-    """Return the wave of every cluster."""
-    waves = {row.cluster: row.note.wave for row in rollouts if row.note is not None and row.note.wave}
-    for snapshot, policy in await door.snapshots():
-        if snapshot.cluster not in waves:
-            waves[snapshot.cluster] = make_plan(snapshot, policy).wave.value
-    return waves
-
-
-async def _live(door: Backstop, rollouts: Sequence[Overview], now: datetime) -> Live:
-    """Return the present state."""
+async def _live(door: Backstop, now: datetime) -> Live:
+    """Return the present state, of rollouts as the ledger has it: to ask each of 1,000 would take seconds."""
+    rollouts = [row for row in await door.ask(OpenRollouts(noted=True, quiet=False)) if not row.ended]
     fleet = await door.open_fleet()
     fleet = None if fleet is None or fleet.shadow else fleet
     real = [_Noted(row, row.note) for row in rollouts if not row.shadow and row.note is not None]

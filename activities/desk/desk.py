@@ -116,7 +116,10 @@ class DeskActivities:
         self._registry = registry
         self._rollouts = clusters
         alone = tuple if second_persons is None else second_persons.emergencies
-        self._reports = ReportFacts(tallies, report, milestones, self._read_bringups, alone, now)
+        costs = clusters.costs
+        self._reports = ReportFacts(
+            tallies, report, milestones, self._read_bringups, alone, now, lambda names: costs.waves(names, now())
+        )
         self._milestones = milestones
         self._schedulers = schedulers
         self._doubts = doubts
@@ -148,7 +151,7 @@ class DeskActivities:
             ask.SnapshotsNow: self._snapshots,
             ask.YearOfHealth: lambda q, _: clusters.health_hours(q.cluster, now()),
             ask.FlexOf: self._flex,
-            HaircutSums: lambda q, _: clusters.costs.haircut_at(sorted(registry.names()), q.buffers, now()),
+            HaircutSums: lambda q, _: costs.haircut_at(sorted(registry.names()), q.buffers, now()),
             ask.FlexSums: lambda q, _: clusters.looks.flex_sums(sorted(registry.names()), q.mode, now()),
             ask.WhyNot: self._explain,
             ask.Archive: self._archive,
@@ -382,7 +385,7 @@ class DeskActivities:
 
     def _plan_milestones(self, question: ask.PlanMilestones, request: DeskRequest) -> PlanNow:
         milestones, now = question.milestones, self._now()
-        measured = {**self._reports.plan_now().measured, ROLLED_OUT_WAVES: 0}
+        measured = self._reports.plan_now(waves=any(m.measure == ROLLED_OUT_WAVES for m in milestones)).measured
         self._milestones.plan_milestones(milestones, measured, now)
         names = ", ".join(m.name for m in milestones)
         text = f"set {len(milestones)} milestone{'' if len(milestones) == 1 else 's'}: {names}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from models.bringup.messages import BringupRow
 from models.bringup.stages import BringupStage
 from models.questions import Arrival, Curve, PastWeek, Tallies
 from models.reports.bringups import bringups_week
-from models.reports.milestones import MONITORED_CLUSTERS, PHANTOM_GPUS, PlanNow
+from models.reports.milestones import MONITORED_CLUSTERS, PHANTOM_GPUS, ROLLED_OUT_WAVES, PlanNow, measures_waves
 from models.reports.weekly import (
     BeforeAndAfter,
     Mean,
@@ -27,6 +27,7 @@ from models.reports.weekly import (
     shortened,
     spans,
     steps_of,
+    waves_done,
 )
 
 
@@ -55,8 +56,11 @@ class ReportFacts:
         bringups: Callable[[bool], tuple[BringupRow, ...]] = lambda _: (),
         emergencies: Callable[[], tuple[Emergency, ...]] = tuple,
         now: Clock = utc_now,
+        wave_of: Callable[[Sequence[str]], Mapping[str, str]] = lambda _: {},
     ) -> None:
+        """`wave_of`: the waves of clusters by today's plan."""
         self._now = now
+        self._wave_of = wave_of
         self._tallies = tallies
         self._report = report
         self._milestones = milestones
@@ -90,6 +94,7 @@ class ReportFacts:
         within = timedelta(seconds=asked.within_seconds)
         ways = self._ways_to(asked.until)
         passages = ways.passages
+        monitored, milestones = monitored_at(passages, asked.until), self._milestones.milestones()
         week_ago = self._tallies.points("", [asked.since], timedelta(days=1))
         past = Past(
             since=asked.since,
@@ -98,14 +103,15 @@ class ReportFacts:
             names=names,
             cuts=self._report.cuts(asked.since, asked.until),
             moves=tuple(move for move in in_order(passages) if asked.since < move.at <= asked.until),
-            monitored=monitored_at(passages, asked.until),
+            monitored=monitored,
             monitored_before=len(monitored_at(passages, asked.since)),
             steps=ways.steps,
             outcomes=self._outcomes(ways, asked.until),
             points=self._tallies.points("", asked.times, within),
             week_ago=week_ago[0] if week_ago else None,
             began=self._tallies.begin_at(""),
-            milestones=self._milestones.milestones(),
+            milestones=milestones,
+            waves=self._waves_done(names, monitored) if measures_waves(milestones) else None,
             bringups=bringups_week(self._bringups(True), asked.since, asked.until),
             emergencies=tuple(one for one in self._emergencies() if one.at <= asked.until),
         )
@@ -125,16 +131,24 @@ class ReportFacts:
             kept = self._measured = _Measured(ways.spans, means, tuple(_outcomes_of(ways.spans, means)))
         return kept.outcomes
 
-    def plan_now(self) -> PlanNow:
-        """Return the plan and its figures. Waves need a plan of every cluster: a caller who wants them counts them."""
-        now = self._now()
+    def _waves_done(self, clusters: Sequence[str], monitored: Sequence[str]) -> int:
+        """Count the waves that are monitored whole. A cluster's wave is its open rollout's, or that of today's plan."""
+        noted = self._report.waves()
+        planned = self._wave_of([cluster for cluster in clusters if cluster not in noted])
+        return waves_done({**planned, **noted}, monitored)
+
+    def plan_now(self, *, waves: bool = False) -> PlanNow:
+        """Return the plan and its figures. `waves`: count them even if no milestone measures them."""
+        now, plan = self._now(), self._milestones.milestones()
         points = self._tallies.points("", [now], timedelta(days=1))
         monitored = monitored_at(self._report.passages(now), now)
         point = points[0] if points and points[0].known else None
+        measured = {MONITORED_CLUSTERS: len(monitored), PHANTOM_GPUS: None if point is None else point.phantom_gpus}
+        if waves or measures_waves(plan):
+            measured[ROLLED_OUT_WAVES] = self._waves_done(self._report.clusters(), monitored)
         return PlanNow(
-            plan=self._milestones.milestones(),
-            measured={MONITORED_CLUSTERS: len(monitored), PHANTOM_GPUS: None if point is None else point.phantom_gpus},
-            monitored=monitored,
+            plan=plan,
+            measured=measured,
             read_at={} if point is None else {PHANTOM_GPUS: point.at},
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from fractions import Fraction
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.team_work import TeamWork
 from models.errors import Refusal
 from models.planning.fleet_haircut import WITHOUT, Cost, FleetHaircut, cost_of, fleet_haircut, planned_at
+from models.planning.plan import make_plan
 from models.questions import ClusterFacts
 
 _MOST_BUFFERS = 16
@@ -32,11 +34,16 @@ _MOST_BUFFERS = 16
 _WORKS_TOLD = 20
 
 
-class _Kept(NamedTuple):
-    """The costs of one cluster by buffer, those that were asked for last at the end; and their basis."""
+@dataclass(slots=True)
+class _Kept:
+    """The costs of one cluster by buffer, those that were asked for last at the end; and their basis.
+
+    `wave`: its wave by its own policy; empty until somebody asks.
+    """
 
     basis: object
-    by: dict[str, Cost]
+    by: dict[str, Cost] = field(default_factory=dict)
+    wave: str = ""
 
 
 class _Seen(NamedTuple):
@@ -98,11 +105,23 @@ class FleetCosts:
             left_out=len(clusters) - len(costs),
         )
 
+    def waves(self, clusters: Sequence[str], now: datetime) -> Mapping[str, str]:
+        """Return the wave of each of these clusters by today's plan, without those that cannot be planned."""
+        waves = {}
+        with self._one_at_a_time:
+            for cluster, one in self._read(clusters, now).items():
+                kept = self._kept_of(cluster, one)
+                if not kept.wave:
+                    try:
+                        kept.wave = make_plan(one.snapshot, one.policy).wave.value
+                    except Refusal:
+                        continue
+                waves[cluster] = kept.wave
+        return waves
+
     def _costs(self, cluster: str, seen: _Seen, buffers: Mapping[str, Fraction]) -> dict[str, Cost]:
         """Return the costs by the buffer's text: a fraction's hash takes long. Errors: Refusal."""
-        kept, basis = self._kept.get(cluster), seen.basis
-        if kept is None or kept.basis != basis:
-            kept = self._kept[cluster] = _Kept(basis, {})
+        kept = self._kept_of(cluster, seen)
         costs = {text: cost for text in buffers if (cost := kept.by.pop(text, None)) is not None}
         if missing := buffers.keys() - costs.keys():
             snapshot = seen.snapshot
@@ -111,6 +130,12 @@ class FleetCosts:
         for text in [*kept.by][:-_MOST_BUFFERS]:
             del kept.by[text]
         return costs
+
+    def _kept_of(self, cluster: str, seen: _Seen) -> _Kept:
+        kept, basis = self._kept.get(cluster), seen.basis
+        if kept is None or kept.basis != basis:
+            kept = self._kept[cluster] = _Kept(basis)
+        return kept
 
     def _read(self, clusters: Sequence[str], now: datetime) -> dict[str, _Seen]:
         """Read the clusters whose health, quotas and policy make sense."""

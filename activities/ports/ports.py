@@ -238,6 +238,9 @@ class ReportPort(Protocol):
     def clusters(self) -> tuple[str, ...]:
         """Return every cluster of the ledger, by name."""
 
+    def waves(self) -> Mapping[str, str]:
+        """Return the wave of each cluster whose open rollout has noted one."""
+
 
 class MilestonePort(Protocol):
     """The plan's milestones, and people's notes on them."""

@@ -44,7 +44,7 @@ def set_milestones(
     async def question(door: Backstop) -> PlanNow:
         from models.questions import PlanMilestones
 
-        return await _with_waves(door, await door.ask(PlanMilestones(**dict(milestones))))
+        return await door.ask(PlanMilestones(**dict(milestones)))
 
     undo = "To undo it, set the previous file again. A milestone that this file left out then starts anew."
     _answer(ask(actor_of(actor), question), plain_listing(as_json), undo)
@@ -71,7 +71,7 @@ def note(
     async def question(door: Backstop) -> PlanNow:
         from models.questions import NoteMilestone
 
-        return await _with_waves(door, await door.ask(NoteMilestone(milestone=name, number=number, reason=reason)))
+        return await door.ask(NoteMilestone(milestone=name, number=number, reason=reason))
 
     undo = "It cannot be undone: all notes are kept, and the latest counts; to mend it, note the right number."
     _answer(ask(actor_of(actor), question), plain_listing(as_json), undo)
@@ -88,20 +88,9 @@ def show_all(*, how: Listing, actor: Actor = "") -> None:
     async def question(door: Backstop) -> PlanNow:
         from models.questions import MilestonesNow
 
-        return await _with_waves(door, await door.ask(MilestonesNow()))
+        return await door.ask(MilestonesNow())
 
     _answer(ask(actor_of(actor), question), how)
-
-
-async def _with_waves(door: Backstop, present: PlanNow) -> PlanNow:
-    """Add the waves that are rolled out, where a milestone measures them: that takes a plan of every cluster."""
-    from client.weekly_report import waves_rolled_out
-    from models.reports.milestones import ROLLED_OUT_WAVES
-
-    if not any(p.milestone.measure == ROLLED_OUT_WAVES for p in present.plan.planned):
-        return present
-    waves = await waves_rolled_out(door, present.monitored)
-    return present.model_copy(update={"measured": {**present.measured, ROLLED_OUT_WAVES: waves}})
 
 
 def _answer(present: PlanNow, how: Listing, undo: str = "") -> None:

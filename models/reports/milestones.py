@@ -109,12 +109,15 @@ class Milestones(Model):
     notes: tuple[MilestoneNote, ...] = ()
 
 
+def measures_waves(milestones: Milestones) -> bool:
+    return any(one.milestone.measure == ROLLED_OUT_WAVES for one in milestones.planned)
+
+
 class PlanNow(Model):
-    """The plan with today's numbers: `measured` by measure, without waves; `monitored`: the monitored clusters."""
+    """The plan with today's numbers: `measured` by measure, waves if the plan measures them."""
 
     plan: Milestones
     measured: dict[str, int | None]
-    monitored: tuple[Name, ...]
     read_at: dict[str, Time] = Field(default_factory=dict)
     """The time at which a measure from tallies was read."""
 

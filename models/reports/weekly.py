@@ -155,6 +155,8 @@ class Past(Model):
     began: Time | None
     """The time of the first tally."""
     milestones: Milestones
+    waves: int | None = Field(default=None, exclude_if=lambda waves: waves is None)
+    """Waves that are rolled out whole, if a milestone measures them."""
     bringups: BringupsWeek | None = Field(default=None, exclude_if=lambda week: week is None)
     """None, and left out: there are no bring-ups yet."""
     emergencies: tuple[Emergency, ...] = Field(default=(), exclude_if=lambda emergencies: not emergencies)
@@ -258,13 +260,13 @@ class Week(Model):
     """Commands that somebody gave alone until then, and that no other admin has reviewed by now."""
 
 
-def week(past: Past, live: Live | None, waves: int | None) -> Week:
-    """Build the report. `waves`: how many waves are rolled out whole; None: not asked for, or unknown."""
+def week(past: Past, live: Live | None) -> Week:
+    """Build the report."""
     now = past.points[-1] if past.points and past.until - past.points[-1].at <= timedelta(days=1) else None
     measured = {
         MONITORED_CLUSTERS: len(past.monitored),
         PHANTOM_GPUS: None if now is None or not now.known else now.phantom_gpus,
-        ROLLED_OUT_WAVES: waves,
+        ROLLED_OUT_WAVES: past.waves,
     }
     sums = sums_of(past) if past.sums is None else past.sums
     return Week(

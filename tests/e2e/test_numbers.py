@@ -197,7 +197,7 @@ def read(page: str) -> str:
 
 
 async def haircut_page(world: World) -> str:
-    fleet = await world.tpm.snapshots()
+    fleet = (await world.tpm.plannable())[0]
     return read(page_of_haircut(haircut(fleet, (Fraction(15, 100),)), 0))
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from datetime import date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -14,7 +15,7 @@ from temporalio.client import Client
 from cli.pages.report import page
 from client.weekly_report import weekly
 from models.errors import Refusal
-from models.questions import NoteMilestone, PlanMilestones
+from models.questions import MilestonesNow, NoteMilestone, PlanMilestones
 from models.reports.milestones import Milestone, State
 from models.reports.weekly import WEEK, Week
 from models.rollout.stages import Command, Stage
@@ -126,6 +127,37 @@ async def test_a_rollout_is_told_in_the_report_with_its_outcome(world: World) ->
     entries = [e["text"] for e in world.sql.archive("(milestones)")]
     assert entries == ["set 4 milestones: pilot, trained, waves, little phantom", "noted 4 for trained"]
     assert world.sql.broken_links("(milestones)") == []
+
+
+async def test_waves_are_counted_whole_by_what_rollouts_noted_and_by_todays_plans(world: World) -> None:
+    """By hand: 39 of 345 GPUs go. 45 unallocated ones suffice in the first wave; in the busy one each GPU has a job."""
+    calm, calm_too, busy = fresh("calm"), fresh("calm-too"), fresh("busy")
+
+    def idle(name: str) -> dict[str, Any]:
+        return {**worked_case(name), "quotas": [team("research", 345, busy=300)]}
+
+    async def waves(*milestones: str) -> list[tuple[int | None, ...]]:
+        planned = [Milestone(name=n, measure="rolled_out_waves", target=2, due=date(2199, 1, 1)) for n in milestones]
+        if planned:
+            await world.tpm.ask(PlanMilestones(milestones=tuple(planned)))
+        now = await world.tpm.ask(MilestonesNow())
+        week = await report(world)
+        assert {s.number for s in week.milestones} == {now.measured["rolled_out_waves"]}
+        return [(p.started_from, now.measured["rolled_out_waves"]) for p in now.plan.planned]
+
+    await world.fleet(idle(calm), {**worked_case(busy), "quotas": [team("research", 345, busy=345)]})
+    assert (await world.tpm.ask(MilestonesNow())).measured.keys() == {"monitored_clusters", "phantom_gpus"}
+    assert await waves("before") == [(0, 0)]
+    await world.start(calm)
+    await world.until(calm, Stage.MONITORED)
+    await world.archived(calm)
+    assert await waves("before", "later") == [(0, 1), (1, 1)]
+    await world.start(busy)
+    await world.until(busy, Stage.MONITORED)
+    await world.archived(busy)
+    assert await waves() == [(0, 2), (1, 2)]
+    await world.fleet(idle(calm), idle(calm_too), {**worked_case(busy), "quotas": [team("research", 345, busy=345)]})
+    assert await waves() == [(0, 1), (1, 1)], "a new cluster of the first wave, which has no rollout yet"
 
 
 async def test_what_a_breach_takes_is_no_phantom_that_a_rollout_removed(world: World) -> None:

@@ -204,7 +204,7 @@ class FakeBackstop:
     week: Past = field(default_factory=lambda: a_past(3))
     plan: PlanNow = field(
         default_factory=lambda: PlanNow(
-            plan=a_plan(3, NOON), measured={"monitored_clusters": 2, "phantom_gpus": 30}, monitored=("h100-pod-000",)
+            plan=a_plan(3, NOON), measured={"monitored_clusters": 2, "phantom_gpus": 30, "rolled_out_waves": 0}
         )
     )
     hours: HealthHours = field(
@@ -481,9 +481,6 @@ class FakeBackstop:
     ) -> tuple[list[tuple[Snapshot, Policy]], dict[str, str]]:
         self._ask("snapshots", *([over] if over else []))
         return [(snapshot_of(WORKED), Policy())], {one.name: one.wrong for one in self.senseless_ones}
-
-    async def snapshots(self, over: Mapping[str, Any] | None = None) -> list[tuple[Snapshot, Policy]]:
-        return (await self.plannable(over))[0]
 
     async def flex(self, cluster: str = "", mode: FlexMode = FlexMode.EQUAL) -> list[FlexNow]:
         self._ask("flex", cluster, mode)

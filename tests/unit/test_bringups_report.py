@@ -93,15 +93,15 @@ def test_the_report_says_so_in_words() -> None:
         milestones=Milestones(),
         bringups=told(),
     )
-    text = markdown(week(past, Live(), None))
+    text = markdown(week(past, Live()))
     assert "| e | blocked | Sun 08 Mar | retry nodes | tpm | 0 |" in text
     assert "This week: a is in production, 2d after it was entered." in text
     assert "| provisioning | 2 | 4.5h | 6h | b |" in text
     assert (
         "3 clusters came to production. Beside entry and check-in, people had to act 3 times in the median, 4 at most."
     ) in text
-    assert "| e | blocked |" not in markdown(week(past, None, None)), "of a week that is over nobody knows it"
-    assert "New clusters" not in markdown(week(past.but(bringups=None), Live(), None))
+    assert "| e | blocked |" not in markdown(week(past, None)), "of a week that is over nobody knows it"
+    assert "New clusters" not in markdown(week(past.but(bringups=None), Live()))
 
 
 def test_doctor_names_those_that_nobody_drives() -> None:

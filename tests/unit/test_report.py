@@ -125,7 +125,7 @@ def test_a_wave_is_rolled_out_when_its_last_cluster_is() -> None:
 def test_a_cluster_that_came_back_and_was_closed_is_done_and_says_so() -> None:
     past, name = a_past(3), "h100-pod-001"
     moves = [("rolled_back", -60), ("monitored", -40), ("closed", -20)]
-    made = week(past.but(moves=tuple(move(name, hours, after) for after, hours in moves), monitored=()), None, None)
+    made = week(past.but(moves=tuple(move(name, hours, after) for after, hours in moves), monitored=()), None)
     assert [m.after for m in (*made.undone, *made.done)] == ["rolled_back", "monitored"]
     (row,) = (line for line in markdown(made).splitlines() if "| monitored |" in line and name in line)
     assert row.endswith("closed since |")
@@ -136,7 +136,7 @@ def test_a_cluster_that_was_done_and_undone_is_not_done() -> None:
     reached = next(m.cluster for m in past.moves if m.after == "monitored")
     again = move(reached, -1, "rolled_back")
     left = tuple(n for n in past.monitored if n != again.cluster)
-    made = week(past.model_copy(update={"moves": (*past.moves, again), "monitored": left}), None, None)
+    made = week(past.model_copy(update={"moves": (*past.moves, again), "monitored": left}), None)
     assert again.cluster not in [m.cluster for m in made.done]
     assert again.cluster in [m.cluster for m in made.undone]
 
@@ -154,7 +154,7 @@ def test_a_short_week_says_what_the_whole_week_says(seed: int) -> None:
     )
     past = past.but(moves=tuple(sorted(moves, key=lambda one: one.at)), cuts=cuts)
     short = shortened(past, 8)
-    whole, page_of_it = (week(each, a_live(120), 0) for each in (past, short))
+    whole, page_of_it = (week(each, a_live(120)) for each in (past, short))
     read = [(title(each), lead(each), numbers(each), sections(each)) for each in (whole, page_of_it)]
     assert read[0] == read[1]
     assert len(short.outcomes) == 8 < len(past.outcomes)
@@ -176,7 +176,7 @@ def test_what_was_rolled_back_stands_apart_from_what_is_done() -> None:
     ]
     assert name not in section(text, "Done")
     assert "monitored" in section(text, "Done")
-    calm = week(a_past(3).but(moves=()), None, None)
+    calm = week(a_past(3).but(moves=()), None)
     assert "Rolled back" not in markdown(calm)
 
 
@@ -184,7 +184,7 @@ def test_what_a_breach_withdrew_is_told_apart_from_what_a_plan_cut() -> None:
     """A leader must not read failed hardware as phantom GPUs that the rollout removed."""
     past = a_past(3)
     one = past.cuts[0].but(withdrawn_gpus=6)
-    both, alone = (week(past.but(cuts=(cut,)), None, None) for cut in (one, one.but(cut_gpus=0, phantom_gpus=0)))
+    both, alone = (week(past.but(cuts=(cut,)), None) for cut in (one, one.but(cut_gpus=0, phantom_gpus=0)))
     assert (
         "26 phantom removed, 13 moved to flex. Breaches withdrew 6 more, whose hardware had failed. 4 were given back."
     ) in markdown(both)
@@ -219,8 +219,8 @@ def test_no_slope_leads_from_some_clusters_to_others() -> None:
     past = a_past(3)
     points = tuple(p.but(of="ab" if n < 21 else "ac") for n, p in enumerate(past.points))
     assert past.week_ago is not None
-    other = week(past.but(points=points, week_ago=past.week_ago.but(of="ab")), None, None)
-    same = week(past.but(week_ago=past.week_ago), None, None)
+    other = week(past.but(points=points, week_ago=past.week_ago.but(of="ab")), None)
+    same = week(past.but(week_ago=past.week_ago), None)
     assert "21 fewer than on 2026-11-20 16:00Z" in markdown(same)
     assert "21 fewer" not in markdown(other)
     assert "; 51 were on 2026-11-20 16:00Z, of other clusters." in markdown(other)
@@ -243,7 +243,7 @@ def test_the_page_does_not_say_that_a_watched_rollout_is_over() -> None:
 def test_old_tallies_say_nothing_of_now() -> None:
     past = a_past(3)
     old = past.model_copy(update={"points": (point(UNTIL - 2 * DAY, 3, 9),)})
-    made = week(old, None, None)
+    made = week(old, None)
     assert made.now is None
     assert "**unknown** phantom GPUs" in markdown(made)
     little = {s.milestone.name: s.state.value for s in made.milestones}
@@ -402,7 +402,7 @@ def test_a_report_of_nothing_says_so() -> None:
             "monitored_before": 0,
         }
     )
-    made = week(empty, None, None)
+    made = week(empty, None)
     told, shown = markdown(made), page(made)
     for said in (
         "0 of 3 clusters monitored, as many as a week ago.",

@@ -171,4 +171,4 @@ def a_live(clusters: int) -> Live:
 
 
 def a_week(clusters: int = 3) -> Week:
-    return week(a_past(clusters), a_live(clusters), 0)
+    return week(a_past(clusters), a_live(clusters))

@@ -205,7 +205,7 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
                 needs="" if ended else row.needs,
                 held="" if ended else holds_text(holds) or (None if _noted_holds(row.held) is None else ""),
                 holds=holds,
-                note=_noted(row.note) if noted and not ended else None,
+                note=noted_by(row.note) if noted and not ended else None,
                 health_at=health[row.cluster].at if not ended and row.cluster in health else None,
                 shadow=row.shadow,
                 ended=ended,
@@ -270,12 +270,13 @@ def _is_quiet(row: Any) -> bool:
     """Return whether a report says nothing of the rollout: holds of a monitored one have no gate to shut."""
     if row.stage != Stage.MONITORED or row.needs or row.shadow:
         return False
-    note = _noted(row.note)
+    note = noted_by(row.note)
     return note is not None and not note.lacking_gpus and not note.lacking_team_count
 
 
 @lru_cache(maxsize=_NOTES_KEPT)
-def _noted(column: str | None) -> RolloutNote | None:
+def noted_by(column: str | None) -> RolloutNote | None:
+    """Return the note in this column; None if there is none, or none that makes sense."""
     try:
         return None if column is None else RolloutNote.model_validate_json(column)
     except ValueError:

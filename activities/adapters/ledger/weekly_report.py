@@ -15,6 +15,7 @@ from sqlmodel import Session, col
 
 from activities.adapters.ledger.bulk import is_among
 from activities.adapters.ledger.database import Database, LedgerPart
+from activities.adapters.ledger.rollouts import noted_by
 from activities.adapters.ledger.tally_means import TallyMeans
 from activities.bad_rows import those_that_do
 from activities.watch.tallies import KEPT_WHOLE
@@ -162,6 +163,14 @@ class LedgerReport(LedgerPart):
         with self._database.reading() as session:
             names = sa.select(col(ClusterRow.name)).order_by(col(ClusterRow.name))
             return tuple(session.connection().execute(names).scalars())
+
+    def waves(self) -> Mapping[str, str]:
+        of_open = col(RolloutRow.id).in_(sa.select(col(ClusterRow.open_rollout)))
+        with self._database.reading() as session:
+            notes = sa.select(col(RolloutRow.cluster), col(RolloutRow.note)).where(of_open)
+            rows = session.connection().execute(notes).all()
+        noted = ((cluster, noted_by(note)) for cluster, note in rows)
+        return {cluster: note.wave for cluster, note in noted if note is not None and note.wave}
 
 
 def _fact(entry: str) -> Move | _Cut | None:
