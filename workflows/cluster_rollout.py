@@ -4,14 +4,14 @@ Theory of operation. `models.rollout.decide.decide` says what to do next; the lo
 (workflows/rollout_actions.py) and asks again. Two side loops send notices and archive entries
 (workflows/rollout_post.py), so that neither can delay a rollback. Commands are updates: validators refuse with the
 stage table's reason, handlers change the state at once and wake the loop. The state is one value, which is all that
-continue-as-new carries. Cancelling the workflow means `abort`: effects in force are undone first.
+continue-as-new carries (workflows/rollout_waits.py). Cancelling the workflow means `abort`: effects in force are
+undone first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from datetime import datetime
 from typing import ClassVar
 
@@ -42,8 +42,6 @@ with workflow.unsafe.imports_passed_through():
     from workflows.durable import missing_input, raise_if_refused
     from workflows.failures import reason_of
     from workflows.history_lacks_effects import WAS_RESET
-    from workflows.next_run import begin_next_run, next_run_is_due
-    from workflows.no_empty_tasks import patience
     from workflows.owner_notices import call_owner
     from workflows.query_clock import asked_at
     from workflows.rollout_actions import RolloutActions
@@ -159,52 +157,8 @@ class ClusterRollout(RolloutActions):
                     self._timer.cancel()
                 await self._act(action)
 
-    async def _wait(self, wait: Wait) -> None:
-        changes, until = self._changes, wait.until
-        leaves = self._leaving and patches.since(patches.LEAVES_IN_TIME)
-        if leaves and self._leaving_since and (late := self._leaving_since + options.OVERDUE) > workflow.now():
-            until = min(until or late, late)
-
-        def is_woken() -> bool:
-            return self._changes != changes or self._lapses.reset or (leaves and self._may_continue(workflow.now()))
-
-        if patches.has_fewer_events():
-            self._waits = changes
-            if self._timer.set(until):
-                self._note_event()
-            elif until is None:
-                self._leave_mark()
-            await workflow.wait_condition(lambda: self._timer.is_over or is_woken())
-        else:
-            await self._wait_anew(until, is_woken)
-        self._waits = None
-        if self._leaving_since is None:
-            self._leaving = False
-
-    async def _wait_anew(self, until: datetime | None, is_woken: Callable[[], bool]) -> None:
-        """Wait by a timer of its own, which any change starts anew: in runs from before the patch."""
-        timeout = patience(until)
-        self._waits = None if timeout is None else self._changes
-        with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(is_woken, timeout=timeout, timeout_summary=self.wakes)
-
-    def _leave(self, action: Look | Wait, now: datetime) -> None:
-        """Continue as new if that is due and nothing is in the way.
-
-        Neither a flood of commands nor a ledger that is away for weeks is in the way: side loops start nothing new
-        until then, and the next run can repeat a look, or a call that a side loop has tried for too long.
-        """
-        if not next_run_is_due():
-            self._leaving, self._leaving_since = False, None  # another build was due, and no longer is
-            return
-        if patches.since(patches.LEAVES_PROMPTLY):
-            self._leaving_since = self._leaving_since or now
-        elif isinstance(action, Look):
-            return
-        if self._may_continue(now):
-            self._note_event()
-            begin_next_run(self._start.next_run(fit_rollout(self._state, now), self._tickets.carry_over()))
-        self._leaving = True
+    def _next_run(self, now: datetime) -> messages.RolloutInput:
+        return self._start.next_run(fit_rollout(self._state, now), self._tickets.carry_over())
 
     @property
     def _state(self) -> Rollout:

@@ -20,10 +20,10 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.risk_notices import news_of_risk, warn_teams
     from workflows import options, patches
     from workflows.failures import reason_of, room_at
-    from workflows.rollout_post import RolloutPost
+    from workflows.rollout_waits import RolloutWaits
 
 
-class RolloutActions(RolloutPost):
+class RolloutActions(RolloutWaits):
     """The part of the host that acts."""
 
     async def _act(self, action: Action) -> None:

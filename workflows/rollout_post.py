@@ -28,7 +28,6 @@ with workflow.unsafe.imports_passed_through():
     from workflows.durable import Host
     from workflows.failures import reason_of
     from workflows.history_lacks_effects import Lapses
-    from workflows.kept_timer import KeptTimer
     from workflows.no_empty_tasks import leave_mark, write_mark
     from workflows.pause_during_breach import Haste
 
@@ -59,7 +58,6 @@ class RolloutPost(Host[Rollout]):
         self._waits: int | None = None
         """The count of changes at which the main loop waits."""
         self._looking = False
-        self._timer = KeptTimer(self.wakes, self._leave_mark)
         self._acted_at = 0
         """The length of history at the last workflow task that is known to leave an event."""
         self._marking: asyncio.Task[None] | None = None

@@ -39,6 +39,7 @@ from workflows import (
     quota_request,
     rollout_actions,
     rollout_post,
+    rollout_waits,
 )
 from workflows import (
     no_empty_tasks as marks,
@@ -200,6 +201,7 @@ ASK_FOR_PATCHES = (
     cluster_rollout,
     rollout_actions,
     rollout_post,
+    rollout_waits,
     haste,
     marks,
     owner_notices,

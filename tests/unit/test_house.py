@@ -46,6 +46,12 @@ def test_no_file_is_too_long_to_read_in_one_sitting() -> None:
     assert {path: count for path, count in lines.items() if count > LONG_FILE} == {}
 
 
+def test_a_workflows_file_reads_as_one_story() -> None:
+    lines = {path.name: len(path.read_text().splitlines()) for path in (ROOT / "workflows").glob("*.py")}
+    assert "cluster_rollout.py" in lines
+    assert {name: count for name, count in lines.items() if count > 250} == {}
+
+
 def test_no_word_names_two_things() -> None:
     assert homonyms(ROOT) == {}
 
