@@ -110,7 +110,8 @@ async def measured(folder: Path, clusters: int, looks: int, only: str, *, cold: 
             for name, path in PAGES.items():
                 if only in name:
                     if name == _WAVES:  # from here on
-                        await (await front.doors.door_of()).ask(PlanMilestones(milestones=(_WAVE,)))
+                        assert isinstance(front.doors, DeskDoors)
+                        await front.doors.door.ask(PlanMilestones(milestones=(_WAVE,)))
                     print(json.dumps({"clusters": clusters, **await page(http, name, path, looks)}), flush=True)
 
 

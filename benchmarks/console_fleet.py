@@ -325,14 +325,14 @@ class DeskDoors(Doors):
 
     def __init__(self, door: DeskDoor) -> None:
         super().__init__(self._nowhere)
-        self._door = door
+        self.door = door
         self.desk = door.desk
 
     async def _nowhere(self) -> Any:
         raise Unavailable("there is no Temporal here")
 
     async def door_of(self, *_: Any, **__: Any) -> Any:
-        return self._door
+        return self.door
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from models.errors import BackstopError
 from models.fleet.messages import FleetCommandAnswer, FleetPlan, Prospect
 from models.flex.division import Division
 from models.flex.flex_now import FlexNow
-from models.flex.scenario import Scene
+from models.flex.scene import Scene
 from models.questions import Arrival
 from models.reports.flex_offers import flex_offers
 from models.reports.milestones import MilestoneStanding

@@ -15,7 +15,7 @@ from models.cluster.jobs import RunsOn
 from models.flex.division import Division, FlexDemand, FlexMode
 from models.flex.flex_now import FlexNow
 from models.flex.flex_sum import FlexSum
-from models.flex.scenario import JobNow, Scene
+from models.flex.scene import JobNow, Scene
 from views.row_models import FlexOffered
 from views.words import DECORATION, count, gpus, line, moment, none_of, row, span, table
 

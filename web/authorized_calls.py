@@ -26,7 +26,7 @@ from models.questions import Question
 from models.rollout.commands import CommandRequest
 from web.arguments import PAYLOAD
 from web.failures import forbidden_problem, too_slow
-from web.permission import Everybody, Judged, Rights, command_key, reason_of
+from web.rights import Everybody, Judged, Rights, reason_of
 from web.second_persons import SecondPersons
 from web.temporal_connection import Doors
 
@@ -45,7 +45,8 @@ class Asking:
     @property
     def command(self) -> str:
         """The call's key in the table of rights."""
-        return command_key(self.operation, self.in_path)
+        key = self.operation.command
+        return key.format(**self.in_path) if "{" in key else key
 
 
 @dataclass

@@ -42,7 +42,7 @@ from web.failures import Problem, failure_response, forbidden_problem, not_found
 from web.limits import Rate, body_of
 from web.metrics import FrontDoor, record_time
 from web.openapi import document
-from web.permission import Everybody, Rights
+from web.rights import Everybody, Rights
 from web.routing import Routes, all_routes
 from web.slack.endpoint import SLACK_PATHS, SlackDesk, SlackTerms
 from web.temporal_connection import Doors

@@ -22,7 +22,7 @@ from models.access.tokens import Token, TokenScope
 from models.errors import Refusal, Unavailable
 from models.questions import AccessNow, AimOf, TokenOf
 from web.peer import own_user
-from web.permission import ALLOWED, Judged, message_of, reason_of
+from web.rights import ALLOWED, Judged, message_of, reason_of
 from web.temporal_connection import FRONT, Doors
 
 _KEPT_SECONDS = READS_KEPT.total_seconds()
@@ -42,7 +42,7 @@ _NOT_SET_UP = (
 
 
 class LedgerRights:
-    """web.permission.Rights and web.tokens.TokenBook, by questions to the desk."""
+    """web.rights.Rights and web.tokens.TokenBook, by questions to the desk."""
 
     def __init__(self, doors: Doors) -> None:
         self._doors = doors

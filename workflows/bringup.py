@@ -19,13 +19,13 @@ with workflow.unsafe.imports_passed_through():
     from activities.bringup.calls import BringupActivities, CheckActivities
     from models.audit_chain import AuditEntry
     from models.bringup import call_requests, messages, reducers
-    from models.bringup import next_actions as actions
+    from models.bringup import workflow_actions as actions
     from models.bringup.commands import BringupOrder, apply_cancel, obey, refusal
     from models.bringup.decide import decide
     from models.bringup.stages import BringupCommand
     from models.bringup.status import BringupStatus, row_of, status_of, waiting_sentence
     from models.bringup.undo_lines import bringup_undo_line
-    from models.lifecycle.next_actions import Finish, Wait
+    from models.lifecycle.workflow_actions import Finish, Wait
     from models.temporal_names import LAUNCHED_UPDATE, STATUS_QUERY
     from workflows.bringup_runs import BringupRuns
     from workflows.cancellation import live_through

@@ -22,7 +22,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 with workflow.unsafe.imports_passed_through():
     from activities.rollout.cluster_calls import ClusterActivities
     from models import temporal_names as wire
-    from models.lifecycle.next_actions import Finish, Wait
+    from models.lifecycle.workflow_actions import Finish, Wait
     from models.planning.grants import Granted, GrantOrder, GrantOutcome
     from models.rollout import granting, messages, objections, plan_reducers, time_reducers
     from models.rollout.cancelling import apply_cancel
@@ -30,13 +30,13 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.commands import GOES_BACK, CommandRequest, accepts_bounded, obey, refusal, without_approval
     from models.rollout.decide import at_rest, decide, is_urgent
     from models.rollout.look_reducers import knows_already
-    from models.rollout.next_actions import Look
     from models.rollout.stages import Command, Stage
     from models.rollout.state import Rollout
     from models.rollout.state_size import fit_rollout
     from models.rollout.status import details_of, launch_answer, launch_refused, status_of, waiting_sentence
     from models.rollout.status_models import RolloutStatus
     from models.rollout.undo_lines import undo_line
+    from models.rollout.workflow_actions import Look
     from workflows import options, patches
     from workflows.cancellation import live_through
     from workflows.durable import missing_input, raise_if_refused

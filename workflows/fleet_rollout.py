@@ -21,11 +21,11 @@ with workflow.unsafe.imports_passed_through():
     from models.fleet import call_requests, messages, reducers
     from models.fleet.commands import FLEET_COMMANDS, FleetCommand, FleetCommandRequest, apply_cancel, obey, refusal
     from models.fleet.decide import decide
-    from models.fleet.next_actions import AbortMembers, PickMembers, PlanFleet, StartMembers
     from models.fleet.state import FleetRollout, MemberState
     from models.fleet.status import status_of, waiting_sentence
     from models.fleet.undo_lines import fleet_undo_line
-    from models.lifecycle.next_actions import Finish, Wait
+    from models.fleet.workflow_actions import AbortMembers, PickMembers, PlanFleet, StartMembers
+    from models.lifecycle.workflow_actions import Finish, Wait
     from models.temporal_names import LAUNCHED_UPDATE, TellAnswer
     from workflows.cancellation import live_through
     from workflows.durable import Durable, missing_input, raise_if_refused, stop_tasks

@@ -20,13 +20,13 @@ with workflow.unsafe.imports_passed_through():
     from activities.requests.calls import RequestActivities
     from activities.rollout.effects import QuotaActivities
     from models.audit_chain import AuditEntry
-    from models.lifecycle.next_actions import Finish, Wait
+    from models.lifecycle.workflow_actions import Finish, Wait
     from models.planning.grants import Granted
     from models.requests import call_requests, messages, reducers
     from models.requests.commands import RequestCommand, RequestOrder, obey, refusal
     from models.requests.decide import decide
-    from models.requests.next_actions import Keep, Write
     from models.requests.state import RequestState
+    from models.requests.workflow_actions import Keep, Write
     from models.temporal_names import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY
     from workflows import options, patches
     from workflows.cancellation import live_through

@@ -16,8 +16,8 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.decide import confirms_breach
     from models.rollout.effect_table import EFFECT
     from models.rollout.effects import EffectKind
-    from models.rollout.next_actions import Action, Aim, Draft, Look, Perform
     from models.rollout.risk_notices import news_of_risk, warn_teams
+    from models.rollout.workflow_actions import Action, Aim, Draft, Look, Perform
     from workflows import options, patches
     from workflows.failures import reason_of, room_at
     from workflows.rollout_waits import RolloutWaits

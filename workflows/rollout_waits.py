@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from models.lifecycle.next_actions import Wait
+    from models.lifecycle.workflow_actions import Wait
     from models.rollout.messages import RolloutInput
-    from models.rollout.next_actions import Look
+    from models.rollout.workflow_actions import Look
     from workflows import options, patches
     from workflows.next_run import begin_next_run, next_run_is_due
     from workflows.no_empty_tasks import patience

@@ -110,13 +110,13 @@ def adopt_each(
 
 
 async def _adopt(door: Backstop, lost: Overview, launching: Launching, policy: dict[str, Any]) -> LaunchAnswer:
-    from client.rollout_ids import rollout_id
+    from client.new_rollout_id import new_rollout_id
     from models.rollout.messages import LaunchRequest
 
     request = check_model(
         LaunchRequest,
         cluster=lost.cluster,
-        rollout=rollout_id(lost.cluster),
+        rollout=new_rollout_id(lost.cluster),
         owner=launching.owner or lost.owner or launching.person,
         actor=launching.person,
         reason=launching.reason,

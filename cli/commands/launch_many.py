@@ -55,10 +55,10 @@ class Launching:
 
     def request_of(self, cluster: str, *, adopt: bool = False) -> LaunchRequest:
         """Return the request of one cluster's launch. Errors: BadInput."""
-        from client.rollout_ids import rollout_id
+        from client.new_rollout_id import new_rollout_id
         from models.rollout.messages import LaunchRequest
 
-        own = {"cluster": cluster, "rollout": rollout_id(cluster), "actor": self.person, "adopt": adopt}
+        own = {"cluster": cluster, "rollout": new_rollout_id(cluster), "actor": self.person, "adopt": adopt}
         return check_model(LaunchRequest, **own, **self.request)
 
 

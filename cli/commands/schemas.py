@@ -91,7 +91,7 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     from models.buffers.backtest import Record
     from models.fleet.messages import FleetStatus
     from models.flex.division import FlexDemand
-    from models.flex.scenario import FlexStory
+    from models.flex.story import FlexStory
     from models.rollout.status_models import RolloutStatus
 
     models: dict[str, type[BaseModel]] = {**BY_SCHEMA, "fleet-status": FleetStatus, "status": RolloutStatus}

@@ -25,7 +25,7 @@ from models.errors import BadFile, BadInput
 
 if TYPE_CHECKING:  # each is imported where it is read: a plan of a fleet file needs none of them
     from models.flex.division import FlexDemand
-    from models.flex.scenario import FlexStory
+    from models.flex.story import FlexStory
     from models.reports.milestones import MilestoneFile
 
 STANDARD_INPUT = "-"
@@ -191,7 +191,7 @@ def read_flex_demand(path: str | FilePath) -> FlexDemand:
 
 def read_flex_story(path: str | FilePath) -> FlexStory:
     """Read a story, as YAML or JSON: a cluster, its teams and events. "-": standard input. Errors: BadInput."""
-    from models.flex.scenario import FlexStory
+    from models.flex.story import FlexStory
 
     return read_document(path, FlexStory, "the fields capacity_gpus, teams and steps")
 

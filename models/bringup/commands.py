@@ -11,14 +11,14 @@ from models.access.tickets import warrant_in
 from models.audit_chain import AuditKind
 from models.base import Text, Time, count_text
 from models.bringup.command_rows import BRINGUP_ROWS
-from models.bringup.next_actions import BringupAction, HandOver
 from models.bringup.recipe import SUPPLY
 from models.bringup.reducers import repeat_once_checks
 from models.bringup.runs import UNDO_SUFFIX
-from models.bringup.soak import SoakClock
+from models.bringup.soak_clock import SoakClock
 from models.bringup.stages import BRINGUP_ANSWERS, BringupCommand, BringupStage
 from models.bringup.state import MOST_ATTEMPTS, Bringup, HeldBy, Leaving, StepPhase, touchable_steps
 from models.bringup.troubles import troubles
+from models.bringup.workflow_actions import BringupAction, HandOver
 from models.lifecycle.command_base import Order
 from models.lifecycle.state_machine import Refused
 

@@ -11,9 +11,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 
+from models.bringup.check_state import colours
 from models.bringup.checks import Colour
 from models.bringup.graph import ready_steps, steps_before, steps_behind
-from models.bringup.next_actions import (
+from models.bringup.recipe import CAPACITY
+from models.bringup.runs import UNDO_SUFFIX
+from models.bringup.soak_clock import edge_times, gathered_time
+from models.bringup.stages import BringupStage
+from models.bringup.state import Bringup, Leaving, StepPhase
+from models.bringup.workflow_actions import (
     AskChecks,
     BringupAction,
     Follow,
@@ -24,12 +30,7 @@ from models.bringup.next_actions import (
     Stop,
     WindDown,
 )
-from models.bringup.recipe import CAPACITY
-from models.bringup.runs import UNDO_SUFFIX
-from models.bringup.soak import colours, edge_times, gathered_time
-from models.bringup.stages import BringupStage
-from models.bringup.state import Bringup, Leaving, StepPhase
-from models.lifecycle.next_actions import Finish, Wait
+from models.lifecycle.workflow_actions import Finish, Wait
 
 EMPTYING_LOOKS = (timedelta(seconds=5), timedelta(minutes=10))
 """Bounds of the time between looks at a cluster being emptied, which grows while nothing changes."""

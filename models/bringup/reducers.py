@@ -14,6 +14,7 @@ from typing import Any
 from models.access.tickets import warrant_in
 from models.audit_chain import AuditKind
 from models.base import duration_text, gpus_text, some_of
+from models.bringup.check_state import CheckState, colour_at, colours
 from models.bringup.checks import CheckAnswer, Colour
 from models.bringup.decide import may_unmake, overlong_at, spared_steps, startable_steps
 from models.bringup.leftovers import leftover_steps
@@ -21,7 +22,7 @@ from models.bringup.messages import BringupStart, HandedOver, WoundDown
 from models.bringup.placeholders import fill_text
 from models.bringup.recipe import CAPACITY
 from models.bringup.runs import NOTHING_BEGUN, UNDO_SUFFIX, RunPhase, RunReport
-from models.bringup.soak import CheckState, colour_at, colours, tick_clock, turn_clock
+from models.bringup.soak_clock import tick_clock, turn_clock
 from models.bringup.stages import BringupStage
 from models.bringup.state import (
     MOST_ATTEMPTS,

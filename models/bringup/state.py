@@ -16,10 +16,11 @@ from pydantic import Field
 
 from models.audit_chain import BACKSTOP, AuditKind
 from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Text, Time, Words
+from models.bringup.check_state import CheckState, Terms
 from models.bringup.entry import BringupEntry
 from models.bringup.recipe import CAPACITY, ClusterRecipe, RecipeStep, RunInstructions
 from models.bringup.runs import TAIL_LENGTH, UNDO_SUFFIX, RunKey, Runner
-from models.bringup.soak import CheckState, SoakClock, Terms
+from models.bringup.soak_clock import SoakClock
 from models.bringup.stages import BRINGUP_TRANSITIONS, BringupStage
 from models.cluster.island import Island
 from models.lifecycle.outgoing import ArchivePlace, Lifecycle

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from models.base import Count, Duration, Model, Name, PositiveCount, Text, Time, duration_text, gpus_text, verb_of
+from models.bringup.check_state import colour_at
 from models.bringup.checks import Colour
 from models.bringup.decide import checks_to_ask, is_soaked
 from models.bringup.leftovers import leftover_steps
@@ -15,7 +16,7 @@ from models.bringup.messages import BringupRow
 from models.bringup.placeholders import fill_text
 from models.bringup.recipe import CAPACITY
 from models.bringup.runs import UNDO_SUFFIX
-from models.bringup.soak import colour_at, gathered_time
+from models.bringup.soak_clock import gathered_time
 from models.bringup.stages import BringupStage
 from models.bringup.state import Bringup, HeldBy, Leaving, Production, StepPhase, StepRun, touchable_steps, waits_for
 from models.bringup.troubles import line, troubles

@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import NamedTuple
 
 from models.base import duration_text, some_of
+from models.bringup.check_state import colours
 from models.bringup.checks import Colour
 from models.bringup.decide import is_soaked
 from models.bringup.recipe import CAPACITY
 from models.bringup.runs import UNDO_SUFFIX
-from models.bringup.soak import colours
 from models.bringup.stages import BringupStage
 from models.bringup.state import Bringup, StepPhase
 

@@ -14,8 +14,8 @@ from models.fleet.messages import (
     PickRequest,
     StartRequest,
 )
-from models.fleet.next_actions import AbortMembers, PickMembers, StartMembers
 from models.fleet.state import FleetRollout, FleetStage
+from models.fleet.workflow_actions import AbortMembers, PickMembers, StartMembers
 
 
 def pick(fleet: FleetRollout, action: PickMembers, now: datetime) -> PickRequest:

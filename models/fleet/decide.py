@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from models.fleet.gates import budget_left, has_looked_in_vain, rest_until, startable
-from models.fleet.next_actions import AbortMembers, FleetAction, PickMembers, PlanFleet, StartMembers
 from models.fleet.state import FleetRollout, FleetStage, MemberState
-from models.lifecycle.next_actions import Finish, Wait
+from models.fleet.workflow_actions import AbortMembers, FleetAction, PickMembers, PlanFleet, StartMembers
+from models.lifecycle.workflow_actions import Finish, Wait
 
 _AT_ONCE = 20
 """The most rollouts that one call aborts."""

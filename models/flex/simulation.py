@@ -39,8 +39,9 @@ from fractions import Fraction
 from functools import partial
 
 from models.base import duration_text, gpus_text
-from models.flex.scenario import GRAIN, FlexStep, FlexStory, JobNow, On, Scene, Taken, TeamNow, Waits
+from models.flex.scene import JobNow, On, Scene, Taken, TeamNow, Waits
 from models.flex.simulation_state import Claim, Floor, StoryJob, bound_text, last_to_go, number_text, parts_text
+from models.flex.story import GRAIN, FlexStep, FlexStory
 from models.flex.yielding import Beyond, Running, by_class, given_back, given_back_in_parts, most_kept
 
 __all__ = ["Running", "given_back", "tell_story"]

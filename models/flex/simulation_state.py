@@ -13,7 +13,8 @@ from enum import Enum, auto
 from models.base import duration_text
 from models.cluster.classes import in_places, rank_of
 from models.flex.division import Claims, Entitlement, FlexDemand, entitlements, promises_of
-from models.flex.scenario import GRAIN, FlexJob, FlexStory, JobTarget, On, Waits
+from models.flex.scene import On, Waits
+from models.flex.story import GRAIN, FlexJob, FlexStory, JobTarget
 from models.flex.yielding import Beyond, gpus_for, most_kept
 
 

@@ -6,9 +6,9 @@ met an obstacle.
 
 from __future__ import annotations
 
-from models.lifecycle.next_actions import Finish, Wait
-from models.requests.next_actions import Keep, RequestAction, Write
+from models.lifecycle.workflow_actions import Finish, Wait
 from models.requests.state import RequestStage, RequestState
+from models.requests.workflow_actions import Keep, RequestAction, Write
 
 
 def decide(state: RequestState) -> RequestAction:

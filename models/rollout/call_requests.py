@@ -20,10 +20,10 @@ from models.rollout.gates import health_holds, own_holds, values_of_others
 from models.rollout.holds import Hold
 from models.rollout.mailing import ready_notices
 from models.rollout.messages import AimRequest, DraftRequest, EffectRequest, ObserveRequest, RecordRequest
-from models.rollout.next_actions import Draft, Look
 from models.rollout.proposals import derives_buffer, may_propose
 from models.rollout.state import Rollout
 from models.rollout.status import needs_of, note_of
+from models.rollout.workflow_actions import Draft, Look
 from models.temporal_names import TellRequest
 
 _WITH_COMMANDS = frozenset({NoticeKind.BREACH, NoticeKind.ROLLED_BACK})

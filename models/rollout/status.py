@@ -8,7 +8,7 @@ from datetime import datetime
 from models.base import duration_text, gpus_text, verb_of
 from models.cluster.readings import PresentBacking
 from models.cluster.windows import Foretold
-from models.lifecycle.next_actions import Wait
+from models.lifecycle.workflow_actions import Wait
 from models.planning.busy_work import short_of_work
 from models.planning.window_forecast import forecast_windows
 from models.rollout.available_commands import lifters, lifters_by_hold, lifting_line, lifts, lifts_by_hold

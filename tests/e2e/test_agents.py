@@ -25,7 +25,7 @@ from models.questions import QUESTIONS, Declare
 from models.rollout.stages import Stage
 from tests.e2e.front_world import front_of
 from tests.e2e.world import World, fresh, worked_case
-from web.permission import ALLOWED, Everybody, Judged
+from web.rights import ALLOWED, Everybody, Judged
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]

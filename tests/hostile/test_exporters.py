@@ -25,16 +25,16 @@ from activities.watch.health_watch import facts_of, fingerprint
 from models.cluster.readings import Doubt
 from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import Refusal
-from models.lifecycle.next_actions import Wait
+from models.lifecycle.workflow_actions import Wait
 from models.rollout import call_requests, effect_reducers, look_reducers, mailing, plan_reducers, time_reducers
 from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.decide import decide
 from models.rollout.holds import HoldKind
 from models.rollout.messages import LaunchRequest, OpenRequest
-from models.rollout.next_actions import Action, Aim, Draft, Look, Perform
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
 from models.rollout.status import status_of
+from models.rollout.workflow_actions import Action, Aim, Draft, Look, Perform
 from models.temporal_names import TellAnswer
 from tests.hostile import Rubbish, table, threw
 from tests.integration.ledger.world import ForeignTool, import_fleet

@@ -19,8 +19,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from models.audit_chain import AuditKind
-from models.bringup import next_actions as do
 from models.bringup import reducers
+from models.bringup import workflow_actions as do
 from models.bringup.checks import CheckAnswer, Colour
 from models.bringup.commands import BringupOrder, obey, refusal
 from models.bringup.decide import decide
@@ -31,7 +31,7 @@ from models.bringup.runs import RunPhase, RunReport
 from models.bringup.stages import BRINGUP_TRANSITIONS, BringupCommand, BringupStage
 from models.bringup.state import Bringup
 from models.bringup.status import waiting_sentence
-from models.lifecycle.next_actions import Finish, Wait
+from models.lifecycle.workflow_actions import Finish, Wait
 from tests.unit.bringup_world import ENTRY, NOON
 
 _UNDO = "/undo"

@@ -33,8 +33,8 @@ from models.cluster.quota import Quota
 from models.cluster.readings import Observation, QuotaReading
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window, WindowKind
-from models.lifecycle.next_actions import Finish, Wait
 from models.lifecycle.state_machine import Refused
+from models.lifecycle.workflow_actions import Finish, Wait
 from models.planning.backing import Backing, back
 from models.planning.plan import Plan
 from models.rollout import time_reducers

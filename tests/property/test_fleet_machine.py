@@ -26,12 +26,12 @@ from models.fleet.messages import (
     Prospect,
     StartAnswer,
 )
-from models.fleet.next_actions import AbortMembers, PickMembers, PlanFleet, StartMembers
 from models.fleet.order import pick, plan_hash, take_prospects
 from models.fleet.state import FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.fleet.status import waiting_sentence
 from models.fleet.undo_lines import fleet_undo_line
-from models.lifecycle.next_actions import Finish, Wait
+from models.fleet.workflow_actions import AbortMembers, PickMembers, PlanFleet, StartMembers
+from models.lifecycle.workflow_actions import Finish, Wait
 from tests.tried import examples
 
 START = datetime(2026, 3, 2, tzinfo=UTC)

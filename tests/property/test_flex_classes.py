@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.flex.division import FlexTeam
-from models.flex.scenario import FlexJob, FlexStep, FlexStory, JobNow, JobTarget, Scene
+from models.flex.scene import JobNow, Scene
 from models.flex.simulation import _Play, tell_story
 from models.flex.simulation_state import Claim, StoryJob
+from models.flex.story import FlexJob, FlexStep, FlexStory, JobTarget
 from models.flex.yielding import Running, by_class
 from tests.property.test_flex_jobs import TEAMS, assert_rests, fit, has, spec_of, stories
 from tests.tried import examples

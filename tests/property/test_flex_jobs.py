@@ -13,8 +13,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from models.flex.division import FlexMode, FlexTeam
-from models.flex.scenario import FlexJob, FlexStep, FlexStory, JobTarget, On, Scene, Waits
+from models.flex.scene import On, Scene, Waits
 from models.flex.simulation import tell_story
+from models.flex.story import FlexJob, FlexStep, FlexStory, JobTarget
 from models.flex.yielding import Beyond, Running, given_back, most_kept
 from tests.tried import examples
 

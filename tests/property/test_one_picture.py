@@ -16,8 +16,8 @@ from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsa
 from models.cluster.snapshot import Snapshot
 from models.flex.division import FlexTeam
 from models.flex.flex_now import flex_now, share_expected
-from models.flex.scenario import FlexJob, FlexStep, FlexStory
 from models.flex.simulation import tell_story
+from models.flex.story import FlexJob, FlexStep, FlexStory
 from models.reports.why import explain_team
 from models.rollout.messages import ObserveRequest
 from tests.property.test_why import most

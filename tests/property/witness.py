@@ -18,7 +18,7 @@ from models.cluster.island import Island
 from models.cluster.quota import QuotaTree
 from models.cluster.readings import LimitMode, QuotaReading
 from models.cluster.snapshot import Snapshot
-from models.lifecycle.next_actions import Wait
+from models.lifecycle.workflow_actions import Wait
 from models.notices import Notice, NoticeKind
 from models.planning.backing import back
 from models.planning.grants import moved_values, raises
@@ -30,10 +30,10 @@ from models.rollout.effects import Change, EffectKind, Receipt
 from models.rollout.gates import drift_of
 from models.rollout.holds import HoldKind
 from models.rollout.messages import Drafted, DraftRequest, EffectRequest
-from models.rollout.next_actions import Action
 from models.rollout.stages import Command, Stage
 from models.rollout.state import UndoCause
 from models.rollout.status import waiting_sentence
+from models.rollout.workflow_actions import Action
 from tests.typed import lines_in, typed
 from tests.unit.pure_world import Flight, Refused, World
 

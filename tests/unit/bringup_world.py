@@ -13,7 +13,7 @@ from typing import Any
 
 from models.base import parse_duration
 from models.bringup import call_requests, reducers
-from models.bringup import next_actions as do
+from models.bringup import workflow_actions as do
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour
 from models.bringup.commands import BringupOrder, obey, refusal
 from models.bringup.decide import decide
@@ -27,7 +27,7 @@ from models.bringup.state import Bringup, StepPhase
 from models.bringup.status import status_of
 from models.cluster.island import Island
 from models.cluster.policy import Policy
-from models.lifecycle.next_actions import Finish, Wait
+from models.lifecycle.workflow_actions import Finish, Wait
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 PATIENCE = 2000

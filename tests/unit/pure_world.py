@@ -38,7 +38,7 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.team_work import TeamWork
 from models.cluster.windows import Window, WindowKind, without_absences
 from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
-from models.lifecycle.next_actions import Finish, Wait
+from models.lifecycle.workflow_actions import Finish, Wait
 from models.notices import Notice, NoticeKind
 from models.planning.backing import Backing, back
 from models.planning.breach_target import BreachTarget, breach_target
@@ -59,7 +59,6 @@ from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.decide import decide
 from models.rollout.effects import Change, EffectKind, Receipt, ValueConflict
 from models.rollout.messages import Drafted, DraftRequest, EffectRequest, HealthChanged, LaunchRequest, Opening
-from models.rollout.next_actions import Action, Aim, Draft, Look, Perform
 from models.rollout.owner_news import news_for_owner, rollback_for_owner, tell_owner
 from models.rollout.risk_notices import warn_teams
 from models.rollout.stages import TRANSITIONS, Command, Stage
@@ -67,6 +66,7 @@ from models.rollout.state import Rollout
 from models.rollout.status import needs_of, status_of, waiting_sentence
 from models.rollout.status_models import RolloutStatus
 from models.rollout.undo_lines import undo_line
+from models.rollout.workflow_actions import Action, Aim, Draft, Look, Perform
 from models.temporal_names import TellAnswer
 
 T0 = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)

@@ -6,8 +6,9 @@ from datetime import timedelta
 
 import pytest
 
+from models.bringup.check_state import CheckState, Terms, colour_at
 from models.bringup.checks import CheckAnswer, Colour
-from models.bringup.soak import CheckState, SoakClock, Terms, colour_at, gathered_time, tick_clock, turn_clock
+from models.bringup.soak_clock import SoakClock, gathered_time, tick_clock, turn_clock
 from tests.unit.bringup_world import NOON, BringupWorld, entry, recipe
 
 FIVE, HALF = Terms(timedelta(minutes=5)), timedelta(minutes=30)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from models.bringup import next_actions as do
 from models.bringup import reducers
+from models.bringup import workflow_actions as do
 from models.bringup.checks import Colour
 from models.bringup.commands import BringupOrder, apply_cancel, obey
 from models.bringup.decide import decide
@@ -19,7 +19,7 @@ from models.bringup.stages import BringupCommand, BringupStage
 from models.bringup.state import StepPhase, WaitsFor
 from models.bringup.status import needs_of, row_of, status_of, waiting_sentence
 from models.bringup.undo_lines import bringup_undo_line
-from models.lifecycle.next_actions import Wait
+from models.lifecycle.workflow_actions import Wait
 from tests.unit.bringup_world import NOON, RECIPE, BringupWorld, entry, recipe, report
 from views.bringup import status_parts
 

@@ -29,10 +29,10 @@ from models.fleet.messages import (
     Prospect,
     StartAnswer,
 )
-from models.fleet.next_actions import PickMembers
 from models.fleet.order import pick, plan_hash, take_prospects
 from models.fleet.state import FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.fleet.status import status_of
+from models.fleet.workflow_actions import PickMembers
 from models.rollout.stages import Stage
 from tests.unit.cli_fakes import AHEAD, FakeBackstop, answering
 from views.fleet_rollout import plan_parts

@@ -12,11 +12,10 @@ from cli.main import run
 from cli.output import show
 from client.doctor import grants_check
 from models.errors import BadInput
-from models.lifecycle.next_actions import Finish, Wait
+from models.lifecycle.workflow_actions import Finish, Wait
 from models.planning.grants import Granted, GrantOutcome, Room
 from models.requests.commands import RequestCommand, RequestOrder, obey, refusal
 from models.requests.decide import decide
-from models.requests.next_actions import Keep, Write
 from models.requests.reducers import (
     advance,
     apply_cancel,
@@ -27,6 +26,7 @@ from models.requests.reducers import (
     undelivered_reasons,
 )
 from models.requests.state import Assessment, Elsewhere, QuotaAsk, RequestStage, RequestState
+from models.requests.workflow_actions import Keep, Write
 from models.temporal_names import TellAnswer
 from tests.unit.cli_fakes import FakeBackstop, answering
 from views.request import list_parts, request_parts

@@ -38,7 +38,7 @@ EXCEPTIONS = {
     "client/doctor.py": 1,  # the age of what the Temporal server noted
     "client/inputs/csv_table.py": 1,
     "client/login.py": 2,
-    "client/rollout_ids.py": 1,
+    "client/new_rollout_id.py": 1,
     "client/worker_builds.py": 1,  # as the doctor
     "workers/demo.py": 2,
     "workers/demo_harness.py": 6,

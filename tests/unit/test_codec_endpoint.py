@@ -31,7 +31,7 @@ from tests.hostile import Rubbish, table, threw
 from web.callers import Callers
 from web.codec import CodecEndpoint
 from web.front import Codec, Front
-from web.permission import Everybody, Judged
+from web.rights import Everybody, Judged
 from web.server import listening
 from web.settings import FrontSettings
 from web.temporal_connection import Doors

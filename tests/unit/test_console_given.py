@@ -25,7 +25,7 @@ from web.console.pages.cluster import cluster
 from web.console.pages.launch import launch
 from web.console.visit import Elsewhere, Page, Visit
 from web.failures import forbidden_problem
-from web.permission import Everybody
+from web.rights import Everybody
 from web.temporal_connection import Doors
 
 FAILURES = {

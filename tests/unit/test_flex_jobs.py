@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from cli.commands.schemas import makers
 from cli.main import run
 from models.flex.division import FlexDemand
-from models.flex.scenario import FlexStory, Scene, Waits
+from models.flex.scene import Scene, Waits
 from models.flex.simulation import tell_story
+from models.flex.story import FlexStory
 from models.flex.yielding import Beyond, Running, given_back
 
 ROOT = Path(__file__).parents[2]

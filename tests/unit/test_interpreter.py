@@ -21,9 +21,9 @@ from models.rollout.commands import CommandRequest, add_hold, refusal
 from models.rollout.decide import confirms_breach, is_urgent
 from models.rollout.effects import EffectKind
 from models.rollout.holds import Hold, HoldKind
-from models.rollout.next_actions import Action, Aim, Draft, Look, Perform
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Undo, UndoCause
+from models.rollout.workflow_actions import Action, Aim, Draft, Look, Perform
 from tests.unit.pure_world import TWO, Refused, World, parent, quota
 from views.status import status_parts
 

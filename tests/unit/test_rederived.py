@@ -11,8 +11,8 @@ import pytest
 from models.cluster.derived_buffer import TERMS, BufferBasis, Derived
 from models.notices import NoticeKind
 from models.rollout import call_requests
-from models.rollout.next_actions import Draft
 from models.rollout.stages import Stage
+from models.rollout.workflow_actions import Draft
 from tests.unit.pure_world import World
 
 pytestmark = pytest.mark.slow  # takes seconds: `make quick` leaves it to `make test`

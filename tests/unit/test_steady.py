@@ -14,9 +14,9 @@ from models.cluster.readings import LimitMode
 from models.cluster.windows import WindowKind
 from models.notices import NoticeKind
 from models.rollout.effects import EffectKind
-from models.rollout.next_actions import Perform
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
+from models.rollout.workflow_actions import Perform
 from tests.unit.pure_world import T0, Refused, World
 
 QUICK: dict[str, Any] = {"notice": "0s", "soak_buffered": "1h", "soak_enforced": "1h"}

@@ -16,7 +16,7 @@ from models.questions import Question
 from web.authorized_calls import Asking, Giving, question_asking
 from web.console.sessions import Session
 from web.failures import Problem
-from web.permission import Judged
+from web.rights import Judged
 
 _AnswerT = TypeVar("_AnswerT")
 _PATIENCE_SECONDS = 15.0

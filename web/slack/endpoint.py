@@ -25,9 +25,9 @@ from web.authorized_calls import Giving
 from web.console.visit import Visit, why_of
 from web.failures import Problem, not_found
 from web.limits import Rate, body_of
-from web.metrics import slack_ended
 from web.slack import messages
 from web.slack.actions import Acts, Caller, Reply
+from web.slack.metrics import slack_ended
 from web.slack.reading import MOST_BYTES, Pressed, SlackPerson, Typed, form_of, read_press, read_typed
 from web.slack.replies import send
 from web.slack.signing import Signatures

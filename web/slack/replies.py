@@ -7,8 +7,8 @@ from contextvars import ContextVar
 
 import httpx
 
-from web.metrics import slack_replied
 from web.slack.messages import Message
+from web.slack.metrics import slack_replied
 
 logger = logging.getLogger("backstop.slack")
 _SECONDS = 10.0

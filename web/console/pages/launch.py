@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from client.rollout_ids import rollout_id
+from client.new_rollout_id import new_rollout_id
 from client.who_could_act import lifted_by_others
 from models.errors import Refusal
 from models.questions import LedgerCluster, LedgerClusters
@@ -73,7 +73,7 @@ def _request(name: str, who: str, form: Mapping[str, str]) -> LaunchRequest:
     return fill_model(
         LaunchRequest,
         cluster=name,
-        rollout=rollout_id(name),
+        rollout=new_rollout_id(name),
         owner=form.get("owner", "").strip() or who,
         actor=who,
         reason=form.get("reason", "").strip(),

@@ -83,11 +83,6 @@ class Everybody:
         return ALLOWED
 
 
-def command_key(operation: Operation, in_path: Mapping[str, str]) -> str:
-    """Return the operation's key in the table of rights."""
-    return operation.command.format(**in_path) if "{" in operation.command else operation.command
-
-
 def message_of(found: Mapping[str, Any]) -> Any:
     """Return the argument that says most: a command, a launch, a question."""
     given = (found.get(name) for name in ("request", "order", "ask", "start", "question"))

@@ -1,7 +1,4 @@
-"""A story of jobs on flex: its input document, and the scene after each step.
-
-`models.flex.simulation` plays it.
-"""
+"""A story of jobs on flex, as a document: the cluster, its teams, and the steps that `models.flex.simulation` plays."""
 
 from __future__ import annotations
 
@@ -28,13 +25,6 @@ class JobTarget(StrEnum):
     FLEX = "flex"
     BOTH = "both"
     """Quota where there is room, else flex: best effort over quota."""
-
-
-class On(StrEnum):
-    QUOTA = "quota"
-    SIBLINGS = "siblings"
-    """Quota that the siblings in its namespace leave unused."""
-    FLEX = "flex"
 
 
 def _number(value: Fraction) -> int | float:
@@ -155,72 +145,3 @@ class FlexStory(Model):
                     raise ValueError(f"steps[{n}].delete is {step.delete!r}, and no such job exists at that step")
                 submitted.discard(step.delete)
         return self
-
-
-class Waits(StrEnum):
-    """The reason why a job waits."""
-
-    TOO_LARGE = "too_large"
-    """The job is larger than the cluster is now."""
-    LIMIT = "limit"
-    """A limit of its team or namespace is reached."""
-    NO_QUOTA = "no_quota"
-    """The job may run in quota only, and its quota has no room for it."""
-    SHARE = "share"
-    """The team's share has no room for the job, and no GPU is free."""
-    PROTECTED = "protected"
-    """The team may claim the GPUs, but their holders are protected by `min_run` or `window` for now."""
-    HARDWARE = "hardware"
-    """The team may claim GPUs, but all are held by others with as good a right."""
-
-
-class JobNow(Model):
-    job: str
-    team: str
-    gpus: Gpus
-    on: On | None
-    """None: the job waits."""
-    waits: Waits | None = None
-    why: str = ""
-    """The reason for waiting, in a sentence; empty for a running job."""
-
-
-class Taken(Model):
-    """A job that was preempted and waits again."""
-
-    job: str
-    team: str
-    gpus: Gpus
-    why: str
-
-
-class TeamNow(Model):
-    team: str
-    quota_gpus: int
-    share_gpus: int
-    """Its share by the fair division of all demand that could run now."""
-    allocated_gpus: Gpus
-    in_quota_gpus: Gpus
-    siblings_gpus: Gpus
-    """The GPUs on quota that its siblings leave unused."""
-    queued_jobs: int
-    queued_gpus: Gpus
-
-
-class Scene(Model):
-    """The state after a step, or after the end of a `min_run` or `window` that changed something."""
-
-    step: int
-    """The number of the step; after the end of a protection, of the step before it."""
-    woken: bool = False
-    """Whether the end of a protection made the scene, and not a step."""
-    what: str
-    at: Duration
-    """The time since the beginning."""
-    capacity_gpus: int
-    started: tuple[str, ...]
-    preempted: tuple[Taken, ...]
-    running: tuple[JobNow, ...]
-    queued: tuple[JobNow, ...]
-    teams: tuple[TeamNow, ...]
-    unused_gpus: Gpus

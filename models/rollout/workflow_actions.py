@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from models.cluster.island import Island
-from models.lifecycle.next_actions import Finish, Wait
+from models.lifecycle.workflow_actions import Finish, Wait
 from models.rollout.effects import EffectKind
 
 

@@ -6,6 +6,6 @@ import secrets
 from datetime import UTC, datetime
 
 
-def rollout_id(cluster: str) -> str:
+def new_rollout_id(cluster: str) -> str:
     """Return a readable id, in order of time and never given twice."""
     return f"{cluster[:100]}/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
