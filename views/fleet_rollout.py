@@ -28,7 +28,7 @@ PACE_WORDS = {
     "bake": "Time between two waves",
     "budget_per_hour": "Most GPUs that quotas change by in an hour",
     "budget_per_day": "Most GPUs that quotas change by in a day",
-    "max_failed": "Share of clusters rolled back above which the fleet stops",
+    "max_failed": "Largest share of clusters that may be rolled back before the fleet rollout stops",
     "breaker_clusters": "Clusters to compute that share from, at least",
     "recheck": "Time until clusters that cannot start are tried again",
 }

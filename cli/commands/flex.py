@@ -161,7 +161,7 @@ def simulate(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Play jobs through on a cluster's quotas and flex: after each step, who runs, who waits, who gives back.
+    """Simulate jobs on a cluster's quotas and flex: after each step, who runs, who waits and who gives back GPUs.
 
     Changes nothing. docs/flex.md has the file's format.
     """

@@ -62,8 +62,8 @@ def new(
 def rotate() -> None:
     """Replace the front's key. What the earlier key has signed stays valid.
 
-    The earlier key signs for ten more minutes: copy the book of keys to all workers within that time. Fronts take
-    up the new key themselves.
+    Workers accept what the earlier key signs for ten more minutes: copy the book of keys to all workers within that
+    time. Fronts take up the new key themselves.
     """
     from cli.output import show
     from client.front_key_files import rotate_key
@@ -71,7 +71,7 @@ def rotate() -> None:
 
     _show_new_key(rotate_key(datetime.now(UTC)))
     show(
-        line("It cannot be undone: the earlier key only verifies from now on; to sign with another key, rotate again.")
+        line("It cannot be undone: in ten minutes workers refuse what the earlier key signs. To replace the new key, rotate again.")
     )
 
 

@@ -67,7 +67,7 @@ def _refuse_order(rollout: Rollout, order: GrantOrder) -> str:
     if order.ends:
         theirs = sorted({*order.raised} & {*rollout.foreign})
         changed = theirs or order.team not in rollout.written
-        return f"others have changed {', '.join(theirs) or order.team} since the grant" if changed else ""
+        return f"others have changed the quota of {', '.join(theirs) or order.team} since the grant" if changed else ""
     if len(rollout.grants) >= MOST_GRANTS:
         return (
             f"{rollout.cluster} already has {count_text(len(rollout.grants), 'grant')}, the most of one rollout: "
@@ -120,7 +120,7 @@ def record_grant(rollout: Rollout, receipt: Receipt, now: datetime) -> Rollout:
     order = rollout.grant_order
     assert order is not None
     if receipt.conflicts:
-        return fail_order(rollout, f"others have changed {', '.join(c.team for c in receipt.conflicts)}")
+        return fail_order(rollout, f"others have changed the quota of {', '.join(c.team for c in receipt.conflicts)}")
     raised = order.raised or raises(rollout.baseline.tree, rollout.baseline.values, order.team, order.gpus)
     grants = {name: each for name, each in rollout.grants.items() if name != order.request}
     if (

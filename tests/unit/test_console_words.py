@@ -194,6 +194,6 @@ def test_a_waiting_command_is_shown_in_words() -> None:
         "  Entry, cluster: new",
         "  Entry, total GPUs: 8",
         "  Entry, nodes 1, GPU model: H100",
-        "  Share of clusters rolled back above which the fleet stops: 0.1",
+        "  Largest share of clusters that may be rolled back before the fleet rollout stops: 0.1",
         "  Also undo what it has done: yes",
     ]

@@ -201,7 +201,7 @@ def test_what_others_changed_since_is_not_taken_back() -> None:
     world.foreign("b", 100)
     world.wait("1h")
     answer = world.grant("b", 16, ends=raised)
-    assert (answer.outcome, answer.said) == (GrantOutcome.NO, "others have changed b since the grant")
+    assert (answer.outcome, answer.said) == (GrantOutcome.NO, "others have changed the quota of b since the grant")
     assert world.values["b"] == 100
 
 
