@@ -26,8 +26,8 @@ def stage_import(import_id: str, part: int, payload: bytes) -> None:
     if done.returncode == NO_LEDGER_EXIT:
         raise Refusal(
             "the fleet has contacts that contain secrets, which may not pass through Temporal, because Temporal stores "
-            "them: import where BACKSTOP_LEDGER_URL reaches the workers' ledger, or write named:NAME as the contact, and "
-            "that name with its URL in the workers' file of contacts (BACKSTOP_CONTACTS)"
+            "them: import where BACKSTOP_LEDGER_URL reaches the workers' ledger, or write named:NAME as the contact, "
+            "and that name with its URL in the workers' file of contacts (BACKSTOP_CONTACTS)"
         )
     if done.returncode:
         raise Unavailable(done.stderr.decode(errors="replace").strip()[-500:] or "the ledger cannot be written")

@@ -79,7 +79,7 @@ def _send_each(
     order: TypedOrder, clusters: Sequence[str], person: str, fields: Callable[[str], Mapping[str, str]]
 ) -> list[Outcome]:
     """Send the command to each; return the outcomes. Errors: those of the client, where there is one cluster."""
-    from cli.many import act_on_each
+    from cli.act_on_each import act_on_each
     from models.rollout.commands import CommandRequest
     from models.rollout.stages import Command
 
@@ -168,7 +168,7 @@ def aheads_of(clusters: Sequence[str], person: str) -> tuple[list[Ahead], dict[s
 
     Errors: those of the client, where none answers.
     """
-    from cli.many import act_on_each
+    from cli.act_on_each import act_on_each
 
     answers = ask(person, lambda door: act_on_each(clusters, door.ahead))
     aheads = [a for _, a in answers if not isinstance(a, BackstopError)]

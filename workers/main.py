@@ -54,7 +54,7 @@ from activities.rollout.effects import QuotaActivities
 from activities.rollout.evidence import EvidenceRoom
 from activities.rollout.rollout_client import TemporalRollouts
 from activities.secret_files import SecretFiles
-from activities.tickets.admission import Admission, short_by
+from activities.tickets.ticket_rights import Admission, short_by
 from activities.tickets.warrants import KeysOf, Warrants
 from activities.watch.health_watch import WatchActivities
 from activities.watch.tallies import Tallier

@@ -36,7 +36,7 @@ from activities.ports.ports import (
     TallyPort,
 )
 from activities.rollout.cluster_calls import HISTORY_FRESH, ClusterActivities
-from activities.tickets.admission import AwaitedCommand
+from activities.tickets.ticket_rights import AwaitedCommand
 from activities.tickets.warrants import Warrants
 from models import countersign_questions as two
 from models import import_questions as coming

@@ -20,7 +20,7 @@ from activities.failures import translate_errors
 from activities.fleet.member_warrants import ends_member, inherited_nonce, member_launched
 from activities.ports.ports import OpenRollout, RegistryPort
 from activities.ports.warrants import Drawn, LoneDeed, WarrantPort
-from activities.tickets.admission import Admission, AwaitedCommand, note_of
+from activities.tickets.ticket_rights import Admission, AwaitedCommand, note_of
 from models.access.decision import Permitted, Target
 from models.access.principals import Principal
 from models.access.rights import READS_DESK

@@ -70,9 +70,8 @@ def rotate() -> None:
     from views.words import line
 
     _show_new_key(rotate_key(datetime.now(UTC)))
-    show(
-        line("It cannot be undone: in ten minutes workers refuse what the earlier key signs. To replace the new key, rotate again.")
-    )
+    end = "in ten minutes workers refuse what the earlier key signs. To replace the new key, rotate again."
+    show(line(f"It cannot be undone: {end}"))
 
 
 def revoke(

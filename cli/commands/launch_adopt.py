@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cli.act_on_each import act_on_each
 from cli.consent import consent
-from cli.many import act_on_each
 from cli.options import check_model
 from cli.session import ask
 from models.errors import BackstopError, Refusal

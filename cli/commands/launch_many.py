@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cli.act_on_each import act_on_each
 from cli.consent import needs_somebody, shown_and_asked
-from cli.many import act_on_each
 from cli.options import check_model
 from cli.selection import GLOB
 from cli.session import ask

@@ -1,7 +1,7 @@
 """The target of a command, as far as its message names it.
 
-The ledger adds the rest (activities/tickets/admission.py). The front and the workers' admission read messages by this
-one function.
+The ledger adds the rest (activities/tickets/ticket_rights.py). The front and the workers' admission read messages by
+this one function.
 """
 
 from __future__ import annotations

@@ -308,7 +308,8 @@ def _retire(bringup: Bringup, order: BringupOrder, now: datetime) -> tuple[Bring
     if bringup.leaving is not None:
         assert order.deadline is not None
         leaving = bringup.leaving.but(actor=order.actor, reason=order.reason, deadline=order.deadline)
-        return bringup.but(leaving=leaving), f"the cluster is torn down from {order.deadline:%Y-%m-%d %H:%MZ} at the latest"
+        latest = f"{order.deadline:%Y-%m-%d %H:%MZ}"
+        return bringup.but(leaving=leaving), f"the cluster is torn down from {latest} at the latest"
     leaving = Leaving(actor=order.actor, reason=order.reason, deadline=order.deadline)
     bringup = bringup.but(leaving=leaving, fault="").enter_stage(BringupStage.RETIRING, now, order.reason, order.actor)
     until = "" if order.deadline is None else f", or at {order.deadline:%Y-%m-%d %H:%MZ}"

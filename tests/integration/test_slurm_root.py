@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.slurm.account_limits import wanted_limits
 from activities.adapters.slurm.quotas import SlurmQuotas
+from activities.adapters.slurm.wanted_limits import wanted_limits
 from activities.ports.ports import OpenRollout
 from models.cluster.island import Island
 from models.cluster.latest_readings import Evidence

@@ -12,7 +12,7 @@ import pytest
 from joserfc.jwk import OKPKey
 
 from activities.ports.access import OpenOne
-from activities.tickets.admission import Admission, note_of
+from activities.tickets.ticket_rights import Admission, note_of
 from models.access.access_file import AccessFile
 from models.access.access_versions import AccessVersion, HowImported
 from models.access.decision import Permitted

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from cli.act_on_each import AT_ONCE, act_on_each
 from cli.main import run
-from cli.many import AT_ONCE, act_on_each
 from cli.selection import chosen_clusters, selection
 from cli.send_command import _undone_together
 from models.errors import BackstopError, BadInput, Refusal, Unavailable

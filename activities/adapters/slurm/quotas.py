@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from activities.adapters.slurm.account_limits import bound_of
 from activities.adapters.slurm.names import POOL
 from activities.adapters.slurm.slurm import SLURMS_AT_ONCE, Slurms
+from activities.adapters.slurm.wanted_limits import bound_of
 from activities.ports.ports import ByCluster
 from models.cluster.readings import ForeignChange, QuotaReading
 from models.cluster.sources import SlurmSource

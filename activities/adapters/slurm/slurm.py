@@ -20,7 +20,6 @@ from typing import Any
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, SchedulerBook, differences
 from activities.adapters.slurm import nodes_and_jobs as sights
-from activities.adapters.slurm.account_limits import commands, wanted_limits
 from activities.adapters.slurm.classes import EVERY, OFF_EVERY, SlurmClasses
 from activities.adapters.slurm.command_line import LOCAL, Connection, Talk
 from activities.adapters.slurm.flex_qos import FlexQos, advice, flex_qos_of, qos_limits
@@ -40,6 +39,7 @@ from activities.adapters.slurm.parsing import (
     use_of,
 )
 from activities.adapters.slurm.unsupported import unread_settings
+from activities.adapters.slurm.wanted_limits import commands, wanted_limits
 from activities.adapters.source_threads import WAITED, Faults, SourceThreads, sentence
 from models.base import count_text
 from models.cluster.fleet_file import ClusterInSlurm

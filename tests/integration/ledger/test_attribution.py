@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from activities.adapters.ledger.facade import Ledger
 from activities.desk.speaker import spoken_by
 from activities.ports.access import OpenOne
-from activities.tickets.admission import Admission
+from activities.tickets.ticket_rights import Admission
 from activities.tickets.warrants import Warrants
 from models.access.decision import Target
 from models.access.principals import Principal, Proof
