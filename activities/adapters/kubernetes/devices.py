@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from activities.adapters.kubernetes.api import DEVICE_TAINT_RULES, RESOURCE_SLICES
 from activities.adapters.kubernetes.followed import Followed, Pause
-from activities.adapters.kubernetes.objects import BadObject, HeldGpus, NodeGpus, mapping_in, mappings_in
+from activities.adapters.kubernetes.objects import BadObject, HeldGpus, NodeGpus, mapping_in, mappings_in, team_of
 from activities.clock import Clock
 from models.base import brief
 from models.cluster.sources import KubernetesSource
@@ -133,12 +133,8 @@ def claim_in(raw: Any, source: KubernetesSource) -> DeviceClaim | None:
     ]
     if not results:
         return None
-    meta = mapping_in(raw, "metadata")
-    whose = mapping_in(meta, "labels").get(source.team_label) if source.team_label else meta.get("namespace")
-    if not isinstance(whose, str | None):
-        raise BadObject(f"its team is {brief(whose)}")
     devices = tuple((_text(one, "pool", "pool"), _text(one, "device", "device")) for one in results)
-    return DeviceClaim(source.teams.get(whose or "", whose or ""), devices)
+    return DeviceClaim(team_of(raw, source), devices)
 
 
 class DeviceCount(NamedTuple):

@@ -124,11 +124,19 @@ def pod_gpus(raw: Any, source: KubernetesSource) -> HeldGpus | None:
     gpus = _asked_gpus(spec, source.resource)
     if not gpus:
         return None
-    meta, node = mapping_in(raw, "metadata"), spec.get("nodeName") or ""
+    node = spec.get("nodeName") or ""
+    if not isinstance(node, str):
+        raise BadObject(f"spec.nodeName is {brief(node)}")
+    return HeldGpus(team_of(raw, source), gpus, node, waits=not node)
+
+
+def team_of(raw: Any, source: KubernetesSource) -> str:
+    """Return the team of a pod or claim, by its label or its namespace. Errors: BadObject."""
+    meta = mapping_in(raw, "metadata")
     whose = mapping_in(meta, "labels").get(source.team_label) if source.team_label else meta.get("namespace")
-    if not isinstance(node, str) or not isinstance(whose, str | None):
-        raise BadObject(f"its team or its node is not text: {brief((whose, node))}")
-    return HeldGpus(source.teams.get(whose or "", whose or ""), gpus, node, waits=not node)
+    if not isinstance(whose, str | None):
+        raise BadObject(f"its team is {brief(whose)}")
+    return source.teams.get(whose or "", whose or "")
 
 
 def _asked_gpus(spec: Mapping[str, Any], resource: str) -> int:
