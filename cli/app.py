@@ -119,7 +119,7 @@ class Commands(LazyGroup):
         "builds": Listed("builds", SET_UP, "Bring another build of the worker into service."),
         "keys": Listed("keys", SET_UP, "Keys that sign tickets and encrypt what Temporal keeps."),
         "access": Listed("access", SET_UP, "Say who may do what: roles, second persons and tokens."),
-        "flex": Listed("flex", LOOK, "Healthy GPUs that are not promised, and how teams share them."),
+        "flex": Listed("flex", LOOK, "Healthy GPUs that quotas do not hold or do not use, and how teams share them."),
         "milestones": Listed("milestones", LOOK, "Milestones of the plan."),
         "calendar": Listed("calendar", LOOK, "Maintenance windows, incidents and freezes."),
         "bringup": Listed("bringup", ROLL_OUT, "Bring clusters from an order to production."),

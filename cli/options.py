@@ -63,7 +63,7 @@ Actor = Annotated[
     typer.Option(
         envvar="BACKSTOP_ACTOR",
         metavar="NAME",
-        help="Your name in the audit; a front records the name that it knows you by. Default: the login name.",
+        help="Your name in the audit. Default: the login name. A front records the name that it knows you by instead.",
     ),
 ]
 ReasonOption = Annotated[str, typer.Option(metavar="TEXT", help="Why, in one sentence; the audit keeps it.")]

@@ -160,7 +160,7 @@ def _terms_text(derived: Derived) -> str:
 
 def _what(plan: Plan) -> Text:
     if not plan.haircut_gpus:
-        return line("Nothing is cut: capacity that no quota holds already covers the buffer.")
+        return line("Nothing is cut: enough capacity is outside quotas to cover the buffer.")
     what = (
         f"Cut {plan.cut_gpus:,} of a haircut of {plan.haircut_gpus:,}"
         if plan.short_by_gpus

@@ -116,10 +116,7 @@ class DeskActivities:
         self._registry = registry
         self._rollouts = clusters
         alone = tuple if second_persons is None else second_persons.emergencies
-        costs = clusters.costs
-        self._reports = ReportFacts(
-            tallies, report, milestones, self._read_bringups, alone, now, lambda names: costs.waves(names, now())
-        )
+        self._reports = ReportFacts(tallies, report, milestones, self._read_bringups, alone, now, self._waves)
         self._milestones = milestones
         self._schedulers = schedulers
         self._doubts = doubts
@@ -151,7 +148,7 @@ class DeskActivities:
             ask.SnapshotsNow: self._snapshots,
             ask.YearOfHealth: lambda q, _: clusters.health_hours(q.cluster, now()),
             ask.FlexOf: self._flex,
-            HaircutSums: lambda q, _: costs.haircut_at(sorted(registry.names()), q.buffers, now()),
+            HaircutSums: lambda q, _: clusters.costs.haircut_at(sorted(registry.names()), q.buffers, now()),
             ask.FlexSums: lambda q, _: clusters.looks.flex_sums(sorted(registry.names()), q.mode, now()),
             ask.WhyNot: self._explain,
             ask.Archive: self._archive,
@@ -382,6 +379,9 @@ class DeskActivities:
         if request is None:
             raise Refusal(f"there is no request {question.request!r}: see `backstop request list`")
         return request
+
+    def _waves(self, clusters: Sequence[str]) -> Mapping[str, str]:
+        return self._rollouts.costs.waves(clusters, self._now())
 
     def _plan_milestones(self, question: ask.PlanMilestones, request: DeskRequest) -> PlanNow:
         milestones, now = question.milestones, self._now()

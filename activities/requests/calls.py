@@ -20,6 +20,7 @@ from activities.rollout.cluster_calls import HISTORY_FRESH, ClusterActivities
 from activities.tickets.warrants import Warrants
 from models.base import duration_text, gpus_text
 from models.cluster.policy import Policy, Requests
+from models.cluster.quota import why_no_jobs
 from models.cluster.snapshot import Snapshot
 from models.errors import BackstopError, Refusal, Unavailable
 from models.flex.flex_now import share_expected
@@ -223,7 +224,8 @@ class RequestActivities:
             return Prepared(said=error.message)
         values = snapshot.values
         if order.team not in snapshot.tree.leaves:
-            return Prepared(outcome=GrantOutcome.NO, said=f"{order.team} has no quota for jobs in {cluster}")
+            why = why_no_jobs(order.team, has_children=order.team in snapshot.tree.children)
+            return Prepared(outcome=GrantOutcome.NO, said=f"{cluster}: {why}")
         if not order.ends:
             age = request.at - (snapshot.health_at or request.at)
             if age >= policy.stale_after:

@@ -86,7 +86,7 @@ def add_to(app: typer.Typer) -> None:
             ),
         ),
         ("can", can, ("backstop access can tpm h100-pods",)),
-        ("seen", seen, ("backstop access seen 3 --reason 'the SEV was real, and the promotion right'",)),
+        ("seen", seen, ("backstop access seen 3 --reason 'the SEV was real, and it was right to promote'",)),
         (
             "recover",
             recover,

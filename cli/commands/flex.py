@@ -22,7 +22,7 @@ _MOST_TIMES = 490
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(cls=_Flex, help="Healthy GPUs that are not promised, and how teams share them.")
+    group = typer.Typer(cls=_Flex, help="Healthy GPUs that quotas do not hold or do not use, and how teams share them.")
     group.command(
         "show",
         epilog=examples(

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from models.audit_chain import AuditKind
 from models.base import count_text, gpus_text, spoken_for, verb_of
+from models.cluster.quota import why_no_jobs
 from models.cluster.snapshot import on_islands
 from models.planning.ceiling import ceiling_of
 from models.planning.grants import Granted, GrantOrder, GrantOutcome, moved_values, raises
@@ -75,7 +76,7 @@ def _refuse_order(rollout: Rollout, order: GrantOrder) -> str:
         )
     tree = rollout.baseline.tree
     if order.team not in tree.leaves:
-        return f"{order.team} has no quota for jobs in {rollout.cluster}"
+        return f"{rollout.cluster}: {why_no_jobs(order.team, has_children=order.team in tree.children)}"
     if rollout.sight.known is None:
         return ""
     after = baseline_with(rollout, order)

@@ -50,7 +50,9 @@ def undo_status(rollout: Rollout) -> UndoStatus | None:
         return shown if stuck else None
     missing, reason = rollout.undo.unbacked_gpus, rollout.undo.reason
     if missing:
-        reason += f"; {gpus_text(missing)} of the target {verb_of(missing, 'has', 'have')} no healthy hardware"
+        reason += (
+            f"; {gpus_text(missing)} of the quotas to restore {verb_of(missing, 'has', 'have')} no healthy hardware"
+        )
     if rollout.superseded:
         reason += f"; then superseded: {rollout.superseded}"
     return shown.model_copy(update={"why": rollout.undo.why.value, "reason": reason, "actor": rollout.undo.actor})

@@ -54,7 +54,7 @@ async def test_jobs_by_name_stand_in_the_ledger(world_on_each: World) -> None:
     assert "train" not in (await world.tpm.ask(WhyNot(team="research", cluster=name))).teams[0].reasons[-1].text
     for changes, sentence in (
         ({"cluster": "nowhere"}, "a job names cluster 'nowhere', which the ledger does not have"),
-        ({"team": "nobody"}, "names team 'nobody', which has no quota for jobs there"),
+        ({"team": "nobody"}, "names team 'nobody': nobody has no quota there"),
         ({"island": "mars"}, "names island 'mars', which the cluster does not have"),
         ({"gpus": 362}, "has 362 GPUs, more than the 361 there"),
         ({"started": now + HOUR}, "is dated ahead of now"),

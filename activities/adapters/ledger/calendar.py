@@ -18,7 +18,7 @@ from activities.adapters.ledger.database import LedgerPart, once_in_moment, one_
 from activities.bad_rows import making_sense, why_senseless
 from activities.ports.ports import ByCluster
 from models.audit_chain import AuditEntry, Deed
-from models.base import gpus_text, some_of, verb_of
+from models.base import gpus_text, some_of
 from models.cluster.windows import FILE, FLEET_HOLD, Declaration, Declared, Entry, Window, WindowKind
 from models.errors import BadInput, Refusal
 from models.ledger_tables import AuditRow, ClusterRow, IslandRow, WindowRow
@@ -218,8 +218,8 @@ def _refuse_unknown(session: Session, declared: Sequence[Declared]) -> None:
                 raise BadInput(f"cluster {cluster!r} has no island {island!r}")
         most = sum(installed[cluster][island] for island in window.islands or installed[cluster])
         if window.gpus is not None and window.gpus > most:
-            are = verb_of(window.gpus)
-            raise BadInput(f"{gpus_text(window.gpus)} {are} more than the {most} that cluster {cluster!r} has there")
+            where = f" in {some_of(window.islands)}" if window.islands else ""
+            raise BadInput(f"cluster {cluster!r} has {gpus_text(most)}{where}: a window cannot take {window.gpus:,}")
 
 
 def _refuse_unknown_clusters(session: Session, wanted: set[str]) -> None:

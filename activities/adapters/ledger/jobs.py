@@ -15,6 +15,7 @@ from activities.bad_rows import those_that_do
 from models.base import gpus_text
 from models.cluster.classes import classes_text
 from models.cluster.jobs import ClusterJob, Job, RunsOn
+from models.cluster.quota import why_no_jobs
 from models.cluster.readings import CLOCK_SKEW
 from models.errors import BadInput
 from models.ledger_tables import ClusterRow, IslandRow, JobRow, QuotaRow
@@ -78,7 +79,8 @@ def _refuse_impossible(session: Session, jobs: Sequence[ClusterJob], now: dateti
         if job.cluster not in there:
             raise BadInput(f"a job names cluster {job.cluster!r}, which the ledger does not have")
         if (job.cluster, job.team) not in teams or (job.cluster, job.team) in parents:
-            raise BadInput(f"{what} names team {job.team!r}, which has no quota for jobs there")
+            why = why_no_jobs(job.team, has_children=(job.cluster, job.team) in parents)
+            raise BadInput(f"{what} names team {job.team!r}: {why}")
         if (job.cluster, job.island) not in totals:
             raise BadInput(f"{what} names island {job.island!r}, which the cluster does not have")
         if job.gpus > totals[job.cluster, job.island]:

@@ -95,8 +95,8 @@ def test_a_fleet_file_leaves_alone_what_others_declared(ledger: Ledger) -> None:
         (declared("hold 2", window(), cluster="gamma"), "the ledger has no cluster 'gamma'"),
         (declared("hold 2", window(islands=("Q",))), "cluster 'alpha' has no island 'Q'"),
         (declared("hold 2", window(), cluster="beta"), "cluster 'beta' has no island 'X'"),
-        (declared("hold 2", window(gpus=201)), "201 GPUs are more than the 200 that cluster 'alpha' has there"),
-        (declared("hold 2", window(gpus=401, islands=None)), "401 GPUs are more than the 400 that cluster"),
+        (declared("hold 2", window(gpus=201)), "cluster 'alpha' has 200 GPUs in X: a window cannot take 201"),
+        (declared("hold 2", window(gpus=401, islands=None)), "cluster 'alpha' has 400 GPUs: a window cannot take 401"),
     ],
 )
 def test_of_a_bad_declaration_nothing_stands(ledger: Ledger, bad: Declared, said: str) -> None:
