@@ -1,26 +1,25 @@
 """The shared watch: reads the health of all clusters of a source in one call, signals on edges.
 
 A rollout is signalled when its shortage appears, changes or ends, when its health becomes stale or fresh again, and
-(while it waits to start) when its healthy GPUs change. Cost grows with events, not with clusters times time. The
-cursor, a short hash of each cluster and its signalled state, travels in heartbeat details and from one call to the
-next, so a restarted watch does not repeat itself; a lost one signals each rollout once, which costs a look and changes
-nothing. Several watches may share the clusters of a source by a hash of their names.
+(while it waits to start) when its healthy GPUs change. It is not signalled where all is well and it has just opened
+with this, or has only come to another stage. Cost grows with events, not with clusters times time. The cursor, a short
+hash of each cluster and its signalled state, travels in heartbeat details and from one call to the next, so a restarted
+watch does not repeat itself; a lost one signals each rollout once, which costs a look and changes nothing. Several
+watches may share the clusters of a source by a hash of their names.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import hashlib
 import logging
 import time
 import zlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Coroutine, Mapping, Set
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from temporalio import activity
 from temporalio.client import Client
@@ -33,18 +32,15 @@ from activities.clock import Clock, utc_now
 from activities.notices.sending_rounds import Rounds
 from activities.ports.ports import CalendarPort, DoubtPort, HealthPort, PushPort, QuotaPort, RolloutsPort
 from activities.requests.overdue_grants import Sweeper
+from activities.watch.cursor import cursor_of, digest, told_of
+from activities.watch.fingerprint import Facts, Judged, backing_of, facts_of, fingerprint, is_short, is_wrong
 from activities.watch.tallies import Tallier
-from models.cluster.island import Island
-from models.cluster.readings import HealthSample, QuotaReading, truthful
-from models.cluster.snapshot import present_snapshot
-from models.cluster.windows import Window, active, span_text
+from models.cluster.readings import HealthSample
 from models.errors import BackstopError, Unavailable
-from models.planning.backing import Backing, back
-from models.rollout.messages import HealthChanged, health_texts
+from models.rollout.messages import HealthChanged
 from models.temporal_names import HEALTH_SIGNAL, SOURCE, WatchInput, rollout_workflow_id
 
 logger = logging.getLogger("backstop.watch")
-_STALE = timedelta(minutes=30)
 _ROUND = timedelta(minutes=90)
 """How long one call of the activity watches before its workflow calls it again: each leaves the cursor in history."""
 _BEAT_SECONDS = 1.0
@@ -73,8 +69,6 @@ _TELL_AGAIN_SECONDS = 3600.0
 
 A rollout at rest, which would look only once a day, learns of it although the first signal came to nothing.
 """
-_DIGEST_BYTES = 6
-"""With 10,000 clusters a new mark passes for an old one with odds of 1 to 28,000,000,000, in an 80 kB cursor."""
 
 
 class WatchActivities:
@@ -205,15 +199,15 @@ class WatchActivities:
         """Look, and signal the edges. `only`: clusters to look at, the others as they were; None: all."""
         loop, began = asyncio.get_running_loop(), cursor_of(cursor)
         seen = await asyncio.to_thread(
-            self._fingerprints, request, lambda: loop.call_soon_threadsafe(activity.heartbeat, began), only
+            self._fingerprints, request, lambda: loop.call_soon_threadsafe(activity.heartbeat, began), only, cursor
         )
-        marks = {cluster: digest(cluster, mark) for cluster, mark in seen.items()}
-        told_marks = {mark for mark in marks.values() if mark in cursor}
+        marks, judged = {c: digest(c, mark) for c, mark in seen.items()}, self._marks[request.watch_id]
+        told_marks = {mark for c, mark in marks.items() if mark in cursor or judged[c].is_known}
         last = self._turns.get(request.watch_id, "")
         again = self._due_again(request.watch_id, seen, loop.time()) if only is None else set()
         edges = sorted(
             (c for c in seen if marks[c] not in told_marks or c in again),
-            key=lambda c: (not _is_short(seen[c]), c <= last, c),
+            key=lambda c: (not is_short(seen[c]), c <= last, c),
         )
         beats = asyncio.create_task(_beat(told_marks))
         try:
@@ -238,14 +232,16 @@ class WatchActivities:
     def _due_again(self, watch_id: str, seen: Mapping[str, str], now: float) -> set[str]:
         """Return the clusters with a fault whose last signal is so long ago."""
         earlier, judged = self._insisted.get(watch_id, {}), self._marks.get(watch_id, {})
-        wrong = {
-            c: earlier.get(c, now) for c in seen if judged[c].facts.guarded and _is_wrong(seen[c], judged[c].facts)
-        }
+        wrong = {c: earlier.get(c, now) for c in seen if judged[c].facts.guarded and is_wrong(seen[c], judged[c].facts)}
         self._insisted[watch_id] = wrong
         return {cluster for cluster, since in wrong.items() if now - since >= _TELL_AGAIN_SECONDS}
 
     def _fingerprints(
-        self, request: WatchInput, alive: Callable[[], object], only: Set[str] | None = None
+        self,
+        request: WatchInput,
+        alive: Callable[[], object],
+        only: Set[str] | None = None,
+        cursor: Set[bytes] = frozenset(),
     ) -> dict[str, str]:
         """Return a text for each open rollout of this watch that changes with what the rollout should learn.
 
@@ -269,7 +265,7 @@ class WatchActivities:
             last = earlier.get(cluster)
             if last is not None and last.facts == facts:
                 marks[cluster] = last
-            elif (judged := self._judge(cluster, facts, "" if last is None else last.mark)) is not None:
+            elif (judged := self._judge(cluster, facts, last, cursor)) is not None:
                 marks[cluster] = judged
             elif last is not None:
                 marks[cluster] = last
@@ -286,7 +282,7 @@ class WatchActivities:
         )
         return {cluster: judged.mark for cluster, judged in marks.items()}
 
-    def _judge(self, cluster: str, facts: Facts, before: str) -> Judged | None:
+    def _judge(self, cluster: str, facts: Facts, last: Judged | None, cursor: Set[bytes]) -> Judged | None:
         """Return the cluster's fingerprint; None if its quotas cannot be read now, which affects no other cluster.
 
         A senseless cluster is news too: the rollout looks, and reports why it cannot.
@@ -295,9 +291,12 @@ class WatchActivities:
             return Judged(facts, facts.senseless)
         try:
             reading = self._quotas.last_known(cluster)  # `versions` has just asked the outside systems
-            backing = _backing(reading, facts.sample) if facts.guarded and facts.sample is not None else None
+            backing = backing_of(reading, facts.sample) if facts.guarded and facts.sample is not None else None
             unbacked = None if backing is None else backing.assigned_gpus - backing.backed_gpus
-            return Judged(facts, fingerprint(reading, facts, before, backing), unbacked)
+            mark = fingerprint(reading, facts, "" if last is None else last.mark, backing)
+            signalled = facts.islands if last is None or last.mark != mark else last.signalled
+            judged = Judged(facts, mark, unbacked, reading.generation, signalled)
+            return judged._replace(is_known=self._is_known(cluster, judged, last, cursor))
         except Unavailable as error:
             logger.warning("the watch could not read %s: %s", cluster, error)
             return None
@@ -306,6 +305,15 @@ class WatchActivities:
         except Exception as error:
             logger.exception("the watch could not judge %s", cluster)
             return Judged(facts, f"cluster {cluster} cannot be judged: {type(error).__name__}")
+
+    def _is_known(self, cluster: str, judged: Judged, last: Judged | None, cursor: Set[bytes]) -> bool:
+        """Return whether a signal would bring the rollout nothing: all is well, and it knows."""
+        if last is not None:
+            return judged.is_own_doing(last) and digest(cluster, last.mark) in cursor
+        if digest(cluster, judged.mark) in cursor:
+            return False  # it was signalled: nobody asks
+        opened = self._rollouts.open_rollout_of(cluster)
+        return opened is not None and judged.is_just_seen_by(opened, self._now())
 
     async def _signal(self, cluster: str, why: str, now: datetime) -> bool:
         handle = self._client.get_workflow_handle(rollout_workflow_id(cluster))
@@ -333,27 +341,6 @@ def _is_in_shard(shard: int, shards: int, cluster: str) -> bool:
     return shard_of(cluster, shards) == shard
 
 
-def digest(cluster: str, mark: str) -> bytes:
-    return hashlib.blake2b(f"{cluster}\0{mark}".encode(), digest_size=_DIGEST_BYTES).digest()
-
-
-def cursor_of(told_marks: Iterable[bytes]) -> str:
-    """Pack the marks for the heartbeat: in full they would be a megabyte for 10,000 clusters."""
-    return base64.b64encode(b"".join(told_marks)).decode()
-
-
-def told_of(cursor: object) -> Set[bytes]:
-    """Unpack a cursor; anything else is an empty one. Earlier versions kept the marks themselves by cluster."""
-    if isinstance(cursor, dict):
-        return {digest(cluster, str(mark)) for cluster, mark in cursor.items()}
-    if not isinstance(cursor, str):
-        return set()
-    with contextlib.suppress(ValueError):
-        digests = base64.b64decode(cursor, validate=True)
-        return {digests[at : at + _DIGEST_BYTES] for at in range(0, len(digests), _DIGEST_BYTES)}
-    return set()
-
-
 def _handover_error() -> ApplicationError:
     """Make the error that ends the call so that its retry, on another worker, goes on from the cursor in the heartbeat.
 
@@ -364,133 +351,8 @@ def _handover_error() -> ApplicationError:
     )
 
 
-@dataclass(frozen=True)
-class Facts:
-    """The basis of a fingerprint: equal facts have equal fingerprints.
-
-    `version`: of the quotas; `windows`: active ones. `doubted`: the source, if it is in doubt. `to_come`: windows that
-    have not begun, so that their effect is known as soon as they are declared. A sample that repeats the last one is no
-    news.
-    """
-
-    version: str
-    guarded: bool
-    sample: HealthSample | None = field(compare=False)
-    islands: tuple[Island, ...] | None
-    stale: bool
-    ahead: bool
-    beyond: bool
-    doubted: str
-    at_fault: bool
-    windows: tuple[Window, ...]
-    to_come: tuple[Window, ...]
-    senseless: str = ""
-    """Why its health or its windows are unknown; empty: they are known."""
-
-
-class Judged(NamedTuple):
-    """A cluster's facts, their fingerprint, and the GPUs of its quotas that no hardware backs (None: not known)."""
-
-    facts: Facts
-    mark: str
-    unbacked_gpus: int | None = None
-
-    @property
-    def why(self) -> str:
-        """The text of a signal: a rollout that has just seen this, and these healthy GPUs, need not look."""
-        guarded = self.facts.guarded and self.facts.islands is not None
-        return "; ".join([self.mark, *health_texts(self.facts.islands or ())]) if guarded else self.mark
-
-
 def _seen_rollout(
     cluster: str, stage: str, judged: Judged | None, sample: HealthSample | None, now: datetime
 ) -> meters.SeenRollout:
     age = None if sample is None else (now - sample.at).total_seconds()
     return meters.SeenRollout(cluster, stage, None if judged is None else judged.unbacked_gpus, age)
-
-
-def facts_of(
-    version: str,
-    guarded: bool,
-    sample: HealthSample | None,
-    windows: tuple[Window, ...],
-    now: datetime,
-    doubted: str = "",
-) -> Facts:
-    return Facts(
-        version=version,
-        guarded=guarded,
-        sample=sample,
-        islands=None if sample is None else sample.islands,
-        stale=sample is not None and now - sample.at >= _STALE,
-        ahead=sample is not None and (sample.ahead_to is not None or truthful(sample, now) is None),
-        beyond=sample is not None and sample.beyond is not None,
-        doubted=doubted,
-        at_fault=sample is not None and bool(sample.fault),
-        windows=active(windows, now),
-        to_come=tuple(window for window in windows if window.starts > now),
-    )
-
-
-_MORE, _LESS = "flex may grow", "flex of "
-
-
-def fingerprint(reading: QuotaReading, facts: Facts, before: str = "", backing: Backing | None = None) -> str:
-    """Return a text that changes when a rollout has something to learn. `before`: the last; `backing`: if computed."""
-    sample = facts.sample
-    unmerged = [f"before {reading.unmerged}"] if reading.unmerged else ["merged"] * reading.merged
-    if sample is None:
-        return "; ".join(["no health", *unmerged])
-    parts = [f"generation {reading.generation}", *unmerged, "stale" if facts.stale else "fresh"]
-    parts += ["dated ahead"] * facts.ahead + ["more than installed"] * facts.beyond
-    parts += [f"source {facts.doubted} in doubt"] if facts.doubted else []
-    parts += ["its source is at fault"] * facts.at_fault
-    parts += [f"{window.kind} {window.reason}" for window in facts.windows]
-    parts += [f"to come {span_text(w)}" for w in facts.to_come]
-    if facts.guarded:
-        backing = backing or _backing(reading, sample)
-        parts.append(_shortage(backing))
-        parts += _flex(reading, backing.healthy_gpus - backing.backed_gpus, before.rpartition("; ")[2])
-    else:
-        parts += health_texts(sample.islands)
-    return "; ".join(parts)
-
-
-def _flex(reading: QuotaReading, surplus: int, last: str) -> list[str]:
-    """Return that the published pool is too large, or may grow; within the band, nothing. `last`: the former result.
-
-    A pool that may grow is so reported while any growth is left: else each step across the band would be signalled. And
-    that a shrink has been published is no news for its publisher.
-    """
-    if not reading.follows_health or reading.flex_gpus is None:
-        return []
-    if surplus < reading.flex_gpus:
-        return [f"{_LESS}{reading.flex_gpus} above {surplus}"]
-    beyond = reading.flex_gpus + (0 if last == _MORE else reading.flex_band_gpus)
-    if surplus > beyond:
-        return [_MORE]
-    return [last] if last.startswith(_LESS) else []
-
-
-_SHORT = "short "
-
-
-def _is_short(mark: str) -> bool:
-    """Return whether hardware is lacking, which is signalled first."""
-    return _SHORT in mark
-
-
-def _is_wrong(mark: str, facts: Facts) -> bool:
-    """Return whether no rollout should rest: too little hardware, too much published flex, doubtful health."""
-    unknown = facts.sample is None or facts.stale or facts.ahead or facts.beyond or facts.doubted or facts.at_fault
-    return bool(facts.senseless or unknown) or _is_short(mark) or _LESS in mark
-
-
-def _backing(reading: QuotaReading, sample: HealthSample) -> Backing:
-    return back(present_snapshot(reading, sample.islands))
-
-
-def _shortage(backing: Backing) -> str:
-    if backing.is_backed:
-        return "backed"
-    return _SHORT + ", ".join(f"{team} {gpus}" for team, gpus in backing.shortage.items())

@@ -21,7 +21,7 @@ from activities.adapters.ledger.facade import Ledger
 from activities.ports.ports import DoubtPort
 from activities.rollout.cluster_calls import ClusterActivities
 from activities.rollout.effects import QuotaActivities
-from activities.watch.health_watch import facts_of, fingerprint
+from activities.watch.fingerprint import facts_of, fingerprint
 from models.cluster.readings import Doubt
 from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import Refusal

@@ -532,6 +532,9 @@ class _OpenEverywhere:
     def open_clusters(self) -> ByCluster[tuple[Stage, bool]]:
         return ByCluster(dict.fromkeys(("bad", "east", "west"), (Stage.MONITORED, False)))
 
+    def open_rollout_of(self, cluster: str) -> None:
+        return None
+
 
 # --- fuzzed ------------------------------------------------------------------------------------
 

@@ -540,6 +540,7 @@ def _world(world: Node) -> tuple[Any, ...]:
         world.follows,
         world.flex,
         world.mark.rpartition("; ")[2],
+        (judged := world.judged) and (judged.signalled, judged.facts.guarded, judged.generation == world.generation),
         _of_late(world.history, world.now - policy.clear_after),
         tuple(world.islands.values()),
         clock.age(world.sampled_at, stale),
@@ -597,7 +598,7 @@ def remembering() -> Iterator[None]:
         for place in (
             "activities.rollout.observation",
             "activities.rollout.breach_target",
-            "activities.watch.health_watch",
+            "activities.watch.fingerprint",
             "tests.unit.pure_world",
             "models.rollout.commands",
             "tests.property.witness",

@@ -17,7 +17,7 @@ from typing import Annotated, Any, cast
 from pydantic import TypeAdapter
 
 from activities.rollout.observation import islands_for, observe_from
-from activities.watch.health_watch import Judged, facts_of, fingerprint
+from activities.watch.fingerprint import Judged, facts_of, fingerprint
 from models.base import parse_duration
 from models.cluster.derived_buffer import Derived, step_promise
 from models.cluster.island import Island
@@ -184,6 +184,7 @@ class World:
         self.failures: dict[EffectKind, list[tuple[str, bool]]] = {}
         self.hooks: dict[str, list[Callable[[], object]]] = {}
         self.mark = ""
+        self.judged: Judged | None = None
         self.edge: HealthChanged | None = None
         self.looking = False
         self.look_wanted = False
@@ -322,9 +323,12 @@ class World:
         guarded = self.r.stage.is_guarded and not self.shadow
         facts = facts_of("", guarded, self.sample(), self.windows, self.now)
         mark = fingerprint(self.reading(), facts, self.mark)
-        if mark != self.mark:
-            self.mark = mark
-            self.edge = HealthChanged(cluster=self.r.cluster, at=self.now, why=Judged(facts, mark).why[:200])
+        before, is_new = self.judged if self.mark else None, mark != self.mark
+        signalled = facts.islands if before is None or is_new else before.signalled
+        self.judged = judged = Judged(facts, mark, generation=self.generation, signalled=signalled)
+        self.mark = mark
+        if is_new and (before is None or not judged.is_own_doing(before)):
+            self.edge = HealthChanged(cluster=self.r.cluster, at=self.now, why=judged.why[:200])
             self.look_wanted |= self.looking or not look_reducers.knows_already(self.r, self.edge)
 
     # --- time -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from activities.watch.health_watch import Judged, facts_of, fingerprint
+from activities.watch.fingerprint import Judged, facts_of, fingerprint
 from models.cluster.windows import WindowKind
 from models.rollout.look_reducers import knows_already
 from models.rollout.messages import HealthChanged, plain_sight
@@ -56,6 +56,50 @@ def test_a_watch_that_begins_anew_costs_no_look(place: Callable[[], World]) -> N
 def samples_stop(world: World) -> None:
     world.silent()
     world.now += timedelta(minutes=45)
+
+
+def signals_meanwhile(world: World, does: Callable[[World], object]) -> bool:
+    """Whether the watch signalled while this happened."""
+    world.edge = None
+    does(world)
+    world.noticed()
+    return world.edge is not None
+
+
+def breached(world: World) -> None:
+    world.healthy(main=300)
+    world.edge = None  # the watch has signalled the shortage
+    world.until(Stage.ROLLED_BACK)
+
+
+@pytest.mark.parametrize(
+    ("place", "does"),
+    [
+        (waiting_for_approval, lambda w: w.start().until(Stage.MONITORED)),
+        (monitored, lambda w: w.say(Command.ROLLBACK)),
+        (monitored, breached),
+    ],
+    ids=["launched", "rolled back", "breached"],
+)
+def test_the_watch_does_not_signal_what_the_rollout_did_itself(
+    place: Callable[[], World], does: Callable[[World], object]
+) -> None:
+    world = place()
+    world.noticed()
+    stage, guarded = world.stage, world.stage.is_guarded
+    assert not signals_meanwhile(world, does)
+    assert world.stage is not stage
+    assert world.stage.is_guarded is not guarded
+
+
+def test_a_change_that_no_guarded_rollout_hears_of_is_signalled_once_it_is_not_guarded() -> None:
+    world = waiting_for_approval()
+    world.healthy(main=350)
+    world.start().until(Stage.MONITORED)
+    assert not signals_meanwhile(world, lambda w: w.healthy_unnoticed(main=351)), "its quotas are backed"
+    assert signals_meanwhile(world, lambda w: w.say(Command.ROLLBACK))
+    assert world.r.sight.known is not None
+    assert world.r.sight.known.healthy_gpus == sum(i.healthy_gpus for i in world.islands.values())
 
 
 CHANGES: dict[str, Callable[[World], object]] = {

@@ -15,12 +15,14 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
 from activities.clock import Clock, utc_now
-from activities.ports.ports import ByCluster
+from activities.ports.ports import ByCluster, OpenRollout
 from activities.watch import health_watch
-from activities.watch.health_watch import WatchActivities, cursor_of, digest, shard_of, told_of
+from activities.watch.cursor import cursor_of, digest, told_of
+from activities.watch.health_watch import WatchActivities, shard_of
 from client.converter import data_converter
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, Present, QuotaReading
+from models.cluster.snapshot import Snapshot
 from models.errors import BadInput, Unavailable
 from models.rollout.stages import Stage
 from models.temporal_names import WatchInput, watch_parts
@@ -79,6 +81,9 @@ class Ledger:
 
     def open_clusters(self) -> ByCluster[tuple[Stage, bool]]:
         return ByCluster(dict.fromkeys(self._clusters, (Stage.MONITORED, False)))
+
+    def open_rollout_of(self, cluster: str) -> None:
+        return None
 
     def windows(self, clusters: Sequence[str]) -> ByCluster[tuple[Any, ...]]:
         return ByCluster()
@@ -548,3 +553,99 @@ async def test_a_pushed_cluster_is_looked_at_at_once_and_once_more_and_no_other_
     await told(len(CLUSTERS) + 2)
     assert temporal.told[len(CLUSTERS) :] == [*CLUSTERS[:2]]
     await ended(call)
+
+
+class Rollouts(Ledger):
+    """The rollout of `c00`: its stage, and what it read as it opened `ago` seconds ago."""
+
+    def __init__(self, stage: Stage = Stage.PLANNED) -> None:
+        super().__init__(["c00"])
+        self.stage, self.ago = stage, 1.0
+        self.read: dict[str, Any] = {"healthy": 8, "generation": 1, "adopted_from": "", "sampled": True}
+
+    def open_clusters(self) -> ByCluster[tuple[Stage, bool]]:
+        return ByCluster({"c00": (self.stage, False)})
+
+    def open_rollout_of(self, cluster: str) -> Any:
+        at = datetime.now(UTC) - timedelta(seconds=self.ago)
+        baseline = Snapshot(
+            cluster=cluster,
+            quotas=(),
+            islands=(Island(name="main", total_gpus=8, healthy_gpus=self.read["healthy"]),),
+            generation=self.read["generation"],
+            health_at=at if self.read["sampled"] else None,
+        )
+        return OpenRollout(
+            rollout="r",
+            cluster=cluster,
+            owner="ana",
+            opened_at=at,
+            baseline=baseline,
+            adopted_from=self.read["adopted_from"],
+        )
+
+
+class OneCluster:
+    """The watch of `c00`, round by round, and how many signals each sent."""
+
+    def __init__(self, stage: Stage = Stage.PLANNED) -> None:
+        self.rollouts, self.health, self.temporal, self.quotas = Rollouts(stage), Health(), SlowTemporal(), Quotas()
+        ledger: Any = self.rollouts
+        quotas: Any = self.quotas
+        client: Any = self.temporal
+        self._watch = WatchActivities(client, quotas, self.health, ledger, ledger, ledger)
+        self._cursor: Any = frozenset[bytes]()
+
+    async def signals(self, **changes: Any) -> int:
+        self.rollouts.stage = changes.pop("stage", self.rollouts.stage)
+        self.health.failed = frozenset(["c00"] if changes.pop("failed", bool(self.health.failed)) else [])
+        self.rollouts.ago = changes.pop("ago", self.rollouts.ago)
+        self.quotas.__dict__.update(changes)
+        before = len(self.temporal.tried)
+        self._cursor = await ActivityEnvironment().run(
+            self._watch._round, WatchInput(interval_seconds=60), self._cursor
+        )
+        return len(self.temporal.tried) - before
+
+
+@pytest.mark.parametrize("stage", [Stage.PLANNED, Stage.BUFFERED])
+async def test_a_rollout_that_has_just_read_all_this_is_not_signalled(stage: Stage) -> None:
+    one = OneCluster(stage)
+    assert await one.signals() == 0
+    assert await one.signals() == 0
+
+
+@pytest.mark.parametrize(
+    "read", [{"healthy": 7}, {"generation": 2}, {"adopted_from": "before"}, {"sampled": False}], ids=lambda r: str(*r)
+)
+async def test_a_rollout_that_opened_with_something_else_is_signalled_once(read: dict[str, Any]) -> None:
+    one = OneCluster()
+    one.rollouts.read |= read
+    assert await one.signals() == 1
+    assert await one.signals() == 0
+
+
+async def test_a_rollout_that_opened_some_time_ago_is_signalled_once() -> None:
+    one = OneCluster()
+    assert await one.signals(ago=61) == 1
+    assert await one.signals() == 0
+
+
+async def test_a_new_stage_alone_is_no_signal_and_hardware_that_changes_with_it_is_one() -> None:
+    one = OneCluster()
+    assert await one.signals() == 0
+    assert await one.signals(stage=Stage.BUFFERED) == 0
+    assert await one.signals(failed=True) == 1, "short"
+    assert await one.signals(stage=Stage.ROLLED_BACK) == 0
+    assert await one.signals(failed=False) == 1
+    assert await one.signals(stage=Stage.BUFFERED) == 0
+    assert await one.signals(stage=Stage.ROLLED_BACK, failed=True) == 1
+
+
+async def test_a_new_stage_is_signalled_if_the_signal_before_came_to_nothing() -> None:
+    one = OneCluster()
+    assert await one.signals() == 0
+    one.temporal.refuses = {"c00"}
+    assert await one.signals(failed=True) == 1
+    one.temporal.refuses = set()
+    assert await one.signals(stage=Stage.BUFFERED, failed=True) == 1
