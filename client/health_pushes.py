@@ -8,9 +8,9 @@ from models.health_pushes import AlertmanagerPush, HealthPush, HealthPushed, Pus
 
 class HealthPushes(Questions):
     async def push_health(self, request: HealthPush) -> HealthPushed:
-        """Make the watch look at these clusters, and at their health, at once. Errors: Unavailable."""
+        """Make the watch read these clusters' health now; health in the request is ignored. Errors: Unavailable."""
         return await self.ask(PushHealth(clusters=request.clusters, word=request.word))
 
     async def push_alerts(self, request: AlertmanagerPush) -> HealthPushed:
-        """Make the watch look at the clusters that these alerts name. Errors: BadInput where they name none."""
+        """Make the watch look at the clusters that these alerts name, by their label `label`. Errors: BadInput for none."""
         return await self.ask(request.to_question())

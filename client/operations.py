@@ -28,7 +28,6 @@ class Operation(NamedTuple):
     path: str
     answer: str
     command: str
-    summary: str
     body: str = ""
     fields: tuple[str, ...] = ()
     """Arguments that are neither in the path nor the body."""
@@ -75,213 +74,62 @@ _CHECK = "client.answer_models:Check"
 _BRINGUP = "models.bringup.messages"
 _PUSHES = "models.health_pushes"
 
+
+def _read(method: str, path: str, answer: str, *, verb: str = "GET", **more: Any) -> Operation:
+    return Operation(method, verb, path, answer, f"read.{method}", **more)
+
+
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(
-        "launch",
-        "POST",
-        "/rollouts",
-        f"{_LAUNCH}:LaunchAnswer",
-        "rollout.launch",
-        "Open a rollout: plan it and wait for an approval.",
-        body="request",
-        seconds=180,
-    ),
-    Operation(
-        "rollouts", "GET", "/rollouts", _SUMMARIES, "read.rollouts", "The newest rollout of each cluster.", paged=True
-    ),
-    Operation(
-        "overview",
-        "GET",
-        "/overview",
-        _SUMMARIES,
-        "read.overview",
-        "The newest rollout of each cluster, and what each open one needs from a person.",
-        paged=True,
-        tagged=True,
-    ),
-    Operation(
-        "status",
-        "GET",
-        "/rollouts/{cluster}",
-        _STATUS,
-        "read.status",
-        "Where a rollout stands, in full.",
-        tagged=True,
-        watched=True,
-    ),
+    Operation("launch", "POST", "/rollouts", f"{_LAUNCH}:LaunchAnswer", "rollout.launch", body="request", seconds=180),
+    _read("rollouts", "/rollouts", _SUMMARIES, paged=True),
+    _read("overview", "/overview", _SUMMARIES, paged=True, tagged=True),
+    _read("status", "/rollouts/{cluster}", _STATUS, tagged=True, watched=True),
     Operation(
         "command",
         "POST",
         "/rollouts/{cluster}/{command}",
         f"{_LAUNCH}:CommandAnswer",
         "rollout.{command}",
-        "Give a rollout a command.",
         body="request",
     ),
-    Operation(
-        "could_act",
-        "GET",
-        "/rollouts/{cluster}/could-act",
-        "list[str]",
-        "read.could_act",
-        "The people who could do what a rollout needs from a person.",
-    ),
-    Operation(
-        "who_could",
-        "POST",
-        "/who-could",
-        "list[str]",
-        "read.who_could",
-        "The people who could do what a status needs from a person.",
-        fields=("needs", "cluster", "subject"),
-    ),
-    Operation(
-        "ahead",
-        "GET",
-        "/rollouts/{cluster}/ahead",
-        f"{_ROLLOUT}.command_previews:Ahead",
-        "read.ahead",
-        "What commands would lead to.",
-    ),
-    Operation(
-        "audit",
-        "GET",
-        "/rollouts/{cluster}/audit",
-        "list[client.answer_models:AuditRecord]",
-        "read.audit",
-        "What happened to a cluster, as the workflow history has it.",
-        seconds=180,
-        paged=True,
-    ),
-    Operation(
-        "health_at",
-        "GET",
-        "/rollouts/{cluster}/health-at",
-        "datetime:datetime | None",
-        "read.health_at",
-        "The time of the cluster's latest health sample in the ledger.",
-    ),
-    Operation(
-        "lost",
-        "GET",
-        "/lost-rollouts",
-        _OVERVIEWS,
-        "read.lost",
-        "Rollouts that the ledger has open and Temporal does not run.",
-        fields=("cluster",),
-    ),
-    Operation(
+    _read("could_act", "/rollouts/{cluster}/could-act", "list[str]"),
+    _read("who_could", "/who-could", "list[str]", verb="POST", fields=("needs", "cluster", "subject")),
+    _read("ahead", "/rollouts/{cluster}/ahead", f"{_ROLLOUT}.command_previews:Ahead"),
+    _read("audit", "/rollouts/{cluster}/audit", "list[client.answer_models:AuditRecord]", seconds=180, paged=True),
+    _read("health_at", "/rollouts/{cluster}/health-at", "datetime:datetime | None"),
+    _read("lost", "/lost-rollouts", _OVERVIEWS, fields=("cluster",)),
+    _read(
         "ask_rollouts",
-        "POST",
         "/rollout-statuses",
         f"dict[str, {_STATUS} | None]",
-        "read.ask_rollouts",
-        "The status of several rollouts; null for each that does not answer in so many seconds.",
+        verb="POST",
         seconds=120,
         fields=("clusters", "seconds"),
     ),
-    Operation(
-        "launch_fleet",
-        "POST",
-        "/fleet",
-        _FLEET_PLAN,
-        "fleet.launch",
-        "Open a fleet rollout: plan it and wait for an approval.",
-        body="request",
-        seconds=1860,
-    ),
-    Operation(
-        "fleet_status",
-        "GET",
-        "/fleet",
-        _FLEET_STATUS,
-        "read.fleet_status",
-        "Where the fleet rollout stands.",
-        tagged=True,
-        watched=True,
-    ),
+    Operation("launch_fleet", "POST", "/fleet", _FLEET_PLAN, "fleet.launch", body="request", seconds=1860),
+    _read("fleet_status", "/fleet", _FLEET_STATUS, tagged=True, watched=True),
     Operation(
         "fleet_command",
         "POST",
         "/fleet/{command}",
         f"{_FLEET}.messages:FleetCommandAnswer",
         "fleet.{command}",
-        "Give the fleet rollout a command.",
         body="request",
     ),
-    Operation("fleet_plan", "GET", "/fleet/plan", _FLEET_PLAN, "read.fleet_plan", "The plan that awaits an approval."),
-    Operation(
-        "open_fleet",
-        "GET",
-        "/fleet/open",
-        f"{_FLEET_STATUS} | None",
-        "read.open_fleet",
-        "The open fleet rollout; null if there is none.",
-    ),
-    Operation(
-        "lost_fleet",
-        "GET",
-        "/fleet/lost",
-        f"{_FLEET}.archived_state:KeptFleet | None",
-        "read.lost_fleet",
-        "The fleet rollout that the ledger has open and Temporal does not run.",
-    ),
-    Operation(
-        "request",
-        "POST",
-        "/requests",
-        _REQUEST,
-        "request.ask",
-        "Ask for more quota.",
-        body="ask",
-        seconds=180,
-    ),
-    Operation(
-        "decide_request",
-        "POST",
-        "/requests/{request}/{command}",
-        _REQUEST,
-        "request.{command}",
-        "Give a command to a request.",
-        body="order",
-    ),
-    Operation(
-        "open_requests",
-        "GET",
-        "/requests",
-        f"list[{_REQUEST}]",
-        "read.open_requests",
-        "Requests that wait for an answer, and grants that have an end.",
-        paged=True,
-        fields=("cluster",),
-    ),
-    Operation(
-        "bring_up",
-        "POST",
-        "/bringups",
-        f"{_BRINGUP}:BringupAnswer",
-        "bringup.add",
-        "Enter a cluster for bring-up.",
-        body="start",
-        seconds=180,
-    ),
-    Operation(
-        "bringup_status",
-        "GET",
-        "/bringups/{cluster}",
-        "models.bringup.status:BringupStatus",
-        "read.bringup_status",
-        "Where a bring-up stands, in full.",
-        tagged=True,
-        watched=True,
-    ),
+    _read("fleet_plan", "/fleet/plan", _FLEET_PLAN),
+    _read("open_fleet", "/fleet/open", f"{_FLEET_STATUS} | None"),
+    _read("lost_fleet", "/fleet/lost", f"{_FLEET}.archived_state:KeptFleet | None"),
+    Operation("request", "POST", "/requests", _REQUEST, "request.ask", body="ask", seconds=180),
+    Operation("decide_request", "POST", "/requests/{request}/{command}", _REQUEST, "request.{command}", body="order"),
+    _read("open_requests", "/requests", f"list[{_REQUEST}]", paged=True, fields=("cluster",)),
+    Operation("bring_up", "POST", "/bringups", f"{_BRINGUP}:BringupAnswer", "bringup.add", body="start", seconds=180),
+    _read("bringup_status", "/bringups/{cluster}", "models.bringup.status:BringupStatus", tagged=True, watched=True),
     Operation(
         "bringup_command",
         "POST",
         "/bringups/{cluster}/{command}",
         f"{_BRINGUP}:BringupCommandAnswer",
         "bringup.{command}",
-        "Give a command to a bring-up.",
         body="order",
     ),
     Operation(
@@ -290,25 +138,15 @@ OPERATIONS: tuple[Operation, ...] = (
         "/lost-bringups/{cluster}/give-up",
         f"{_BRINGUP}:BringupRow",
         "desk.give_up_bringup",
-        "End a bring-up that Temporal has lost, in the ledger only.",
         fields=("reason",),
     ),
-    Operation(
-        "push_health",
-        "POST",
-        "/health",
-        f"{_PUSHES}:HealthPushed",
-        "desk.push_health",
-        "Have the watch look at clusters now. It reads their health itself, and ignores the health in the request.",
-        body="request",
-    ),
+    Operation("push_health", "POST", "/health", f"{_PUSHES}:HealthPushed", "desk.push_health", body="request"),
     Operation(
         "push_alerts",
         "POST",
         "/alertmanager",
         f"{_PUSHES}:HealthPushed",
         "desk.push_health",
-        "The same, for Alertmanager's webhook. `label`: the alerts' label that names the cluster.",
         body="request",
         in_query=("label",),
     ),
@@ -318,33 +156,18 @@ OPERATIONS: tuple[Operation, ...] = (
         "/waiting/{digest}/countersign",
         "models.access.second_persons:Countersigned",
         "countersign.give",
-        "Countersign, as the second person, a command of somebody else.",
         seconds=240,
     ),
-    Operation(
-        "doctor",
-        "GET",
-        "/doctor",
-        f"list[{_CHECK}]",
-        "read.doctor",
-        "Each check of the installation: what works and what does not.",
-        seconds=240,
-    ),
-    Operation("watch", "GET", "/watch", _CHECK, "read.watch", "Whether the shared watch is alive."),
-    Operation(
-        "unserved", "GET", "/unserved", "bool", "read.unserved", "True if it is known that no worker is running."
-    ),
-    Operation(
-        "builds", "GET", "/builds", "list[client.answer_models:Build]", "read.builds", "Builds of versioned workers."
-    ),
-    Operation(
-        "use_build", "POST", "/builds/{build}/use", "str", "builds.use", "Bring a build of the worker into service."
-    ),
+    _read("doctor", "/doctor", f"list[{_CHECK}]", seconds=240),
+    _read("watch", "/watch", _CHECK),
+    _read("unserved", "/unserved", "bool"),
+    _read("builds", "/builds", "list[client.answer_models:Build]"),
+    Operation("use_build", "POST", "/builds/{build}/use", "str", "builds.use"),
 )
 """Every method that is a call of its own."""
 
 COMPOSED = (
-    *("clusters", "clusters_named", "clusters_with_stage", "described", "senseless", "plannable", "snapshots"),
+    *("clusters", "clusters_named", "clusters_with_stage", "described", "senseless", "plannable"),
     *("snapshot", "flex", "calendar", "tallies", "past", "archived", "import_fleet", "take_fleet", "fleet_pages"),
     *("add_health", "add_jobs"),
 )
@@ -374,20 +197,9 @@ def questions() -> Iterator[Operation]:
     """Yield one operation for each question to the ledger's desk that is asked from outside."""
     from models.questions import QUESTIONS
 
-    for kind, question in QUESTIONS.items():
-        if kind in INNER:
-            continue
-        first = (question.__doc__ or "").strip().splitlines()[0].partition(" Errors:")[0]
-        yield Operation(
-            "ask",
-            "POST",
-            f"/questions/{kind}",
-            "",
-            f"desk.{kind}",
-            first,
-            seconds=330,
-            question=kind,
-        )
+    for kind in QUESTIONS:
+        if kind not in INNER:
+            yield Operation("ask", "POST", f"/questions/{kind}", "", f"desk.{kind}", seconds=330, question=kind)
 
 
 @cache

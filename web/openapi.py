@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import cache
 from importlib import metadata
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from client.backstop import Backstop
 from client.operations import API, OPERATIONS, Operation, questions
 from client.problems import MEDIA
 from models.bringup.command_rows import BRINGUP_ROWS
@@ -101,7 +103,7 @@ def _operation(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> dict[st
     }
     made: dict[str, Any] = {
         "operationId": f"desk_{name}" if one.question else name,
-        "summary": one.summary,
+        "summary": _summary(one),
         "x-backstop-command": one.command,
         "parameters": _parameters(one, schemas),
         "responses": answers,
@@ -109,6 +111,13 @@ def _operation(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> dict[st
     if one.verb == "POST":
         made["requestBody"] = {"required": True, "content": {"application/json": {"schema": _body(one, schemas)}}}
     return made
+
+
+def _summary(one: Operation) -> str:
+    """Return the first paragraph of the method's or question's docstring, without its errors."""
+    described = QUESTIONS[one.question] if one.question else getattr(Backstop, one.method)
+    first = (inspect.getdoc(described) or "").partition("\n\n")[0].partition(" Errors:")[0]
+    return first.replace("\n", " ").replace("None", "null")
 
 
 def _answer(schema: Any) -> dict[str, Any]:
