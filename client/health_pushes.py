@@ -12,5 +12,5 @@ class HealthPushes(Questions):
         return await self.ask(PushHealth(clusters=request.clusters, word=request.word))
 
     async def push_alerts(self, request: AlertmanagerPush) -> HealthPushed:
-        """Make the watch look at the clusters that these alerts name, by their label `label`. Errors: BadInput for none."""
+        """Make the watch look at the clusters that the alerts name by `label`. Errors: BadInput for none."""
         return await self.ask(request.to_question())
