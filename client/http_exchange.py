@@ -34,7 +34,6 @@ class FrontPlace(Protocol):
 
     def exchange(self, verb: str, target: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Reply:
         """Send a request. Errors: Unavailable in one sentence; NotHeard where the front may have taken it."""
-        ...
 
 
 class NotHeard(Unavailable):

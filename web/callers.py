@@ -21,7 +21,6 @@ class Tokens(Protocol):
 
     async def principal(self, token: str) -> Principal | None:
         """Return the token's owner; None: another verifier's token. Errors: Refusal, which never quotes it."""
-        ...
 
 
 def at_the_socket(peer: Peer) -> Principal:

@@ -31,16 +31,13 @@ class Rights(Protocol):
 
     async def principal_for(self, principal: Principal, operation: Operation | None) -> Principal:
         """Return the caller as the access file names them: the same person by every way in."""
-        ...
 
     async def in_force(self) -> bool:
         """Return whether an access file says who may do what. Errors: Unavailable where that is unknown."""
-        ...
 
     @property
     def two_person(self) -> bool:
         """Return whether a second person is wanted where the table of rights has one, as last read."""
-        ...
 
     async def judge(
         self,
@@ -56,7 +53,6 @@ class Rights(Protocol):
 
         `facts`: with what the ledger knows of the target, which a worker has to be asked.
         """
-        ...
 
 
 class Everybody:

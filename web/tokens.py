@@ -15,7 +15,6 @@ class TokenBook(Protocol):
 
     async def principal_by_token(self, token_hash: str) -> Principal | None:
         """Return the token's owner; None: there is none. Errors: Refusal: expired or revoked; Unavailable."""
-        ...
 
 
 class OwnTokens:

@@ -45,7 +45,6 @@ class SystemSight(Protocol):
     @property
     def pending(self) -> Mapping[str, int]:
         """The quotas that we wrote and the ledger has not kept yet, by team."""
-        ...
 
 
 _Source = TypeVar("_Source")

@@ -50,7 +50,6 @@ class AccessPort(Protocol):
 
     def end_sessions(self, hashes: Sequence[str], at: datetime) -> Mapping[str, datetime]:
         """These have ended, then. Answers which have of late, and when: what is older no front would take."""
-        ...
 
     def now(self) -> datetime:
         """Return the ledger's time."""
