@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from cli.lazy import LazyGroup, Listed
-from cli.options import LOOK, ROLL_OUT, SET_UP
+from cli.options import LOOK, ROLL_OUT, SET_UP, flag
 from models.lifecycle.command_rows import DECIDE, HALT
 from models.rollout.command_rows import ROLLOUT_ROWS
 
@@ -111,9 +111,7 @@ class Commands(LazyGroup):
         "schema": Listed("schemas", LOOK, "Print the JSON Schema of a file that people write, or of a JSON answer."),
         **{row.name: Listed("rollout_commands", row.panel, row.summary) for row in ROLLOUT_ROWS.values()},
         "confirm": Listed(
-            "confirm",
-            DECIDE,
-            "Confirm that a health source is right about clusters whose health fell together.",
+            "confirm", DECIDE, "Confirm that a health source is right about clusters whose health fell together."
         ),
         "fleet": Listed("fleet", ROLL_OUT, "Import the fleet, show it, and roll it out in waves."),
         "builds": Listed("builds", SET_UP, "Bring another build of the worker into service."),
@@ -148,10 +146,8 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def backstop(
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version and end.")
-    ] = False,
-    trace: Annotated[bool, typer.Option("--trace", help="Print this command's OpenTelemetry spans.")] = False,
+    version: Annotated[bool, flag("--version", "Show the version and end.", is_eager=True, callback=_version)] = False,
+    trace: Annotated[bool, flag("--trace", "Print this command's OpenTelemetry spans.")] = False,
 ) -> None:
     """Make GPU quota a promise that hardware keeps: durable, reversible rollouts of backed quotas."""
     if trace:  # read by client.telemetry; `up` and `worker` inherit it

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.options import flag
 from models.errors import BadInput
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: for scripts.")]
+Yes = Annotated[bool, flag("--yes", "Do not ask: for scripts.", "-y")]
 
 
 def can_ask(*, as_json: bool = False) -> bool:

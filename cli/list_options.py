@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
 
-import typer
-
-from cli.options import AsJson, with_options
+from cli.options import AsJson, opt, with_options
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -34,25 +32,22 @@ class Form(StrEnum):
 
 Output = Annotated[
     Form | None,
-    typer.Option(
+    opt(
+        "FORM",
+        "table (fits the terminal), wide (everything), json, yaml, or name (one name a line).",
         "--output",
         "-o",
-        metavar="FORM",  # the words themselves are wider than the column
-        help="table (fits the terminal), wide (everything), json, yaml, or name (one name a line).",
         show_default="table",
     ),
 ]
-Sort = Annotated[
-    str,
-    typer.Option(metavar="FIELD", help="Sort by this field of the JSON answer's rows; -FIELD: the largest first."),
-]
+Sort = Annotated[str, opt("FIELD", "Sort by this field of the JSON answer's rows; -FIELD: the largest first.")]
 Filter = Annotated[
     list[str] | None,
-    typer.Option(
-        "--filter",
-        metavar="FIELD=VALUE",
-        help="Only rows that match: FIELD=VALUE or !=, where * matches anything, and for numbers >, <, >=, "
+    opt(
+        "FIELD=VALUE",
+        "Only rows that match: FIELD=VALUE or !=, where * matches anything, and for numbers >, <, >=, "
         "<=. Repeatable: all must match.",
+        "--filter",
     ),
 ]
 

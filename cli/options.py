@@ -26,6 +26,21 @@ LOOK = "Look"
 ROLL_OUT = "Roll out"
 
 
+def opt(metavar: str, help: str, *names: str, **more: Any) -> Any:
+    """Return an option that takes a value, for `Annotated`. `names`: if it is not named as its parameter."""
+    return typer.Option(*names, metavar=metavar, help=help, **more)
+
+
+def flag(name: str, help: str, *names: str, **more: Any) -> Any:
+    """Return an option that takes no value, for `Annotated`."""
+    return typer.Option(name, *names, help=help, **more)
+
+
+def arg(metavar: str, help: str, **more: Any) -> Any:
+    """Return an argument, for `Annotated`."""
+    return typer.Argument(metavar=metavar, help=help, **more)
+
+
 def optional_cluster(cluster: str) -> str:
     """Check a cluster's name, which may be empty. Errors: BadInput."""
     if len(cluster) > 200 or any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in cluster):
@@ -49,28 +64,20 @@ def named_or_all(context: typer.Context, parameter: typer.CallbackParam, cluster
     return optional_cluster(cluster)
 
 
-Cluster = Annotated[
-    str, typer.Argument(metavar="CLUSTER", help="The cluster's name.", show_default=False, callback=needed_cluster)
-]
+Cluster = Annotated[str, arg("CLUSTER", "The cluster's name.", show_default=False, callback=needed_cluster)]
 ClusterOrAll = Annotated[
-    str,
-    typer.Argument(
-        metavar="CLUSTER", help="The cluster's name; without it, all.", show_default=False, callback=named_or_all
-    ),
+    str, arg("CLUSTER", "The cluster's name; without it, all.", show_default=False, callback=named_or_all)
 ]
 Actor = Annotated[
     str,
-    typer.Option(
+    opt(
+        "NAME",
+        "Your name in the audit. Default: the login name. A front records the name that it knows you by instead.",
         envvar="BACKSTOP_ACTOR",
-        metavar="NAME",
-        help="Your name in the audit. Default: the login name. A front records the name that it knows you by instead.",
     ),
 ]
-ReasonOption = Annotated[str, typer.Option(metavar="TEXT", help="Why, in one sentence; the audit keeps it.")]
-NeededReason = Annotated[
-    str,
-    typer.Option("--reason", metavar="TEXT", help="Why, in one sentence; the audit keeps it.", show_default=False),
-]
+ReasonOption = Annotated[str, opt("TEXT", "Why, in one sentence; the audit keeps it.")]
+NeededReason = Annotated[str, opt("TEXT", "Why, in one sentence; the audit keeps it.", "--reason", show_default=False)]
 
 
 def _alone(context: typer.Context, wanted: bool) -> bool:
@@ -85,28 +92,25 @@ def _alone(context: typer.Context, wanted: bool) -> bool:
 
 Alone = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--emergency",
-        help="Act alone in an emergency where the command needs a second person (docs/access.md). Only an "
+        "Act alone in an emergency where the command needs a second person (docs/access.md). Only an "
         "approver may use it; all admins are notified.",
         callback=_alone,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Answer as JSON (docs/commands.md names the schema).")]
+AsJson = Annotated[bool, flag("--json", "Answer as JSON (docs/commands.md names the schema).")]
 Buffer = Annotated[
     str,
-    typer.Option(
-        metavar="SHARE",
-        help="The share of the cluster to keep unpromised, such as 0.15; or the word health, which computes "
+    opt(
+        "SHARE",
+        "The share of the cluster to keep unpromised, such as 0.15; or the word health, which computes "
         "it from health history.",
     ),
 ]
-MaxTier = Annotated[
-    str, typer.Option(metavar="TIER", help="The deepest tier to cut: unallocated, unscheduled, idle or busy.")
-]
+MaxTier = Annotated[str, opt("TIER", "The deepest tier to cut: unallocated, unscheduled, idle or busy.")]
 SettingsOption = Annotated[
-    list[str] | None,
-    typer.Option("--policy", metavar="KEY=VALUE", help="A field of the policy, such as notice=1d. Repeatable."),
+    list[str] | None, opt("KEY=VALUE", "A field of the policy, such as notice=1d. Repeatable.", "--policy")
 ]
 
 

@@ -13,12 +13,7 @@ from pathlib import Path
 from models.access.rights import RIGHTS, Right, Second, Where
 from models.access.roles import Role
 
-_REACHES = {
-    Where.CLUSTER: "the cluster",
-    Where.TEAM: "the team",
-    Where.FLEET: "the fleet",
-    Where.ANY: "",
-}
+_REACHES = {Where.CLUSTER: "the cluster", Where.TEAM: "the team", Where.FLEET: "the fleet", Where.ANY: ""}
 
 
 def rights_table() -> str:

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from cli.options import needed_cluster, with_options
+from cli.options import arg, flag, needed_cluster, opt, with_options
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -18,23 +16,23 @@ if TYPE_CHECKING:
 
 ClustersOrGlobs = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="CLUSTER",
-        help="Clusters, or globs of clusters with an open rollout: 'h100-*'. If you "
+    arg(
+        "CLUSTER",
+        "Clusters, or globs of clusters with an open rollout: 'h100-*'. If you "
         "name none, choose by --wave, --stage or --needs.",
         show_default=False,
     ),
 ]
 WaveOption = Annotated[
     str,
-    typer.Option(
+    opt(
+        "N|TIER",
+        "Open rollouts of this wave: unallocated, unscheduled, idle, busy, or its number from 1 to 4.",
         "--wave",
-        metavar="N|TIER",
-        help="Open rollouts of this wave: unallocated, unscheduled, idle, busy, or its number from 1 to 4.",
     ),
 ]
-StageOption = Annotated[str, typer.Option("--stage", metavar="STAGE", help="Open rollouts in this stage.")]
-NeedsOption = Annotated[bool, typer.Option("--needs", help="Open rollouts that need a person.")]
+StageOption = Annotated[str, opt("STAGE", "Open rollouts in this stage.", "--stage")]
+NeedsOption = Annotated[bool, flag("--needs", "Open rollouts that need a person.")]
 GLOB = re.compile(r"[*?\[]")
 """What makes a word more than a name."""
 

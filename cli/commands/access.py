@@ -19,8 +19,11 @@ from cli.options import (
     NeededReason,
     ReasonOption,
     actor_of,
+    arg,
     check_model,
     examples,
+    flag,
+    opt,
     optional_cluster,
 )
 from cli.session import ask
@@ -55,13 +58,9 @@ _TYPED = {
 }
 """Commands as they are typed that are not named like their keys."""
 
-FileOption = Annotated[
-    str, typer.Option("--file", metavar="FILE", help="The access file to look in. Default: the one in force.")
-]
-OfTeam = Annotated[str, typer.Option(metavar="TEAM", help="For this team.")]
-ClusterOrNone = Annotated[
-    str, typer.Argument(metavar="CLUSTER", help="The cluster's name; without it, all.", callback=optional_cluster)
-]
+FileOption = Annotated[str, opt("FILE", "The access file to look in. Default: the one in force.", "--file")]
+OfTeam = Annotated[str, opt("TEAM", "For this team.")]
+ClusterOrNone = Annotated[str, arg("CLUSTER", "The cluster's name; without it, all.", callback=optional_cluster)]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -80,18 +79,11 @@ def add_to(app: typer.Typer) -> None:
         (
             "who-can",
             who_can,
-            (
-                "backstop access who-can approve h100-pods",
-                "backstop access who-can 'fleet abort' --file access.yaml",
-            ),
+            ("backstop access who-can approve h100-pods", "backstop access who-can 'fleet abort' --file access.yaml"),
         ),
         ("can", can, ("backstop access can tpm h100-pods",)),
         ("seen", seen, ("backstop access seen 3 --reason 'the SEV was real, and it was right to promote'",)),
-        (
-            "recover",
-            recover,
-            ("backstop access recover access.yaml --reason 'both admins have left'",),
-        ),
+        ("recover", recover, ("backstop access recover access.yaml --reason 'both admins have left'",)),
     ):
         group.command(name, epilog=examples(*lines))(command)
     tokens = typer.Typer(no_args_is_help=True, help="Tokens for programs that have no browser.")
@@ -109,11 +101,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def import_(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The access file (-: stdin).")] = "",
-    confirm: Annotated[
-        str, typer.Option(metavar="HASH", help="Confirm the file that another admin imported, by its hash.")
-    ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    file: Annotated[str, arg("FILE", "The access file (-: stdin).")] = "",
+    confirm: Annotated[str, opt("HASH", "Confirm the file that another admin imported, by its hash.")] = "",
+    dry_run: Annotated[bool, flag("--dry-run", "Only show what would change.")] = False,
     reason: ReasonOption = "",
     as_json: AsJson = False,
     actor: Actor = "",
@@ -155,9 +145,7 @@ def show_(as_json: AsJson = False, actor: Actor = "") -> None:
 
 
 def seen(
-    number: Annotated[
-        int, typer.Argument(metavar="NUMBER", help="The emergency's number in `backstop report`.", min=1)
-    ],
+    number: Annotated[int, arg("NUMBER", "The emergency's number in `backstop report`.", min=1)],
     reason: NeededReason,
     as_json: AsJson = False,
     actor: Actor = "",
@@ -180,7 +168,7 @@ def seen(
 
 
 def recover(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The access file.")],
+    file: Annotated[str, arg("FILE", "The access file.")],
     reason: NeededReason,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -222,12 +210,7 @@ def recover(
 
 
 def who_can(
-    command: Annotated[
-        str,
-        typer.Argument(
-            metavar="COMMAND", help="The command as typed, or with dots: approve, 'fleet pace', fleet.pace."
-        ),
-    ],
+    command: Annotated[str, arg("COMMAND", "The command as typed, or with dots: approve, 'fleet pace', fleet.pace.")],
     cluster: ClusterOrNone = "",
     team: OfTeam = "",
     file: FileOption = "",
@@ -250,12 +233,11 @@ def who_can(
 
 
 def can(
-    user: Annotated[str, typer.Argument(metavar="USER", help="user:NAME, service:NAME, or a name alone for a user.")],
+    user: Annotated[str, arg("USER", "user:NAME, service:NAME, or a name alone for a user.")],
     cluster: ClusterOrNone = "",
     team: OfTeam = "",
     groups: Annotated[
-        list[str] | None,
-        typer.Option("--group", metavar="GROUP", help="Take USER for a member of this group. Repeatable."),
+        list[str] | None, opt("GROUP", "Take USER for a member of this group. Repeatable.", "--group")
     ] = None,
     file: FileOption = "",
     as_json: AsJson = False,
@@ -314,23 +296,21 @@ def _principal(user: str, groups: list[str]) -> Principal:
 
 
 def token_new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The token's name.")],
-    owner: Annotated[str, typer.Option(metavar="WHO", help="Its owner: user:NAME or service:NAME.")],
-    role: Annotated[list[str], typer.Option(metavar="ROLE", help="One of its owner's roles. Repeatable.")],
-    cluster: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Only in these clusters. Repeatable.")
-    ] = None,
-    team: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Only for these teams. Repeatable.")] = None,
+    name: Annotated[str, arg("NAME", "The token's name.")],
+    owner: Annotated[str, opt("WHO", "Its owner: user:NAME or service:NAME.")],
+    role: Annotated[list[str], opt("ROLE", "One of its owner's roles. Repeatable.")],
+    cluster: Annotated[list[str] | None, opt("PATTERN", "Only in these clusters. Repeatable.")] = None,
+    team: Annotated[list[str] | None, opt("PATTERN", "Only for these teams. Repeatable.")] = None,
     command: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Only these commands, by their names with "
+        opt(
+            "PATTERN",
+            "Only these commands, by their names with "
             "dots: 'fleet.*'; 'read.*' is everything "
             "that only reads. Repeatable.",
         ),
     ] = None,
-    days: Annotated[int, typer.Option(metavar="DAYS", min=1, max=366, help="How many days it is valid.")] = 90,
+    days: Annotated[int, opt("DAYS", "How many days it is valid.", min=1, max=366)] = 90,
     reason: ReasonOption = "",
     as_json: AsJson = False,
     actor: Actor = "",
@@ -367,7 +347,7 @@ def token_new(
 
 @listed
 def token_list(
-    every: Annotated[bool, typer.Option("--all", help="Also expired and revoked tokens.")] = False,
+    every: Annotated[bool, flag("--all", "Also expired and revoked tokens.")] = False,
     *,
     how: Listing,
     actor: Actor = "",
@@ -386,7 +366,7 @@ def token_list(
 
 
 def token_revoke(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The token, as `token list` shows it.")],
+    name: Annotated[str, arg("NAME", "The token, as `token list` shows it.")],
     reason: ReasonOption = "",
     as_json: AsJson = False,
     actor: Actor = "",

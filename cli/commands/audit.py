@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.list_options import Form, Listing, listed, matches, read_listing
-from cli.options import LOOK, actor_of, examples, named_or_all, needed_cluster
+from cli.options import LOOK, actor_of, arg, examples, flag, named_or_all, needed_cluster, opt
 from cli.session import ask
 from cli.time_options import moment_of
 from models.base import verb_of
@@ -50,60 +50,42 @@ def add_to(app: typer.Typer) -> None:
 def audit(
     cluster: Annotated[
         str,
-        typer.Argument(
-            metavar="CLUSTER",
-            help="The cluster. Leave it out with --fleet. With --verify alone, every record is checked.",
+        arg(
+            "CLUSTER",
+            "The cluster. Leave it out with --fleet. With --verify alone, every record is checked.",
             show_default=False,
             callback=named_or_all,
         ),
     ] = "",
-    fleet: Annotated[
-        bool, typer.Option("--fleet", help="Show the fleet rollouts themselves, from the archive.")
-    ] = False,
+    fleet: Annotated[bool, flag("--fleet", "Show the fleet rollouts themselves, from the archive.")] = False,
     archive: Annotated[
-        bool,
-        typer.Option(
-            "--archive", help="Read the ledger's archive, which also has refused commands and ended rollouts."
-        ),
+        bool, flag("--archive", "Read the ledger's archive, which also has refused commands and ended rollouts.")
     ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Only check that the archive's hash chain is intact; end with 1 if not.")
+        bool, flag("--verify", "Only check that the archive's hash chain is intact; end with 1 if not.")
     ] = False,
     seals: Annotated[
         str,
-        typer.Option(
-            "--seals",
-            metavar="WHERE",
-            help="With --verify: check against these seals, a file or Git repository (docs/seals.md).",
-        ),
+        opt("WHERE", "With --verify: check against these seals, a file or Git repository (docs/seals.md).", "--seals"),
     ] = "",
     seal_key: Annotated[
-        list[str] | None,
-        typer.Option("--seal-key", metavar="KEY", help="The seals' public key, a file or its text. Repeatable."),
+        list[str] | None, opt("KEY", "The seals' public key, a file or its text. Repeatable.", "--seal-key")
     ] = None,
     since: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME", help="From this time on: an age such as 7d, or a day or time such as 2026-11-01T12:00Z."
-        ),
+        str, opt("TIME", "From this time on: an age such as 7d, or a day or time such as 2026-11-01T12:00Z.")
     ] = "",
-    until: Annotated[
-        str, typer.Option(metavar="TIME", help="Before this time, in the same forms; a day counts to its end.")
-    ] = "",
+    until: Annotated[str, opt("TIME", "Before this time, in the same forms; a day counts to its end.")] = "",
     actor: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only what this actor did; * matches anything. Repeatable. Here --actor is a "
+        opt(
+            "NAME",
+            "Only what this actor did; * matches anything. Repeatable. Here --actor is a "
             "filter; BACKSTOP_ACTOR says who you are.",
         ),
     ] = None,
     kind: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KIND",
-            help="Only entries of this kind: command, transition, effect, notice, hold, guard or plan. Repeatable.",
-        ),
+        opt("KIND", "Only entries of this kind: command, transition, effect, notice, hold, guard or plan. Repeatable."),
     ] = None,
     *,
     how: Listing,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.list_options import Listing, listed
-from cli.options import LOOK, examples, number
+from cli.options import LOOK, arg, examples, number, opt
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -19,17 +19,10 @@ if TYPE_CHECKING:
     from models.buffers.hourly_health import Series
     from models.cluster.derived_buffer import HealthTerms
 
-_FILE = typer.Argument(metavar="FILE", help="Health history as CSV, gzipped or not (-: stdin).", show_default=False)
-TargetOption = Annotated[
-    str, typer.Option(metavar="SHARE", help="The share of hours in which the promised GPUs must be healthy.")
-]
+_FILE = arg("FILE", "Health history as CSV, gzipped or not (-: stdin).", show_default=False)
+TargetOption = Annotated[str, opt("SHARE", "The share of hours in which the promised GPUs must be healthy.")]
 GpusPerNode = Annotated[
-    str,
-    typer.Option(
-        metavar="GPUS",
-        help="GPUs per node: needed where the file counts GPUs and not nodes.",
-        show_default="8",
-    ),
+    str, opt("GPUS", "GPUs per node: needed where the file counts GPUs and not nodes.", show_default="8")
 ]
 _FIXED = "fixed-"
 _MOST_FIXED = 0.99
@@ -62,34 +55,27 @@ def add_to(app: typer.Typer) -> None:
 @listed
 def backtest(
     file: Annotated[str, _FILE],
-    horizon: Annotated[
-        str, typer.Option(metavar="WEEKS", help="How many weeks a promise lasts; several with commas.")
-    ] = "1,4",
+    horizon: Annotated[str, opt("WEEKS", "How many weeks a promise lasts; several with commas.")] = "1,4",
     policy: Annotated[
         list[PolicyOption] | None,
-        typer.Option(
-            metavar="POLICY",
-            help="Only this buffer policy (docs/buffers.md): fixed-5, fixed-10, fixed-15, fixed-20, "
+        opt(
+            "POLICY",
+            "Only this buffer policy (docs/buffers.md): fixed-5, fixed-10, fixed-15, fixed-20, "
             "binomial, trailing-quantile, trailing-max or health. Repeatable.",
             show_default=False,
         ),
     ] = None,
     fixed: Annotated[
-        str,
-        typer.Option(metavar="SHARES", help="Also compare these fixed buffers, such as 0.07,0.12.", show_default=False),
+        str, opt("SHARES", "Also compare these fixed buffers, such as 0.07,0.12.", show_default=False)
     ] = "",
-    cluster: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this cluster. Repeatable.", show_default=False)
-    ] = None,
+    cluster: Annotated[list[str] | None, opt("NAME", "Only this cluster. Repeatable.", show_default=False)] = None,
     target: TargetOption = "0.999",
-    floor: Annotated[
-        str, typer.Option(metavar="SHARE", help="The buffer to use where history is too short or too old.")
-    ] = "0.15",
+    floor: Annotated[str, opt("SHARE", "The buffer to use where history is too short or too old.")] = "0.15",
     gpus_per_node: GpusPerNode = "",
-    html: Annotated[str, typer.Option(metavar="FILE", help="Write one page with plots and tables.")] = "",
-    png: Annotated[str, typer.Option(metavar="FILE", help="Draw the plots.")] = "",
-    csv: Annotated[str, typer.Option(metavar="FILE", help="Write all figures as CSV (-: stdout).")] = "",
-    decisions: Annotated[str, typer.Option(metavar="FILE", help="Write each week's promises as CSV (-: stdout).")] = "",
+    html: Annotated[str, opt("FILE", "Write one page with plots and tables.")] = "",
+    png: Annotated[str, opt("FILE", "Draw the plots.")] = "",
+    csv: Annotated[str, opt("FILE", "Write all figures as CSV (-: stdout).")] = "",
+    decisions: Annotated[str, opt("FILE", "Write each week's promises as CSV (-: stdout).")] = "",
     *,
     how: Listing,
 ) -> None:

@@ -21,9 +21,12 @@ from cli.options import (
     NeededReason,
     ReasonOption,
     actor_of,
+    arg,
     check_model,
     examples,
+    flag,
     number,
+    opt,
 )
 from cli.session import ask, or_nobody
 from models.bringup.command_rows import BRINGUP_ROWS
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from models.bringup.messages import BringupAnswer, BringupRow, BringupStart
     from models.bringup.status import BringupStatus
 
-RecipesFile = Annotated[str, typer.Argument(metavar="FILE", help="A file of recipes (-: stdin).", show_default=False)]
+RecipesFile = Annotated[str, arg("FILE", "A file of recipes (-: stdin).", show_default=False)]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -62,10 +65,7 @@ def add_to(app: typer.Typer) -> None:
         group.command(name, epilog=examples(*lines))(command)
     recipes = typer.Typer(no_args_is_help=True, help="Recipes: how clusters of one kind are made and validated.")
     recipes.command(
-        "check",
-        epilog=examples(
-            "backstop bringup recipe check recipes.yaml --entry entries.csv --entry quotas.csv",
-        ),
+        "check", epilog=examples("backstop bringup recipe check recipes.yaml --entry entries.csv --entry quotas.csv")
     )(check)
     group.add_typer(recipes, name="recipe")
     app.add_typer(group, name="bringup", rich_help_panel=ROLL_OUT)
@@ -78,12 +78,7 @@ def check(
     file: RecipesFile,
     entries: Annotated[
         list[str] | None,
-        typer.Option(
-            "--entry",
-            metavar="FILE",
-            help="Entries to check against the recipes: YAML, or tables as CSV.",
-            show_default="none",
-        ),
+        opt("FILE", "Entries to check against the recipes: YAML, or tables as CSV.", "--entry", show_default="none"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -110,12 +105,7 @@ def check(
 
 
 def template_(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="TABLE", help="The template: bringups or quotas (CSV), or recipe (YAML).", show_default=False
-        ),
-    ],
+    what: Annotated[str, arg("TABLE", "The template: bringups or quotas (CSV), or recipe (YAML).", show_default=False)],
 ) -> None:
     """Print a table or a recipe to fill in."""
     from client.inputs.bringups import BRINGUP_TEMPLATES
@@ -133,18 +123,10 @@ def template_(
 
 def add(
     files: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE",
-            help="Entries: YAML, or tables of bringups and quotas as CSV.",
-            show_default=False,
-        ),
+        list[str], arg("FILE", "Entries: YAML, or tables of bringups and quotas as CSV.", show_default=False)
     ],
-    recipes: Annotated[
-        str,
-        typer.Option(metavar="FILE", help="The entries' recipes. A cluster keeps the recipe that it begins with."),
-    ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check, and show what would be entered.")] = False,
+    recipes: Annotated[str, opt("FILE", "The entries' recipes. A cluster keeps the recipe that it begins with.")],
+    dry_run: Annotated[bool, flag("--dry-run", "Only check, and show what would be entered.")] = False,
     reason: ReasonOption = "",
     emergency: Alone = False,
     as_json: AsJson = False,
@@ -239,7 +221,7 @@ def _tell_entered(answers: list[BringupAnswer], *, as_json: bool) -> None:
 @listed
 def status(
     cluster: ClusterOrAll = "",
-    ended: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
+    ended: Annotated[bool, flag("--all", "Also those that have ended.")] = False,
     *,
     how: Listing,
     actor: Actor = "",
@@ -277,8 +259,8 @@ def status(
 
 def watch(
     cluster: Cluster,
-    once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
-    every: Annotated[str, typer.Option(metavar="SECONDS", help="How often to look.")] = "2",
+    once: Annotated[bool, flag("--once", "Look once and end.")] = False,
+    every: Annotated[str, opt("SECONDS", "How often to look.")] = "2",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.commands.backtest import GpusPerNode, named_series, node_of, terms_of, weeks_of
-from cli.options import LOOK, Actor, AsJson, Cluster, actor_of, examples
+from cli.options import LOOK, Actor, AsJson, Cluster, actor_of, examples, opt
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 def add_to(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
-            "backstop buffer train-1",
-            "backstop buffer train-1 --target 0.99 --horizon 1 --png buffer.png",
+            "backstop buffer train-1", "backstop buffer train-1 --target 0.99 --horizon 1 --png buffer.png"
         ),
         rich_help_panel=LOOK,
     )(buffer)
@@ -32,38 +31,34 @@ def add_to(app: typer.Typer) -> None:
 def buffer(
     cluster: Cluster,
     health: Annotated[
-        str,
-        typer.Option(metavar="FILE", help="Health history as CSV, gzipped or not (-: stdin); without it, the ledger."),
+        str, opt("FILE", "Health history as CSV, gzipped or not (-: stdin); without it, the ledger.")
     ] = "",
     target: Annotated[
         str,
-        typer.Option(
-            metavar="SHARE",
-            help="The share of hours in which the promised GPUs must be healthy.",
+        opt(
+            "SHARE",
+            "The share of hours in which the promised GPUs must be healthy.",
             show_default="the cluster's policy, else 0.999",
         ),
     ] = "",
     horizon: Annotated[
-        str,
-        typer.Option(
-            metavar="WEEKS", help="How many weeks a promise lasts.", show_default="the cluster's policy, else 4"
-        ),
+        str, opt("WEEKS", "How many weeks a promise lasts.", show_default="the cluster's policy, else 4")
     ] = "",
     floor: Annotated[
         str,
-        typer.Option(
-            metavar="SHARE",
-            help="The buffer to use where history is too short or too old.",
+        opt(
+            "SHARE",
+            "The buffer to use where history is too short or too old.",
             show_default="the cluster's policy, else 0.15",
         ),
     ] = "",
     gpus_per_node: GpusPerNode = "",
-    png: Annotated[str, typer.Option(metavar="FILE", help="Draw healthy hardware and ceilings.")] = "",
+    png: Annotated[str, opt("FILE", "Draw healthy hardware and ceilings.")] = "",
     export: Annotated[
         str,
-        typer.Option(
-            metavar="FILE",
-            help="Write the ledger's hourly health history as CSV, in the form "
+        opt(
+            "FILE",
+            "Write the ledger's hourly health history as CSV, in the form "
             "that `backstop backtest` reads (gzipped for .gz).",
         ),
     ] = "",

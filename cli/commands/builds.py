@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.list_options import Listing, listed
-from cli.options import SET_UP, Actor, actor_of, examples
+from cli.options import SET_UP, Actor, actor_of, arg, examples
 from cli.session import ask
 
 if TYPE_CHECKING:
@@ -57,10 +57,7 @@ def _parts(builds: Sequence[Build], of: int) -> list[RenderableType]:
 
 
 def use(
-    build: Annotated[
-        str, typer.Argument(metavar="BUILD", help="The build, as its workers' BACKSTOP_BUILD_ID names it.")
-    ],
-    actor: Actor = "",
+    build: Annotated[str, arg("BUILD", "The build, as its workers' BACKSTOP_BUILD_ID names it.")], actor: Actor = ""
 ) -> None:
     """Make this build the current one. Each open rollout moves to it by itself, when it next does anything; see
     `builds show`.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.list_options import Listing, listed
-from cli.options import LOOK, Actor, actor_of, examples, optional_cluster
+from cli.options import LOOK, Actor, actor_of, examples, opt, optional_cluster
 from cli.session import ask
 from cli.time_options import beginning_of
 from models.errors import BadInput
@@ -38,11 +38,9 @@ def add_to(app: typer.Typer) -> None:
 
 @listed
 def burndown(
-    cluster: Annotated[str, typer.Option(metavar="NAME", help="Only this cluster.", callback=optional_cluster)] = "",
-    since: Annotated[
-        str, typer.Option(metavar="TIME", help="From this time on: an age such as 28d, or a day such as 2026-11-01.")
-    ] = "28d",
-    csv: Annotated[str, typer.Option(metavar="FILE", help="Write the curve as CSV (-: stdout).")] = "",
+    cluster: Annotated[str, opt("NAME", "Only this cluster.", callback=optional_cluster)] = "",
+    since: Annotated[str, opt("TIME", "From this time on: an age such as 28d, or a day such as 2026-11-01.")] = "28d",
+    csv: Annotated[str, opt("FILE", "Write the curve as CSV (-: stdout).")] = "",
     *,
     how: Listing,
     actor: Actor = "",

@@ -22,10 +22,13 @@ from cli.options import (
     NeededReason,
     Otherwise,
     actor_of,
+    arg,
     check_model,
     examples,
+    flag,
     named_or_all,
     needed_cluster,
+    opt,
 )
 from cli.selection import GLOB
 from cli.session import ask
@@ -93,37 +96,30 @@ def hold(
     kind: Kind,
     until: Annotated[
         str,
-        typer.Option(
+        opt(
+            "TIME",
+            "Its end: a time such as 2026-12-01T18:00Z, or how long it lasts, such as 4h. Both names mean the same.",
             "--until",
             "--for",
-            metavar="TIME",
-            help="Its end: a time such as 2026-12-01T18:00Z, or how long it lasts, such as 4h. Both names "
-            "mean the same.",
             show_default=False,
         ),
     ],
     reason: NeededReason,
     clusters: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="CLUSTER",
-            help="One or more clusters, or globs of clusters in the ledger: 'h100-*'.",
-            show_default=False,
-        ),
+        arg("CLUSTER", "One or more clusters, or globs of clusters in the ledger: 'h100-*'.", show_default=False),
     ] = None,
-    fleet: Annotated[bool, typer.Option("--fleet", help="Every cluster of the ledger, and those added later.")] = False,
+    fleet: Annotated[bool, flag("--fleet", "Every cluster of the ledger, and those added later.")] = False,
     begins: Annotated[
         str,
-        typer.Option(
+        opt(
+            "TIME",
+            "Its start: a time such as 2026-12-01T06:00Z, or a delay from now such as 2h. Default: now.",
             "--from",
-            metavar="TIME",
-            help="Its start: a time such as 2026-12-01T06:00Z, or a delay from now such as 2h. Default: now.",
         ),
     ] = "",
-    islands: Annotated[str, typer.Option(metavar="NAMES", help="Only these islands, with commas between them.")] = "",
-    gpus: Annotated[
-        int | None, typer.Option(metavar="N", help="How many GPUs the window takes. Default: all.", min=0)
-    ] = None,
+    islands: Annotated[str, opt("NAMES", "Only these islands, with commas between them.")] = "",
+    gpus: Annotated[int | None, opt("N", "How many GPUs the window takes. Default: all.", min=0)] = None,
     yes: Yes = False,
     as_json: AsJson = False,
     actor: Actor = "",
@@ -244,13 +240,9 @@ def show_calendar(cluster: ClusterOrAll = "", *, how: Listing, actor: Actor = ""
 
 
 def import_calendar(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="An iCalendar file (.ics).")],
+    file: Annotated[str, arg("FILE", "An iCalendar file (.ics).")],
     cluster: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES",
-            help="The clusters that every event of FILE is for; by default, those in each event's location.",
-        ),
+        str, opt("NAMES", "The clusters that every event of FILE is for; by default, those in each event's location.")
     ] = "",
     kind: Annotated[WindowKind, typer.Option(help="The kind of events without a category.")] = WindowKind.MAINTENANCE,
     as_json: AsJson = False,
@@ -309,16 +301,9 @@ async def _declare(door: Backstop, declared: Sequence[Declared]) -> tuple[Declar
 
 def end(
     reason: NeededReason,
-    cluster: Annotated[
-        str, typer.Argument(metavar="CLUSTER", help="The window's cluster, given with ID.", callback=named_or_all)
-    ] = "",
-    number: Annotated[
-        int | None, typer.Argument(metavar="ID", help="The window; `calendar show` lists them.", min=1)
-    ] = None,
-    hold: Annotated[
-        str,
-        typer.Option("--hold", metavar="NAME", help="The hold's name, as `calendar show` lists it."),
-    ] = "",
+    cluster: Annotated[str, arg("CLUSTER", "The window's cluster, given with ID.", callback=named_or_all)] = "",
+    number: Annotated[int | None, arg("ID", "The window; `calendar show` lists them.", min=1)] = None,
+    hold: Annotated[str, opt("NAME", "The hold's name, as `calendar show` lists it.", "--hold")] = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -414,10 +399,7 @@ def _answer(
         lambda: CalendarAnswer(
             windows=tuple(entries), taken_back=tuple(gone), foretold=foretold, left_out=tuple(left_out), undo=undo
         ),
-        lambda: [
-            *calendar_parts(entries, gone, foretold, now, of=stand),
-            *map(line, undo.splitlines()),
-        ],
+        lambda: [*calendar_parts(entries, gone, foretold, now, of=stand), *map(line, undo.splitlines())],
         [f"{shlex.quote(entry.cluster)} {entry.id}" for entry in entries],
     )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import Actor, AsJson, NeededReason, actor_of, examples
+from cli.options import Actor, AsJson, NeededReason, actor_of, examples, opt
 from cli.session import ask
 from models.errors import BadInput
 from models.lifecycle.command_rows import DECIDE
@@ -28,10 +28,7 @@ def add_to(app: typer.Typer) -> None:
 
 def confirm(
     source: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="The health source in doubt, as status and doctor name it.", show_default=False
-        ),
+        str, opt("NAME", "The health source in doubt, as status and doctor name it.", show_default=False)
     ],
     reason: NeededReason,
     as_json: AsJson = False,

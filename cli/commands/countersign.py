@@ -8,28 +8,19 @@ import typer
 
 from cli.consent import Yes, consent
 from cli.list_options import Listing, listed
-from cli.options import Actor, AsJson, ReasonOption, actor_of, examples
+from cli.options import Actor, AsJson, ReasonOption, actor_of, arg, examples
 from cli.session import ask
 from models.errors import BadInput
 from models.lifecycle.command_rows import DECIDE
 
-Hash = Annotated[
-    str,
-    typer.Argument(
-        metavar="HASH", help="The waiting command's hash, as `countersign list` shows it.", show_default=False
-    ),
-]
+Hash = Annotated[str, arg("HASH", "The waiting command's hash, as `countersign list` shows it.", show_default=False)]
 
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Countersign, as the second person, a command of somebody else.")
     for name, command, lines in (
         ("list", list_, ("backstop countersign list",)),
-        (
-            "give",
-            give,
-            ("backstop countersign give 4f2a9c1b7d3e5f60",),
-        ),
+        ("give", give, ("backstop countersign give 4f2a9c1b7d3e5f60",)),
         ("withdraw", withdraw, ("backstop countersign withdraw 4f2a9c1b7d3e5f60 --reason 'the wrong recipe'",)),
     ):
         group.command(name, epilog=examples(*lines))(command)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.consent import Yes, consent
-from cli.options import SET_UP, Actor, AsJson, Cluster, NeededReason, actor_of, examples
+from cli.options import SET_UP, Actor, AsJson, Cluster, NeededReason, actor_of, examples, flag
 from cli.session import ask
 from models.cluster.sources import OF_CLASS
 from models.errors import BadInput
@@ -35,9 +35,7 @@ def add_to(app: typer.Typer) -> None:
 def detach(
     cluster: Cluster,
     reason: NeededReason,
-    restore: Annotated[
-        bool, typer.Option("--restore", help="Restore the quotas from before Backstop wrote them.")
-    ] = False,
+    restore: Annotated[bool, flag("--restore", "Restore the quotas from before Backstop wrote them.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,
     actor: Actor = "",

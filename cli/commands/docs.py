@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.options import LOOK, examples
+from cli.options import LOOK, arg, examples
 from models.errors import BadInput
 
 PAGES = Path(__file__).resolve().parents[2] / "docs"
@@ -19,11 +19,7 @@ def add_to(app: typer.Typer) -> None:
     )(docs)
 
 
-def docs(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The page; without it, all names.", show_default=False)
-    ] = "",
-) -> None:
+def docs(name: Annotated[str, arg("NAME", "The page; without it, all names.", show_default=False)] = "") -> None:
     """Print a page of the documentation. NAME is what help texts and errors call it, such as docs/reading.md.
 
     Pages are Markdown: `backstop docs commands | less`.

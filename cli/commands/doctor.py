@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples("backstop doctor", "backstop doctor --filter ok=false"),
-        rich_help_panel=SET_UP,
-    )(doctor)
+    app.command(epilog=examples("backstop doctor", "backstop doctor --filter ok=false"), rich_help_panel=SET_UP)(doctor)
 
 
 @listed

@@ -18,10 +18,7 @@ def add_to(app: typer.Typer) -> None:
     fleet_file.add_to(group)
     group.command(
         "show",
-        epilog=examples(
-            "backstop fleet show",
-            "backstop fleet show --filter gpu_model=H100 --sort -promised_gpus",
-        ),
+        epilog=examples("backstop fleet show", "backstop fleet show --filter gpu_model=H100 --sort -promised_gpus"),
     )(show_)
     fleet_rollout.add_to(group)
     app.add_typer(group, name="fleet", rich_help_panel=ROLL_OUT)

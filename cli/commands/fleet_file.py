@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.consent import Yes, consent
-from cli.options import Actor, AsJson, Cluster, ReasonOption, actor_of, examples, needed_cluster
+from cli.options import Actor, AsJson, Cluster, ReasonOption, actor_of, arg, examples, flag, needed_cluster, opt
 from cli.session import ask
 from models.errors import BadInput, Refusal
 
@@ -21,35 +21,23 @@ if TYPE_CHECKING:
 
 Files = Annotated[
     list[str],
-    typer.Argument(
-        metavar="FILE",
-        help="YAML or JSON (docs/fleet-file.md), or tables as CSV (`backstop fleet template`).",
-        show_default=False,
-    ),
+    arg("FILE", "YAML or JSON (docs/fleet-file.md), or tables as CSV (`backstop fleet template`).", show_default=False),
 ]
-Prune = Annotated[bool, typer.Option("--prune", help="Remove what is in the ledger and not in the file, after asking.")]
+Prune = Annotated[bool, flag("--prune", "Remove what is in the ledger and not in the file, after asking.")]
 Reset = Annotated[
     bool,
-    typer.Option(
-        "--reset",
-        help="Take the file's quotas even if an ended rollout or an approved request has set others since.",
-    ),
+    flag("--reset", "Take the file's quotas even if an ended rollout or an approved request has set others since."),
 ]
 
 
 def add_to(group: typer.Typer) -> None:
     group.command(
-        "diff",
-        epilog=examples(
-            "backstop fleet diff fleet.yaml",
-            "backstop fleet diff clusters.csv quotas.csv --prune",
-        ),
+        "diff", epilog=examples("backstop fleet diff fleet.yaml", "backstop fleet diff clusters.csv quotas.csv --prune")
     )(diff)
     group.command(
         "export",
         epilog=examples(
-            "backstop fleet export > fleet.yaml",
-            "backstop fleet export --removed h100-typo | backstop fleet import -",
+            "backstop fleet export > fleet.yaml", "backstop fleet export --removed h100-typo | backstop fleet import -"
         ),
     )(export)
     group.command("template", epilog=examples("backstop fleet template quotas > quotas.csv"))(template_)
@@ -114,9 +102,9 @@ def diff_answer(document: FleetDocument, outcome: FleetOutcome, *, prune: bool) 
 
 def diff(
     files: Files,
-    prune: Annotated[bool, typer.Option("--prune", help="Show what an import with --prune would do.")] = False,
-    reset: Annotated[bool, typer.Option("--reset", help="Show what an import with --reset would do.")] = False,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 1 if there is a difference.")] = False,
+    prune: Annotated[bool, flag("--prune", "Show what an import with --prune would do.")] = False,
+    reset: Annotated[bool, flag("--reset", "Show what an import with --reset would do.")] = False,
+    exit_code: Annotated[bool, flag("--exit-code", "End with 1 if there is a difference.")] = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -146,13 +134,9 @@ def diff(
 
 
 def export(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="The file to write; without it, standard output.", show_default=False)
-    ] = "-",
-    cluster: Annotated[
-        list[str] | None, typer.Option("--cluster", metavar="NAME", help="Only this cluster. Repeatable.")
-    ] = None,
-    removed: Annotated[str, typer.Option(metavar="NAME", help="A removed cluster, from its archive.")] = "",
+    file: Annotated[str, arg("FILE", "The file to write; without it, standard output.", show_default=False)] = "-",
+    cluster: Annotated[list[str] | None, opt("NAME", "Only this cluster. Repeatable.", "--cluster")] = None,
+    removed: Annotated[str, opt("NAME", "A removed cluster, from its archive.")] = "",
     actor: Actor = "",
 ) -> None:
     """Write the fleet file that would recreate the ledger's present state. The same state always gives the
@@ -218,9 +202,7 @@ async def _read_removed(door: Backstop, cluster: str) -> dict[str, Any]:
 
 
 def template_(
-    what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="clusters, quotas or teams: a table; fleet: a file in YAML.")
-    ] = "fleet",
+    what: Annotated[str, arg("WHAT", "clusters, quotas or teams: a table; fleet: a file in YAML.")] = "fleet",
 ) -> None:
     """Print a file to start from: a table's header with an example row, or a small fleet file."""
     from cli.output import write
@@ -256,9 +238,7 @@ def remove(
 
 def rename(
     cluster: Cluster,
-    name: Annotated[
-        str, typer.Argument(metavar="NEW", help="The new name.", show_default=False, callback=needed_cluster)
-    ],
+    name: Annotated[str, arg("NEW", "The new name.", show_default=False, callback=needed_cluster)],
     reason: ReasonOption = "",
     yes: Yes = False,
     as_json: AsJson = False,

@@ -17,8 +17,11 @@ from cli.options import (
     Overlay,
     SettingsOption,
     actor_of,
+    arg,
     check_model,
     examples,
+    flag,
+    opt,
     optional_cluster,
     settings_given,
 )
@@ -42,43 +45,34 @@ if TYPE_CHECKING:
 
 FleetFiles = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="FILE",
-        help="YAML or JSON (docs/fleet-file.md; - is stdin), or tables as CSV. Leave it out to import "
+    arg(
+        "FILE",
+        "YAML or JSON (docs/fleet-file.md; - is stdin), or tables as CSV. Leave it out to import "
         "only what --health, --jobs or --slurm name.",
         show_default=False,
     ),
 ]
-HealthFile = Annotated[
-    str, typer.Option(metavar="CSV", help="Health history: cluster, island, time, total_gpus, healthy_gpus.")
-]
-JobsFile = Annotated[str, typer.Option(metavar="CSV", help="The list of running jobs (docs/flex.md).")]
-Slurm = Annotated[str, typer.Option(metavar="NAME", help="Import this Slurm cluster; its limits become the quotas.")]
+HealthFile = Annotated[str, opt("CSV", "Health history: cluster, island, time, total_gpus, healthy_gpus.")]
+JobsFile = Annotated[str, opt("CSV", "The list of running jobs (docs/flex.md).")]
+Slurm = Annotated[str, opt("NAME", "Import this Slurm cluster; its limits become the quotas.")]
 Root = Annotated[
-    str,
-    typer.Option(
-        metavar="ACCOUNT",
-        help="With --slurm: the account above the teams' accounts. Default: as imported before, else root.",
-    ),
+    str, opt("ACCOUNT", "With --slurm: the account above the teams' accounts. Default: as imported before, else root.")
 ]
 ConnectionName = Annotated[
     str,
-    typer.Option(
-        metavar="NAME",
-        help="With --slurm: how the worker reaches it (docs/slurm.md). Default: as imported before, else local.",
-    ),
+    opt("NAME", "With --slurm: how the worker reaches it (docs/slurm.md). Default: as imported before, else local."),
 ]
 SizeFlex = Annotated[
     bool | None,
-    typer.Option(
+    flag(
         "--size-flex/--no-size-flex",
-        help="With --slurm: from now on Backstop also sets the limit of the flex QOS, as an Administrator in Slurm; "
+        "With --slurm: from now on Backstop also sets the limit of the flex QOS, as an Administrator in Slurm; "
         "the import itself writes nothing to Slurm.",
         show_default=False,
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what the import would do; change nothing.")]
-Whole = Annotated[bool, typer.Option("--whole", help="Import nothing if a line is refused.")]
+DryRun = Annotated[bool, flag("--dry-run", "Show what the import would do; change nothing.")]
+Whole = Annotated[bool, flag("--whole", "Import nothing if a line is refused.")]
 
 
 def add_to(group: typer.Typer) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from cli.consent import can_ask, shown_and_asked
-from cli.options import Actor, AsJson, Buffer, MaxTier, SettingsOption, actor_of, overlay_of, pilots_of, wave_of
+from cli.options import Actor, AsJson, Buffer, MaxTier, SettingsOption, actor_of, opt, overlay_of, pilots_of, wave_of
 from cli.session import ask
 from models.base import gpus_text
 from models.errors import BadInput, Refusal
@@ -21,11 +19,9 @@ _NOT_LAUNCHED = "not launched"
 
 
 def plan(
-    out: Annotated[str, typer.Option("--out", metavar="FILE", help="Keep the plan there.")] = "",
-    wave: Annotated[
-        list[str] | None, typer.Option(metavar="N|TIER", help="Only this wave, as `launch --wave`. Repeatable.")
-    ] = None,
-    pilot: Annotated[list[str] | None, typer.Option(metavar="A,B", help="Clusters that go first.")] = None,
+    out: Annotated[str, opt("FILE", "Keep the plan there.", "--out")] = "",
+    wave: Annotated[list[str] | None, opt("N|TIER", "Only this wave, as `launch --wave`. Repeatable.")] = None,
+    pilot: Annotated[list[str] | None, opt("A,B", "Clusters that go first.")] = None,
     buffer: Buffer = "",
     max_tier: MaxTier = "",
     policy: SettingsOption = None,

@@ -17,7 +17,9 @@ from cli.options import (
     actor_of,
     check_model,
     examples,
+    flag,
     number,
+    opt,
     pilots_of,
     settings_given,
     wave_of,
@@ -138,9 +140,9 @@ def _approve_line(plan_hash: str) -> str:
 
 @listed
 def status(
-    waiting: Annotated[bool, typer.Option("--waiting", help="A line for each cluster that waits, and why.")] = False,
-    failed: Annotated[bool, typer.Option("--failed", help="A line for each cluster that rolled back.")] = False,
-    every: Annotated[bool, typer.Option("--all", help="A line for each cluster.")] = False,
+    waiting: Annotated[bool, flag("--waiting", "A line for each cluster that waits, and why.")] = False,
+    failed: Annotated[bool, flag("--failed", "A line for each cluster that rolled back.")] = False,
+    every: Annotated[bool, flag("--all", "A line for each cluster.")] = False,
     *,
     how: Listing,
     actor: Actor = "",
@@ -169,8 +171,8 @@ def status(
 
 
 def watch(
-    once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
-    every: Annotated[str, typer.Option(metavar="SECONDS", help="How often to look.")] = "2",
+    once: Annotated[bool, flag("--once", "Look once and end.")] = False,
+    every: Annotated[str, opt("SECONDS", "How often to look.")] = "2",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:

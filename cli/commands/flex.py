@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.list_options import Listing, listed
-from cli.options import LOOK, Actor, AsJson, ClusterOrAll, Otherwise, actor_of, examples
+from cli.options import LOOK, Actor, AsJson, ClusterOrAll, Otherwise, actor_of, arg, examples, opt
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -31,16 +31,8 @@ def add_to(app: typer.Typer) -> None:
             "backstop flex show h100-worked --since 14d --mode quota --json",
         ),
     )(show_flex)
-    group.command(
-        "divide",
-        epilog=examples(
-            "backstop flex divide --file examples/flex.yaml",
-        ),
-    )(divide)
-    group.command(
-        "simulate",
-        epilog=examples("backstop flex simulate examples/flex-story.yaml"),
-    )(simulate)
+    group.command("divide", epilog=examples("backstop flex divide --file examples/flex.yaml"))(divide)
+    group.command("simulate", epilog=examples("backstop flex simulate examples/flex-story.yaml"))(simulate)
     app.add_typer(group, name="flex", rich_help_panel=LOOK)
 
 
@@ -53,10 +45,8 @@ class _Flex(Otherwise):
 @listed
 def show_flex(
     cluster: ClusterOrAll = "",
-    mode: Annotated[str, typer.Option(metavar="MODE", help="How flex is shared: equal, quota or weight.")] = "equal",
-    since: Annotated[
-        str, typer.Option(metavar="TIME", help="From this time on: an age such as 7d, or a day such as 2026-11-01.")
-    ] = "7d",
+    mode: Annotated[str, opt("MODE", "How flex is shared: equal, quota or weight.")] = "equal",
+    since: Annotated[str, opt("TIME", "From this time on: an age such as 7d, or a day such as 2026-11-01.")] = "7d",
     *,
     how: Listing,
     actor: Actor = "",
@@ -126,18 +116,8 @@ def _tell(offers: list[FlexNow], points: list[Point], *, single: bool, begin: da
 
 @listed
 def divide(
-    file: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE",
-            help="Each team's demand: YAML or JSON (-: stdin).",
-            show_default=False,
-        ),
-    ],
-    mode: Annotated[
-        str,
-        typer.Option(metavar="MODE", help="How flex is shared: equal, quota or weight; replaces the file's."),
-    ] = "",
+    file: Annotated[str, opt("FILE", "Each team's demand: YAML or JSON (-: stdin).", show_default=False)],
+    mode: Annotated[str, opt("MODE", "How flex is shared: equal, quota or weight; replaces the file's.")] = "",
     *,
     how: Listing,
 ) -> None:
@@ -155,10 +135,7 @@ def divide(
 
 
 def simulate(
-    file: Annotated[
-        str,
-        typer.Argument(metavar="FILE", help="A cluster, its teams and the events: YAML or JSON (-: stdin)."),
-    ],
+    file: Annotated[str, arg("FILE", "A cluster, its teams and the events: YAML or JSON (-: stdin).")],
     as_json: AsJson = False,
 ) -> None:
     """Simulate jobs on a cluster's quotas and flex: after each step, who runs, who waits and who gives back GPUs.

@@ -10,7 +10,7 @@ import typer
 
 from cli.commands.plan import planned_from
 from cli.list_options import Listing, listed
-from cli.options import LOOK, Actor, ClusterOrAll, MaxTier, SettingsOption, actor_of, examples, overlay_of
+from cli.options import LOOK, Actor, ClusterOrAll, MaxTier, SettingsOption, actor_of, examples, opt, overlay_of
 from models.base import fraction_text
 from models.errors import BadInput, Refusal
 
@@ -48,21 +48,19 @@ def add_to(app: typer.Typer) -> None:
 @listed
 def haircut(
     named: ClusterOrAll = "",
-    file: Annotated[str, typer.Option(metavar="FILE", help="A fleet file (-: stdin); without it, the ledger.")] = "",
-    buffers: Annotated[
-        str, typer.Option(metavar="SHARES", help="The buffers to compare, with commas between them.")
-    ] = _USUAL,
+    file: Annotated[str, opt("FILE", "A fleet file (-: stdin); without it, the ledger.")] = "",
+    buffers: Annotated[str, opt("SHARES", "The buffers to compare, with commas between them.")] = _USUAL,
     by: Annotated[By, typer.Option(help="What each row of the table shows.")] = By.FLEET,
     at: Annotated[
         str,
-        typer.Option(
-            metavar="SHARE",
-            help="The buffer to explain in words. Default: 0.15 if --buffers has it, else the largest.",
+        opt(
+            "SHARE",
+            "The buffer to explain in words. Default: 0.15 if --buffers has it, else the largest.",
             show_default=False,
         ),
     ] = "",
-    html: Annotated[str, typer.Option(metavar="FILE", help="Write one self-contained page with plots.")] = "",
-    csv: Annotated[str, typer.Option(metavar="FILE", help="Write all figures as CSV (-: stdout).")] = "",
+    html: Annotated[str, opt("FILE", "Write one self-contained page with plots.")] = "",
+    csv: Annotated[str, opt("FILE", "Write all figures as CSV (-: stdout).")] = "",
     max_tier: MaxTier = "",
     policy: SettingsOption = None,
     *,

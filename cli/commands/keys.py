@@ -9,7 +9,7 @@ import typer
 
 from cli.commands.payload_keys import payload_group
 from cli.list_options import Listing, listed
-from cli.options import SET_UP, examples
+from cli.options import SET_UP, arg, examples, flag, opt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 RevokedSince = Annotated[
     str,
-    typer.Option(
+    opt(
+        "TIME",
+        "The time since which its signatures are void. Default: now, so earlier signatures stay valid.",
         "--since",
-        metavar="TIME",
-        help="The time since which its signatures are void. Default: now, so earlier signatures stay valid.",
     ),
 ]
 
@@ -42,8 +42,7 @@ def add_to(app: typer.Typer) -> None:
 
 def new(
     lost: Annotated[
-        bool,
-        typer.Option("--lost", help="Also declare the earlier private key lost: what it signs from now on is refused."),
+        bool, flag("--lost", "Also declare the earlier private key lost: what it signs from now on is refused.")
     ] = False,
 ) -> None:
     """Make the key that a front signs with. The private half stays here; workers read the public half from the
@@ -74,10 +73,7 @@ def rotate() -> None:
     show(line(f"It cannot be undone: {end}"))
 
 
-def revoke(
-    key_id: Annotated[str, typer.Argument(metavar="KEY", help="The key, as `keys show` names it.")],
-    since: RevokedSince = "",
-) -> None:
+def revoke(key_id: Annotated[str, arg("KEY", "The key, as `keys show` names it.")], since: RevokedSince = "") -> None:
     """Refuse everything that a stolen key has signed since a time.
 
     Workers that read this book of keys refuse it within seconds; copy the book to all other workers. This cannot be

@@ -19,8 +19,11 @@ from cli.options import (
     ReasonOption,
     SettingsOption,
     actor_of,
+    arg,
     examples,
+    flag,
     needed_cluster,
+    opt,
     overlay_of,
 )
 from cli.session import ask
@@ -46,33 +49,25 @@ def add_to(app: typer.Typer) -> None:
 
 NamesOrGlobs = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="CLUSTER",
-        help="Clusters, or globs of clusters without an open rollout. Name none with --fleet, --wave, "
+    arg(
+        "CLUSTER",
+        "Clusters, or globs of clusters without an open rollout. Name none with --fleet, --wave, "
         "--pilot, or --adopt --all.",
         show_default=False,
     ),
 ]
-WholeFleet = Annotated[bool, typer.Option("--fleet", help="Every cluster of the ledger, in waves.")]
-Waves = Annotated[
-    list[str] | None, typer.Option(metavar="N|TIER", help="Only this wave: 1 to 4, or its tier. Repeatable.")
-]
+WholeFleet = Annotated[bool, flag("--fleet", "Every cluster of the ledger, in waves.")]
+Waves = Annotated[list[str] | None, opt("N|TIER", "Only this wave: 1 to 4, or its tier. Repeatable.")]
 Pilots = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="A,B", help="Clusters that go first, with their own soak; without --fleet and --wave, only these."
-    ),
+    list[str] | None, opt("A,B", "Clusters that go first, with their own soak; without --fleet and --wave, only these.")
 ]
 PaceOptions = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="How fast a fleet rollout goes: parallel=20 (docs/reading.md). Repeatable."),
+    list[str] | None, opt("KEY=VALUE", "How fast a fleet rollout goes: parallel=20 (docs/reading.md). Repeatable.")
 ]
-OwnerOption = Annotated[str, typer.Option(metavar="NAME", help="The rollout's owner. Default: the actor.")]
-Shadow = Annotated[
-    bool, typer.Option("--shadow", help="Rehearse: write no quota, notify no team, wait for no notice period.")
-]
-Adopt = Annotated[bool, typer.Option("--adopt", help="Take over a lost rollout; with --fleet, the lost fleet rollout.")]
-Every = Annotated[bool, typer.Option("--all", help="With --adopt: every lost rollout.")]
+OwnerOption = Annotated[str, opt("NAME", "The rollout's owner. Default: the actor.")]
+Shadow = Annotated[bool, flag("--shadow", "Rehearse: write no quota, notify no team, wait for no notice period.")]
+Adopt = Annotated[bool, flag("--adopt", "Take over a lost rollout; with --fleet, the lost fleet rollout.")]
+Every = Annotated[bool, flag("--all", "With --adopt: every lost rollout.")]
 
 
 def launch(

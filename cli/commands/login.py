@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.list_options import plain_listing
-from cli.options import SET_UP, AsJson, actor_of, examples
+from cli.options import SET_UP, AsJson, actor_of, examples, flag
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ def login() -> None:
     show(line(f"Logged in as {identity['name']}."))
 
 
-def open_(
-    only_print: Annotated[bool, typer.Option("--print", help="Print the link; open no browser.")] = False,
-) -> None:
+def open_(only_print: Annotated[bool, flag("--print", "Print the link; open no browser.")] = False) -> None:
     """Open the console in a browser, already logged in.
 
     The link can be used once, within two minutes. Where BACKSTOP_URL names a front, you log in there yourself.

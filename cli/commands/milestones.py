@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.list_options import Listing, listed, plain_listing
-from cli.options import LOOK, Actor, AsJson, NeededReason, actor_of, examples
+from cli.options import LOOK, Actor, AsJson, NeededReason, actor_of, arg, examples
 from cli.session import ask
 from models.errors import BadInput
 
@@ -28,9 +28,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def set_milestones(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="YAML or JSON (-: stdin).")],
-    as_json: AsJson = False,
-    actor: Actor = "",
+    file: Annotated[str, arg("FILE", "YAML or JSON (-: stdin).")], as_json: AsJson = False, actor: Actor = ""
 ) -> None:
     """Set the milestones of your project plan; they replace those before.
 
@@ -51,10 +49,8 @@ def set_milestones(
 
 
 def note(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The milestone.", show_default=False)],
-    number: Annotated[
-        int, typer.Argument(metavar="NUMBER", help="The new total.", min=0, max=10**7, show_default=False)
-    ],
+    name: Annotated[str, arg("NAME", "The milestone.", show_default=False)],
+    number: Annotated[int, arg("NUMBER", "The new total.", min=0, max=10**7, show_default=False)],
     reason: NeededReason,
     as_json: AsJson = False,
     actor: Actor = "",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.list_options import Listing, listed
-from cli.options import examples
+from cli.options import examples, opt
 from models.errors import BadInput, Refusal
 
 if TYPE_CHECKING:
@@ -51,10 +51,7 @@ def new() -> None:
 
 def rotate(
     after: Annotated[
-        str,
-        typer.Option(
-            "--after", metavar="TIME", help="How long until the new key encrypts; all machines need the file by then."
-        ),
+        str, opt("TIME", "How long until the new key encrypts; all machines need the file by then.", "--after")
     ] = "0s",
 ) -> None:
     """Add a new key to the file. The earlier keys stay there and decrypt what they encrypted.

@@ -19,6 +19,7 @@ from cli.options import (
     SettingsOption,
     actor_of,
     examples,
+    opt,
     overlay_of,
 )
 from models.errors import BadInput
@@ -52,13 +53,13 @@ def add_to(app: typer.Typer) -> None:
 @listed
 def plan(
     named: ClusterOrAll = "",
-    cluster: Annotated[str, typer.Option(metavar="NAME", help="The same as CLUSTER.")] = "",
-    file: Annotated[str, typer.Option(metavar="FILE", help="A fleet file (-: stdin); without it, the ledger.")] = "",
+    cluster: Annotated[str, opt("NAME", "The same as CLUSTER.")] = "",
+    file: Annotated[str, opt("FILE", "A fleet file (-: stdin); without it, the ledger.")] = "",
     health: Annotated[
         str,
-        typer.Option(
-            metavar="FILE",
-            help="With --file: health history as CSV, for policies with `buffer: health`; without it they "
+        opt(
+            "FILE",
+            "With --file: health history as CSV, for policies with `buffer: health`; without it they "
             "use the fallback buffer (the policy's `floor`), 15 % by default.",
         ),
     ] = "",
@@ -67,28 +68,25 @@ def plan(
     policy: SettingsOption = None,
     render: Annotated[
         str,
-        typer.Option(
-            metavar="DIALECT",
-            help="Print the plan as a change of quota files: yaml, kueue, kai, volcano, yunikorn, or git, which takes "
+        opt(
+            "DIALECT",
+            "Print the plan as a change of quota files: yaml, kueue, kai, volcano, yunikorn, or git, which takes "
             "the files of the cluster's Git branch and clones them with this machine's git (docs/git.md).",
         ),
     ] = "",
     manifests: Annotated[
         str,
-        typer.Option(
-            metavar="PATH",
-            help="With --render: the file or folder that the change is computed for; Backstop does not write it. "
+        opt(
+            "PATH",
+            "With --render: the file or folder that the change is computed for; Backstop does not write it. "
             "Without it, and without --render git, complete new objects are printed.",
         ),
     ] = "",
     pointer: Annotated[
-        str,
-        typer.Option(
-            metavar="POINTER", help="With --render yaml: the place of a team's number, as in /teams/{team}/gpus."
-        ),
+        str, opt("POINTER", "With --render yaml: the place of a team's number, as in /teams/{team}/gpus.")
     ] = "",
     resource: Annotated[
-        str, typer.Option(metavar="NAME", help="With --render: the GPU resource in the files. Default: nvidia.com/gpu.")
+        str, opt("NAME", "With --render: the GPU resource in the files. Default: nvidia.com/gpu.")
     ] = "",
     *,
     how: Listing,

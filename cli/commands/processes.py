@@ -14,15 +14,13 @@ from typing import Annotated, NoReturn
 import typer
 
 from backstop.program import program
-from cli.options import SET_UP, examples, number
+from cli.options import SET_UP, arg, examples, flag, number, opt
 from models.errors import Unavailable
 
-Home = Annotated[
-    str, typer.Option(metavar="DIR", help="The state folder. Default: BACKSTOP_HOME, else ~/.local/state/backstop.")
-]
-Trace = Annotated[bool, typer.Option("--trace", help="Print each OpenTelemetry span when it ends.")]
-Port = Annotated[str, typer.Option(metavar="PORT", help="Temporal's port; 0 is any free one.")]
-UiPort = Annotated[str, typer.Option(metavar="PORT", help="Its UI's port; 0 is any free one.")]
+Home = Annotated[str, opt("DIR", "The state folder. Default: BACKSTOP_HOME, else ~/.local/state/backstop.")]
+Trace = Annotated[bool, flag("--trace", "Print each OpenTelemetry span when it ends.")]
+Port = Annotated[str, opt("PORT", "Temporal's port; 0 is any free one.")]
+UiPort = Annotated[str, opt("PORT", "Its UI's port; 0 is any free one.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -33,10 +31,7 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples("backstop worker", "TEMPORAL_ADDRESS=temporal:7233 backstop worker"), rich_help_panel=SET_UP
     )(worker)
     app.command(
-        epilog=examples(
-            "backstop serve",
-            "backstop serve --listen 0.0.0.0:8420 --tls-cert tls.crt --tls-key tls.key",
-        ),
+        epilog=examples("backstop serve", "backstop serve --listen 0.0.0.0:8420 --tls-cert tls.crt --tls-key tls.key"),
         rich_help_panel=SET_UP,
     )(serve)
     app.command(
@@ -46,10 +41,7 @@ def add_to(app: typer.Typer) -> None:
         ),
         rich_help_panel=SET_UP,
     )(migrate)
-    app.command(
-        epilog=examples("backstop backup ../backups/2026-11-23"),
-        rich_help_panel=SET_UP,
-    )(backup)
+    app.command(epilog=examples("backstop backup ../backups/2026-11-23"), rich_help_panel=SET_UP)(backup)
     app.command(
         epilog=examples("backstop demo"),
         rich_help_panel=SET_UP,
@@ -77,11 +69,9 @@ def worker(home: Home = "", trace: Trace = False) -> None:
 
 
 def serve(
-    listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Answer over TCP too: at 127.0.0.1, or anywhere with TLS.")
-    ] = "",
-    tls_cert: Annotated[str, typer.Option(metavar="FILE", help="The certificate, in PEM.")] = "",
-    tls_key: Annotated[str, typer.Option(metavar="FILE", help="Its key, in PEM.")] = "",
+    listen: Annotated[str, opt("HOST:PORT", "Answer over TCP too: at 127.0.0.1, or anywhere with TLS.")] = "",
+    tls_cert: Annotated[str, opt("FILE", "The certificate, in PEM.")] = "",
+    tls_key: Annotated[str, opt("FILE", "Its key, in PEM.")] = "",
     home: Home = "",
     trace: Trace = False,
 ) -> None:
@@ -96,10 +86,7 @@ def serve(
 
 
 def migrate(
-    source: Annotated[
-        str,
-        typer.Option("--from", metavar="DIR|URL", help="The ledger to copy: a state folder, or a database's URL."),
-    ] = "",
+    source: Annotated[str, opt("DIR|URL", "The ledger to copy: a state folder, or a database's URL.", "--from")] = "",
     home: Home = "",
 ) -> None:
     """Bring the ledger's schema up to date, or copy a whole ledger to PostgreSQL.
@@ -111,8 +98,7 @@ def migrate(
 
 
 def backup(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="A new folder for the copy.", show_default=False)],
-    home: Home = "",
+    folder: Annotated[str, arg("DIR", "A new folder for the copy.", show_default=False)], home: Home = ""
 ) -> None:
     """Copy what `backstop up` keeps, while it runs: Temporal's database, the ledger, notices and public keys.
 

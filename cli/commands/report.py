@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.commands.burndown import CARRIED, points_between
-from cli.options import LOOK, Actor, AsJson, actor_of, examples
+from cli.options import LOOK, Actor, AsJson, actor_of, examples, flag, opt
 from cli.session import ask
 from cli.time_options import moment_of
 from models.errors import BadInput
@@ -24,26 +24,14 @@ _CURVE = timedelta(days=56)
 
 def add_to(app: typer.Typer) -> None:
     app.command(
-        epilog=examples(
-            "backstop report --weekly",
-            "backstop report --weekly --out status",
-        ),
-        rich_help_panel=LOOK,
+        epilog=examples("backstop report --weekly", "backstop report --weekly --out status"), rich_help_panel=LOOK
     )(report)
 
 
 def report(
-    weekly: Annotated[bool, typer.Option("--weekly", help="Seven days: the only period so far.")] = False,
-    at: Annotated[
-        str,
-        typer.Option(
-            metavar="DATE", help="The week that ends with this day or time; default: now.", show_default=False
-        ),
-    ] = "",
-    out: Annotated[
-        str,
-        typer.Option(metavar="DIR", help="Write status-DATE.md and status-DATE.html there.", show_default=False),
-    ] = "",
+    weekly: Annotated[bool, flag("--weekly", "Seven days: the only period so far.")] = False,
+    at: Annotated[str, opt("DATE", "The week that ends with this day or time; default: now.", show_default=False)] = "",
+    out: Annotated[str, opt("DIR", "Write status-DATE.md and status-DATE.html there.", show_default=False)] = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:

@@ -22,8 +22,11 @@ from cli.options import (
     Otherwise,
     ReasonOption,
     actor_of,
+    arg,
     check_model,
     examples,
+    flag,
+    opt,
 )
 from cli.session import ask, or_nobody
 from models.errors import BadInput
@@ -39,7 +42,7 @@ _REFUSED = 3
 _LOOKS, _PAUSE_SECONDS = 12, 0.5
 """How often it is looked whether what was approved is written already: people want to read that it is."""
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The request; `backstop request list` shows its id.")]
+Id = Annotated[str, arg("ID", "The request; `backstop request list` shows its id.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -53,14 +56,7 @@ def add_to(app: typer.Typer) -> None:
                 "backstop request new evals h100-pods 8 --until 2026-12-24 --namespace evals-nightly --json",
             ),
         ),
-        (
-            "list",
-            list_all,
-            (
-                "backstop request list",
-                "backstop request list --filter stage=asked --sort ask.gpus",
-            ),
-        ),
+        ("list", list_all, ("backstop request list", "backstop request list --filter stage=asked --sort ask.gpus")),
         ("show", show_one, ("backstop request show q-4f2a9c1b",)),
     ):
         group.command(name, epilog=examples(*lines))(command)
@@ -75,22 +71,22 @@ class _Request(Otherwise):
 
 
 def new(
-    team: Annotated[str, typer.Argument(metavar="TEAM", help="The team whose quota grows.", show_default=False)],
+    team: Annotated[str, arg("TEAM", "The team whose quota grows.", show_default=False)],
     cluster: Cluster,
-    gpus: Annotated[str, typer.Argument(metavar="GPUS", help="How many more.", show_default=False)],
+    gpus: Annotated[str, arg("GPUS", "How many more.", show_default=False)],
     until: Annotated[
         str | None,
-        typer.Option(
-            metavar="DATE",
-            help="When the GPUs are given back: a day such as 2026-12-24 (at its end, UTC), or 7d from now.",
+        opt(
+            "DATE",
+            "When the GPUs are given back: a day such as 2026-12-24 (at its end, UTC), or 7d from now.",
             show_default="never",
         ),
     ] = None,
     namespace: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The scheduler's namespace that the jobs run in; needed only for a quota that is limited to certain "
+        opt(
+            "NAME",
+            "The scheduler's namespace that the jobs run in; needed only for a quota that is limited to certain "
             "namespaces.",
             show_default="the one with the team's name",
         ),
@@ -137,7 +133,7 @@ def new(
 @listed
 def list_all(
     cluster: ClusterOrAll = "",
-    ended: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
+    ended: Annotated[bool, flag("--all", "Also those that are over.")] = False,
     *,
     how: Listing,
     actor: Actor = "",

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import typer
 from pydantic import BaseModel
 
-from cli.options import LOOK, examples
+from cli.options import LOOK, arg, examples, opt
 from models.errors import BadInput, Unavailable
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -37,8 +37,8 @@ def add_to(app: typer.Typer) -> None:
 
 
 def schema(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The schema; without it, all names.")] = "",
-    write: Annotated[str, typer.Option(metavar="DIR", help="Write all of them as files.")] = "",
+    name: Annotated[str, arg("NAME", "The schema; without it, all names.")] = "",
+    write: Annotated[str, opt("DIR", "Write all of them as files.")] = "",
 ) -> None:
     """Print the JSON Schema of a file that people write, or of a JSON answer.
 

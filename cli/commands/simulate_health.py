@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import LOOK, examples, number, settings_given
+from cli.options import LOOK, examples, number, opt, settings_given
 from models.base import count_text
 from models.errors import BadInput
 
@@ -31,15 +31,12 @@ def add_to(app: typer.Typer) -> None:
 
 
 def simulate_health(
-    seed: Annotated[str, typer.Option(metavar="NUMBER", help="The same seed makes the same history.")] = "1",
-    clusters: Annotated[
-        str, typer.Option(metavar="COUNT", help="How many clusters, each with its own random numbers.")
-    ] = "1",
+    seed: Annotated[str, opt("NUMBER", "The same seed makes the same history.")] = "1",
+    clusters: Annotated[str, opt("COUNT", "How many clusters, each with its own random numbers.")] = "1",
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting of docs/buffers.md. Repeatable."),
+        list[str] | None, opt("KEY=VALUE", "A setting of docs/buffers.md. Repeatable.", "--set")
     ] = None,
-    out: Annotated[str, typer.Option(metavar="FILE", help="The CSV to write (-: stdout).")] = "-",
+    out: Annotated[str, opt("FILE", "The CSV to write (-: stdout).")] = "-",
 ) -> None:
     """Write a made-up health history: failures, short and long repairs, failures in bursts and by rack,
     and nodes that fail again and again.

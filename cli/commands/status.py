@@ -13,7 +13,7 @@ from cli.completion_names import note_holds, note_stages
 from cli.lazy_models import import_lightly
 from cli.ledger_fallback import LastWord, ask_or_read
 from cli.list_options import Form, Listing, field_of, listed
-from cli.options import LOOK, Actor, ClusterOrAll, actor_of, examples
+from cli.options import LOOK, Actor, ClusterOrAll, actor_of, examples, flag, opt
 from cli.session import or_nobody
 from models.errors import BadInput, Unavailable
 from models.rollout.stages import Stage
@@ -51,14 +51,14 @@ def add_to(app: typer.Typer) -> None:
 @listed
 def status(
     cluster: ClusterOrAll = "",
-    stage: Annotated[str, typer.Option(metavar="STAGE", help="Only rollouts in this stage, such as stuck.")] = "",
-    wave: Annotated[str, typer.Option(metavar="TIER", help="Only rollouts of this wave, such as busy.")] = "",
-    owner: Annotated[str, typer.Option(metavar="NAME", help="Only this owner's rollouts.")] = "",
-    needs: Annotated[bool, typer.Option("--needs", help="Only rollouts that need a person.")] = False,
-    at_risk: Annotated[bool, typer.Option("--at-risk", help="Only rollouts with quota that lacks hardware.")] = False,
-    held: Annotated[bool, typer.Option("--held", help="Only rollouts on hold.")] = False,
-    only_open: Annotated[bool, typer.Option("--open", help="Only rollouts that have not ended.")] = False,
-    every: Annotated[bool, typer.Option("--all", help="A line for each, however many.")] = False,
+    stage: Annotated[str, opt("STAGE", "Only rollouts in this stage, such as stuck.")] = "",
+    wave: Annotated[str, opt("TIER", "Only rollouts of this wave, such as busy.")] = "",
+    owner: Annotated[str, opt("NAME", "Only this owner's rollouts.")] = "",
+    needs: Annotated[bool, flag("--needs", "Only rollouts that need a person.")] = False,
+    at_risk: Annotated[bool, flag("--at-risk", "Only rollouts with quota that lacks hardware.")] = False,
+    held: Annotated[bool, flag("--held", "Only rollouts on hold.")] = False,
+    only_open: Annotated[bool, flag("--open", "Only rollouts that have not ended.")] = False,
+    every: Annotated[bool, flag("--all", "A line for each, however many.")] = False,
     *,
     how: Listing,
     actor: Actor = "",

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.options import LOOK, Actor, AsJson, Cluster, actor_of, examples, number
+from cli.options import LOOK, Actor, AsJson, Cluster, actor_of, examples, flag, number, opt
 from cli.session import ask
 
 
@@ -16,8 +16,8 @@ def add_to(app: typer.Typer) -> None:
 
 def watch(
     cluster: Cluster,
-    once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
-    every: Annotated[str, typer.Option(metavar="SECONDS", help="How often to look.")] = "2",
+    once: Annotated[bool, flag("--once", "Look once and end.")] = False,
+    every: Annotated[str, opt("SECONDS", "How often to look.")] = "2",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.list_options import Output, read_listing
-from cli.options import LOOK, Actor, AsJson, actor_of, examples, optional_cluster
+from cli.options import LOOK, Actor, AsJson, actor_of, arg, examples, flag, opt, optional_cluster
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -34,29 +34,22 @@ def add_to(app: typer.Typer) -> None:
 
 
 def why(
-    team: Annotated[str, typer.Argument(metavar="TEAM", help="The team.", show_default=False)],
+    team: Annotated[str, arg("TEAM", "The team.", show_default=False)],
     cluster: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Only in this cluster; without it, wherever the team has a quota.",
-            callback=optional_cluster,
-        ),
+        str, opt("NAME", "Only in this cluster; without it, wherever the team has a quota.", callback=optional_cluster)
     ] = "",
-    gpus: Annotated[
-        str, typer.Option(metavar="COUNT", help="How many GPUs are wanted.", show_default="all of the quota")
-    ] = "",
-    block: Annotated[bool, typer.Option("--block", help="As one contiguous block, in one island.")] = False,
+    gpus: Annotated[str, opt("COUNT", "How many GPUs are wanted.", show_default="all of the quota")] = "",
+    block: Annotated[bool, flag("--block", "As one contiguous block, in one island.")] = False,
     namespace: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="The scheduler's namespace that the jobs run in; needed only for a quota that is limited to certain "
+        opt(
+            "NAME",
+            "The scheduler's namespace that the jobs run in; needed only for a quota that is limited to certain "
             "namespaces.",
             show_default=False,
         ),
     ] = "",
-    every: Annotated[bool, typer.Option("--all", help="Every reason, cluster by cluster.")] = False,
+    every: Annotated[bool, flag("--all", "Every reason, cluster by cluster.")] = False,
     output: Output = None,
     as_json: AsJson = False,
     actor: Actor = "",
