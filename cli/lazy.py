@@ -6,13 +6,15 @@ their lists are in a table (cli/app.py), and a test compares the table with the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from cli.options import examples
 
 
 class Listed(NamedTuple):
@@ -64,11 +66,31 @@ class _Loading(Mapping[str, Any]):
         return len(self._table)
 
 
+_FunctionT = TypeVar("_FunctionT", bound=Callable[..., None])
+_DECORATED: dict[str, list[tuple[Callable[..., None], dict[str, Any]]]] = {}
+"""By the full name of their module: the commands that stand in no group, each with how Typer takes it."""
+
+
+def command(panel: str, *lines: str, **more: Any) -> Callable[[_FunctionT], _FunctionT]:
+    """Return a decorator for a command. `panel`: in the list of commands; `lines`: examples of it."""
+
+    def note(function: _FunctionT) -> _FunctionT:
+        about = {"epilog": examples(*lines), "rich_help_panel": panel, **more}
+        _DECORATED.setdefault(function.__module__, []).append((function, about))
+        return function
+
+    return note
+
+
 @cache
 def commands_of(module: str) -> dict[str, Any]:
-    """Return the commands and groups that a module of cli/commands adds, by name."""
+    """Return the commands and groups that a module of cli/commands has, by name."""
     one = typer.Typer(add_completion=False)
-    import_module(f"cli.commands.{module}").add_to(one)
+    its = import_module(f"cli.commands.{module}")
+    for function, about in _DECORATED.get(its.__name__, ()):
+        one.command(**about)(function)
+    if hasattr(its, "add_to"):
+        its.add_to(one)
     commands = dict(typer.main.get_group(one).commands)
     for command in commands.values():
         _flow(command)

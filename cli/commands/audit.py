@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.lazy import command
 from cli.list_options import Form, Listing, listed, matches, read_listing
-from cli.options import LOOK, actor_of, arg, examples, flag, named_or_all, needed_cluster, opt
+from cli.options import LOOK, actor_of, arg, flag, named_or_all, needed_cluster, opt
 from cli.session import ask
 from cli.time_options import moment_of
 from models.base import verb_of
@@ -33,19 +34,14 @@ _DAY = re.compile(r"\d{8}|\d{4}-\d\d-\d\d|\d{4}-W\d\d-\d|\d{4}W\d{3}", re.ASCII)
 """A day as ISO 8601 writes it, without a time."""
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "backstop audit h100-worked",
-            "backstop audit h100-worked --verify",
-            "backstop audit --verify --seals /var/lib/backstop/seals/seals.txt",
-            "backstop audit --fleet",
-            "backstop audit h100-worked --since 7d --kind command --kind hold",
-        ),
-        rich_help_panel=LOOK,
-    )(audit)
-
-
+@command(
+    LOOK,
+    "backstop audit h100-worked",
+    "backstop audit h100-worked --verify",
+    "backstop audit --verify --seals /var/lib/backstop/seals/seals.txt",
+    "backstop audit --fleet",
+    "backstop audit h100-worked --since 7d --kind command --kind hold",
+)
 @listed
 def audit(
     cluster: Annotated[

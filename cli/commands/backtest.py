@@ -5,10 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from cli.lazy import command
 from cli.list_options import Listing, listed
-from cli.options import LOOK, arg, examples, number, opt
+from cli.options import LOOK, arg, number, opt
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -41,17 +40,12 @@ class PolicyOption(StrEnum):
     HEALTH = "health"
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "backstop backtest health.csv",
-            "backstop backtest health.csv.gz --cluster train-1 --horizon 4 --html record.html",
-            "backstop backtest health.csv --policy health --fixed 0.07,0.12 --decisions decisions.csv",
-        ),
-        rich_help_panel=LOOK,
-    )(backtest)
-
-
+@command(
+    LOOK,
+    "backstop backtest health.csv",
+    "backstop backtest health.csv.gz --cluster train-1 --horizon 4 --html record.html",
+    "backstop backtest health.csv --policy health --fixed 0.07,0.12 --decisions decisions.csv",
+)
 @listed
 def backtest(
     file: Annotated[str, _FILE],

@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from cli.commands.backtest import GpusPerNode, named_series, node_of, terms_of, weeks_of
-from cli.options import LOOK, Actor, AsJson, Cluster, actor_of, examples, opt
+from cli.lazy import command
+from cli.options import LOOK, Actor, AsJson, Cluster, actor_of, opt
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -19,15 +18,7 @@ if TYPE_CHECKING:
     from models.cluster.derived_buffer import HealthTerms
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "backstop buffer train-1", "backstop buffer train-1 --target 0.99 --horizon 1 --png buffer.png"
-        ),
-        rich_help_panel=LOOK,
-    )(buffer)
-
-
+@command(LOOK, "backstop buffer train-1", "backstop buffer train-1 --target 0.99 --horizon 1 --png buffer.png")
 def buffer(
     cluster: Cluster,
     health: Annotated[

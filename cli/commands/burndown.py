@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from cli.lazy import command
 from cli.list_options import Listing, listed
-from cli.options import LOOK, Actor, actor_of, examples, opt, optional_cluster
+from cli.options import LOOK, Actor, actor_of, opt, optional_cluster
 from cli.session import ask
 from cli.time_options import beginning_of
 from models.errors import BadInput
@@ -25,17 +24,12 @@ CARRIED = timedelta(hours=3)
 """A cluster whose tally is late counts with its last one for this long: the curve must not dip for it."""
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "backstop burndown",
-            "backstop burndown --cluster h100-worked --since 7d",
-            "backstop burndown --since 2026-11-01 --csv burndown.csv",
-        ),
-        rich_help_panel=LOOK,
-    )(burndown)
-
-
+@command(
+    LOOK,
+    "backstop burndown",
+    "backstop burndown --cluster h100-worked --since 7d",
+    "backstop burndown --since 2026-11-01 --csv burndown.csv",
+)
 @listed
 def burndown(
     cluster: Annotated[str, opt("NAME", "Only this cluster.", callback=optional_cluster)] = "",

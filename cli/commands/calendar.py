@@ -13,6 +13,7 @@ import typer
 
 from cli.completion_names import note_windows
 from cli.consent import Yes
+from cli.lazy import command
 from cli.list_options import Listing, listed, plain_listing
 from cli.options import (
     LOOK,
@@ -56,15 +57,6 @@ Kind = Annotated[
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "backstop hold h100-worked --kind sev --until 4h --reason 'fabric is flapping'",
-            "backstop hold h100-worked --kind maintenance --from 2026-12-01T06:00Z --until 2026-12-01T18:00Z "
-            "--gpus 64 --reason 'new firmware'",
-            "backstop hold --fleet --kind freeze --from 2026-12-20T00:00Z --until 15d --reason 'year end'",
-        ),
-        rich_help_panel=HALT,
-    )(hold)
     group = typer.Typer(cls=_Calendar, help="Maintenance windows, incidents and freezes.")
     group.command(
         "show", epilog=examples("backstop calendar show", "backstop calendar show --filter window.kind=sev -o wide")
@@ -92,6 +84,13 @@ class _Calendar(Otherwise):
     otherwise = "show"
 
 
+@command(
+    HALT,
+    "backstop hold h100-worked --kind sev --until 4h --reason 'fabric is flapping'",
+    "backstop hold h100-worked --kind maintenance --from 2026-12-01T06:00Z --until 2026-12-01T18:00Z "
+    "--gpus 64 --reason 'new firmware'",
+    "backstop hold --fleet --kind freeze --from 2026-12-20T00:00Z --until 15d --reason 'year end'",
+)
 def hold(
     kind: Kind,
     until: Annotated[

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from cli.options import Actor, AsJson, NeededReason, actor_of, examples, opt
+from cli.lazy import command
+from cli.options import Actor, AsJson, NeededReason, actor_of, opt
 from cli.session import ask
 from models.errors import BadInput
 from models.lifecycle.command_rows import DECIDE
@@ -19,13 +18,7 @@ if TYPE_CHECKING:
 _UNDO = "It cannot be undone. If the source is wrong after all, correct it: its next sample counts."
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples("backstop confirm --source prometheus/local --reason 'two halls lost power'"),
-        rich_help_panel=DECIDE,
-    )(confirm)
-
-
+@command(DECIDE, "backstop confirm --source prometheus/local --reason 'two halls lost power'")
 def confirm(
     source: Annotated[
         str, opt("NAME", "The health source in doubt, as status and doctor name it.", show_default=False)

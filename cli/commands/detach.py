@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from cli.consent import Yes, consent
-from cli.options import SET_UP, Actor, AsJson, Cluster, NeededReason, actor_of, examples, flag
+from cli.lazy import command
+from cli.options import SET_UP, Actor, AsJson, Cluster, NeededReason, actor_of, flag
 from cli.session import ask
 from models.cluster.sources import OF_CLASS
 from models.errors import BadInput
@@ -22,16 +21,11 @@ Limits = dict[str, tuple[int | None, int | None]]
 _UNDO = "Undo: import it again with its quota system, by backstop fleet import FILE"
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "backstop detach h100-lab --reason 'the pilot is over'",
-            "backstop detach h100-lab --restore --reason 'back to how it was' --yes",
-        ),
-        rich_help_panel=SET_UP,
-    )(detach)
-
-
+@command(
+    SET_UP,
+    "backstop detach h100-lab --reason 'the pilot is over'",
+    "backstop detach h100-lab --restore --reason 'back to how it was' --yes",
+)
 def detach(
     cluster: Cluster,
     reason: NeededReason,

@@ -5,20 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from cli.options import LOOK, arg, examples
+from cli.lazy import command
+from cli.options import LOOK, arg
 from models.errors import BadInput
 
 PAGES = Path(__file__).resolve().parents[2] / "docs"
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples("backstop docs", "backstop docs commands", "backstop docs docs/adr/0003"), rich_help_panel=LOOK
-    )(docs)
-
-
+@command(LOOK, "backstop docs", "backstop docs commands", "backstop docs docs/adr/0003")
 def docs(name: Annotated[str, arg("NAME", "The page; without it, all names.", show_default=False)] = "") -> None:
     """Print a page of the documentation. NAME is what help texts and errors call it, such as docs/reading.md.
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cli.lazy import command
 from cli.list_options import Listing, listed
-from cli.options import SET_UP, Actor, actor_of, examples
+from cli.options import SET_UP, Actor, actor_of
 from cli.session import ask
 from models.errors import Unavailable
 
@@ -19,10 +20,7 @@ if TYPE_CHECKING:
     from cli.json_answers import CheckLine
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(epilog=examples("backstop doctor", "backstop doctor --filter ok=false"), rich_help_panel=SET_UP)(doctor)
-
-
+@command(SET_UP, "backstop doctor", "backstop doctor --filter ok=false")
 @listed
 def doctor(*, how: Listing, actor: Actor = "") -> None:
     """Check the installation: Temporal, its namespace and search attributes, workers, the watch (the workflow

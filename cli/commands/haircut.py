@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.commands.plan import planned_from
+from cli.lazy import command
 from cli.list_options import Listing, listed
-from cli.options import LOOK, Actor, ClusterOrAll, MaxTier, SettingsOption, actor_of, examples, opt, overlay_of
+from cli.options import LOOK, Actor, ClusterOrAll, MaxTier, SettingsOption, actor_of, opt, overlay_of
 from models.base import fraction_text
 from models.errors import BadInput, Refusal
 
@@ -34,17 +35,12 @@ _MOST = 8
 _USUAL = "0.05,0.10,0.15,0.20"
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "backstop haircut --file examples/fleet.yaml",
-            "backstop haircut --by team --buffers 0.10,0.15",
-            "backstop haircut --file examples/fleet.yaml --html haircut.html",
-        ),
-        rich_help_panel=LOOK,
-    )(haircut)
-
-
+@command(
+    LOOK,
+    "backstop haircut --file examples/fleet.yaml",
+    "backstop haircut --by team --buffers 0.10,0.15",
+    "backstop haircut --file examples/fleet.yaml --html haircut.html",
+)
 @listed
 def haircut(
     named: ClusterOrAll = "",

@@ -9,6 +9,7 @@ import typer
 
 from cli.commands.launch_many import Launching, launch_many, plan_one
 from cli.consent import Yes, can_ask
+from cli.lazy import command
 from cli.options import (
     ROLL_OUT,
     Actor,
@@ -20,7 +21,6 @@ from cli.options import (
     SettingsOption,
     actor_of,
     arg,
-    examples,
     flag,
     needed_cluster,
     opt,
@@ -32,19 +32,6 @@ from models.errors import BadInput
 if TYPE_CHECKING:
     from client.backstop import Backstop
     from models.rollout.messages import LaunchAnswer
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "backstop launch h100-worked --reason 'pilot, agreed with research'",
-            "backstop launch 'h100-*' b200-lab --shadow --reason rehearsal",
-            "backstop launch h100-worked --buffer 0.10 --policy notice=1d --yes",
-            "backstop launch --fleet --pilot h100-1,h100-2 --pace parallel=20 --reason 'Q1 rollout'",
-            "backstop launch --adopt --all --reason 'the Temporal database is gone'",
-        ),
-        rich_help_panel=ROLL_OUT,
-    )(launch)
 
 
 NamesOrGlobs = Annotated[
@@ -70,6 +57,14 @@ Adopt = Annotated[bool, flag("--adopt", "Take over a lost rollout; with --fleet,
 Every = Annotated[bool, flag("--all", "With --adopt: every lost rollout.")]
 
 
+@command(
+    ROLL_OUT,
+    "backstop launch h100-worked --reason 'pilot, agreed with research'",
+    "backstop launch 'h100-*' b200-lab --shadow --reason rehearsal",
+    "backstop launch h100-worked --buffer 0.10 --policy notice=1d --yes",
+    "backstop launch --fleet --pilot h100-1,h100-2 --pace parallel=20 --reason 'Q1 rollout'",
+    "backstop launch --adopt --all --reason 'the Temporal database is gone'",
+)
 def launch(
     clusters: NamesOrGlobs = None,
     fleet: WholeFleet = False,

@@ -6,25 +6,16 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from cli.lazy import command
 from cli.list_options import plain_listing
-from cli.options import SET_UP, AsJson, actor_of, examples, flag
+from cli.options import SET_UP, AsJson, actor_of, flag
 from models.errors import BadInput
 
 if TYPE_CHECKING:
     from client.http_exchange import AtUrl
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(epilog=examples("BACKSTOP_URL=https://backstop.example.org backstop login"), rich_help_panel=SET_UP)(
-        login
-    )
-    app.command(name="open", epilog=examples("backstop open", "backstop open --print"), rich_help_panel=SET_UP)(open_)
-    app.command(epilog=examples("backstop logout"), rich_help_panel=SET_UP)(logout)
-    app.command(epilog=examples("backstop whoami"), rich_help_panel=SET_UP)(whoami)
-
-
+@command(SET_UP, "BACKSTOP_URL=https://backstop.example.org backstop login")
 def login() -> None:
     """Log in to the front that BACKSTOP_URL names, in a browser on any machine.
 
@@ -44,6 +35,7 @@ def login() -> None:
     show(line(f"Logged in as {identity['name']}."))
 
 
+@command(SET_UP, "backstop open", "backstop open --print", name="open")
 def open_(only_print: Annotated[bool, flag("--print", "Print the link; open no browser.")] = False) -> None:
     """Open the console in a browser, already logged in.
 
@@ -70,6 +62,7 @@ def open_(only_print: Annotated[bool, flag("--print", "Print the link; open no b
         webbrowser.open(link)
 
 
+@command(SET_UP, "backstop logout")
 def logout() -> None:
     """Forget the login on this machine."""
     from cli.output import show
@@ -80,6 +73,7 @@ def logout() -> None:
     show(line(f"Logged out of {where}." if where else "Nobody was logged in."))
 
 
+@command(SET_UP, "backstop whoami")
 def whoami(as_json: AsJson = False) -> None:
     """Show your name, your front, and how the front knows who you are."""
     from cli.json_answers_login import Whoami

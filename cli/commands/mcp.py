@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import typer
-
-from cli.options import LOOK, Actor, actor_of, examples
+from cli.lazy import command
+from cli.options import LOOK, Actor, actor_of
 from models.errors import Refusal
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command("mcp", epilog=examples("backstop mcp"), rich_help_panel=LOOK)(mcp)
-
-
+@command(LOOK, "backstop mcp")
 def mcp(actor: Actor = "") -> None:
     """Serve agents over the Model Context Protocol: they read, and ask for quota; they approve nothing.
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from cli.lazy import command
 from cli.lazy_models import import_lightly
 from cli.list_options import Listing, listed
 from cli.options import (
@@ -18,7 +17,6 @@ from cli.options import (
     Overlay,
     SettingsOption,
     actor_of,
-    examples,
     opt,
     overlay_of,
 )
@@ -34,22 +32,17 @@ if TYPE_CHECKING:
     from models.planning.plan import Plan
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "backstop plan --file examples/fleet.yaml",
-            "backstop plan --file examples/fleet.yaml --cluster h100-worked --max-tier unscheduled",
-            "backstop plan h100-worked --buffer 0.10 --json",
-            "backstop plan --filter wave=busy --sort -cut_gpus -o wide",
-            "backstop plan --file examples/fleet.yaml --cluster h100-worked --render kueue",
-            "backstop plan h100-worked --render kueue --manifests clusters/h100/queues",
-            "backstop plan h100-worked --render git",
-            "backstop plan h100-worked --render yaml --pointer '/teams/{team}/gpus' --manifests quotas.yaml",
-        ),
-        rich_help_panel=LOOK,
-    )(plan)
-
-
+@command(
+    LOOK,
+    "backstop plan --file examples/fleet.yaml",
+    "backstop plan --file examples/fleet.yaml --cluster h100-worked --max-tier unscheduled",
+    "backstop plan h100-worked --buffer 0.10 --json",
+    "backstop plan --filter wave=busy --sort -cut_gpus -o wide",
+    "backstop plan --file examples/fleet.yaml --cluster h100-worked --render kueue",
+    "backstop plan h100-worked --render kueue --manifests clusters/h100/queues",
+    "backstop plan h100-worked --render git",
+    "backstop plan h100-worked --render yaml --pointer '/teams/{team}/gpus' --manifests quotas.yaml",
+)
 @listed
 def plan(
     named: ClusterOrAll = "",

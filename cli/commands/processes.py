@@ -14,7 +14,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from backstop.program import program
-from cli.options import SET_UP, arg, examples, flag, number, opt
+from cli.lazy import command
+from cli.options import SET_UP, arg, flag, number, opt
 from models.errors import Unavailable
 
 Home = Annotated[str, opt("DIR", "The state folder. Default: BACKSTOP_HOME, else ~/.local/state/backstop.")]
@@ -23,32 +24,7 @@ Port = Annotated[str, opt("PORT", "Temporal's port; 0 is any free one.")]
 UiPort = Annotated[str, opt("PORT", "Its UI's port; 0 is any free one.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples("backstop up", "backstop up --home ./state --port 0 --ui-port 0"), rich_help_panel=SET_UP
-    )(up)
-    app.command(
-        epilog=examples("backstop worker", "TEMPORAL_ADDRESS=temporal:7233 backstop worker"), rich_help_panel=SET_UP
-    )(worker)
-    app.command(
-        epilog=examples("backstop serve", "backstop serve --listen 0.0.0.0:8420 --tls-cert tls.crt --tls-key tls.key"),
-        rich_help_panel=SET_UP,
-    )(serve)
-    app.command(
-        epilog=examples(
-            "BACKSTOP_LEDGER_URL=postgresql://ledger/backstop backstop migrate",
-            "BACKSTOP_LEDGER_URL=postgresql://ledger/backstop backstop migrate --from ./state",
-        ),
-        rich_help_panel=SET_UP,
-    )(migrate)
-    app.command(epilog=examples("backstop backup ../backups/2026-11-23"), rich_help_panel=SET_UP)(backup)
-    app.command(
-        epilog=examples("backstop demo"),
-        rich_help_panel=SET_UP,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    )(demo)
-
-
+@command(SET_UP, "backstop up", "backstop up --home ./state --port 0 --ui-port 0")
 def up(home: Home = "", port: Port = "", ui_port: UiPort = "", trace: Trace = False) -> None:
     """Run all of Backstop on this machine until Ctrl-C: Temporal with its UI, the ledger, a worker
     and a front.
@@ -63,11 +39,13 @@ def up(home: Home = "", port: Port = "", ui_port: UiPort = "", trace: Trace = Fa
     become("workers.up", (), settings)
 
 
+@command(SET_UP, "backstop worker", "TEMPORAL_ADDRESS=temporal:7233 backstop worker")
 def worker(home: Home = "", trace: Trace = False) -> None:
     """Run a worker for the configured Temporal, until Ctrl-C."""
     become("workers.main", (), _settings(home, trace))
 
 
+@command(SET_UP, "backstop serve", "backstop serve --listen 0.0.0.0:8420 --tls-cert tls.crt --tls-key tls.key")
 def serve(
     listen: Annotated[str, opt("HOST:PORT", "Answer over TCP too: at 127.0.0.1, or anywhere with TLS.")] = "",
     tls_cert: Annotated[str, opt("FILE", "The certificate, in PEM.")] = "",
@@ -85,6 +63,11 @@ def serve(
     become("web.serve", words, _settings(home, trace))
 
 
+@command(
+    SET_UP,
+    "BACKSTOP_LEDGER_URL=postgresql://ledger/backstop backstop migrate",
+    "BACKSTOP_LEDGER_URL=postgresql://ledger/backstop backstop migrate --from ./state",
+)
 def migrate(
     source: Annotated[str, opt("DIR|URL", "The ledger to copy: a state folder, or a database's URL.", "--from")] = "",
     home: Home = "",
@@ -97,6 +80,7 @@ def migrate(
     become("workers.migrate", (source,) if source else (), _settings(home, trace=False))
 
 
+@command(SET_UP, "backstop backup ../backups/2026-11-23")
 def backup(
     folder: Annotated[str, arg("DIR", "A new folder for the copy.", show_default=False)], home: Home = ""
 ) -> None:
@@ -108,6 +92,7 @@ def backup(
     become("workers.backup", (os.path.abspath(folder),), _settings(home, trace=False))
 
 
+@command(SET_UP, "backstop demo", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def demo(context: typer.Context, trace: Trace = False) -> None:
     """Show a whole rollout in about a minute: failure, rollback, recovery, retry, audit."""
     become("workers.demo", context.args, _settings("", trace))

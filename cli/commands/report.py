@@ -6,10 +6,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from cli.commands.burndown import CARRIED, points_between
-from cli.options import LOOK, Actor, AsJson, actor_of, examples, flag, opt
+from cli.lazy import command
+from cli.options import LOOK, Actor, AsJson, actor_of, flag, opt
 from cli.session import ask
 from cli.time_options import moment_of
 from models.errors import BadInput
@@ -22,12 +21,7 @@ _CURVE = timedelta(days=56)
 """How far back the report's curve reaches at most."""
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples("backstop report --weekly", "backstop report --weekly --out status"), rich_help_panel=LOOK
-    )(report)
-
-
+@command(LOOK, "backstop report --weekly", "backstop report --weekly --out status")
 def report(
     weekly: Annotated[bool, flag("--weekly", "Seven days: the only period so far.")] = False,
     at: Annotated[str, opt("DATE", "The week that ends with this day or time; default: now.", show_default=False)] = "",

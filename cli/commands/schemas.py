@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal
 import typer
 from pydantic import BaseModel
 
-from cli.options import LOOK, arg, examples, opt
+from cli.lazy import command
+from cli.options import LOOK, arg, opt
 from models.errors import BadInput, Unavailable
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -29,13 +30,7 @@ _SHARE = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
 _SHARE_TEXT = {"type": "string", "description": "an exact number in [0, 1), as a decimal or a fraction"}
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples("backstop schema", "backstop schema plan", "backstop schema --write docs/schemas"),
-        rich_help_panel=LOOK,
-    )(schema)
-
-
+@command(LOOK, "backstop schema", "backstop schema plan", "backstop schema --write docs/schemas")
 def schema(
     name: Annotated[str, arg("NAME", "The schema; without it, all names.")] = "",
     write: Annotated[str, opt("DIR", "Write all of them as files.")] = "",

@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from cli.options import LOOK, examples, number, opt, settings_given
+from cli.lazy import command
+from cli.options import LOOK, number, opt, settings_given
 from models.base import count_text
 from models.errors import BadInput
 
@@ -19,17 +18,11 @@ if TYPE_CHECKING:
 _MOST_ROWS = 20_000_000
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        "simulate-health",
-        epilog=examples(
-            "backstop simulate-health --seed 7 > health.csv",
-            "backstop simulate-health --clusters 20 --set nodes=256 --set weeks=26 --out health.csv",
-        ),
-        rich_help_panel=LOOK,
-    )(simulate_health)
-
-
+@command(
+    LOOK,
+    "backstop simulate-health --seed 7 > health.csv",
+    "backstop simulate-health --clusters 20 --set nodes=256 --set weeks=26 --out health.csv",
+)
 def simulate_health(
     seed: Annotated[str, opt("NUMBER", "The same seed makes the same history.")] = "1",
     clusters: Annotated[str, opt("COUNT", "How many clusters, each with its own random numbers.")] = "1",

@@ -7,13 +7,12 @@ from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import typer
-
 from cli.completion_names import note_holds, note_stages
+from cli.lazy import command
 from cli.lazy_models import import_lightly
 from cli.ledger_fallback import LastWord, ask_or_read
 from cli.list_options import Form, Listing, field_of, listed
-from cli.options import LOOK, Actor, ClusterOrAll, actor_of, examples, flag, opt
+from cli.options import LOOK, Actor, ClusterOrAll, actor_of, flag, opt
 from cli.session import or_nobody
 from models.errors import BadInput, Unavailable
 from models.rollout.stages import Stage
@@ -36,18 +35,13 @@ _UNKNOWN = ("wave", "unbacked_gpus", "would_unbacked_gpus", "held")
 """Fields that the ledger alone does not have."""
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "backstop status",
-            "backstop status h100-worked",
-            "backstop status --filter 'stage=roll*' --sort -unbacked_gpus -o wide",
-            "backstop status --needs -o name",
-        ),
-        rich_help_panel=LOOK,
-    )(status)
-
-
+@command(
+    LOOK,
+    "backstop status",
+    "backstop status h100-worked",
+    "backstop status --filter 'stage=roll*' --sort -unbacked_gpus -o wide",
+    "backstop status --needs -o name",
+)
 @listed
 def status(
     cluster: ClusterOrAll = "",

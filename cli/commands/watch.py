@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from cli.options import LOOK, Actor, AsJson, Cluster, actor_of, examples, flag, number, opt
+from cli.lazy import command
+from cli.options import LOOK, Actor, AsJson, Cluster, actor_of, flag, number, opt
 from cli.session import ask
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(epilog=examples("backstop watch h100-worked"), rich_help_panel=LOOK)(watch)
-
-
+@command(LOOK, "backstop watch h100-worked")
 def watch(
     cluster: Cluster,
     once: Annotated[bool, flag("--once", "Look once and end.")] = False,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from cli.lazy import command
 from cli.list_options import Output, read_listing
-from cli.options import LOOK, Actor, AsJson, actor_of, arg, examples, flag, opt, optional_cluster
+from cli.options import LOOK, Actor, AsJson, actor_of, arg, flag, opt, optional_cluster
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -22,17 +21,12 @@ if TYPE_CHECKING:
 _MOST = 10_000_000
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "backstop why research",
-            "backstop why research --cluster h100-worked --gpus 64 --all",
-            "backstop why research --gpus 352 --block --json",
-        ),
-        rich_help_panel=LOOK,
-    )(why)
-
-
+@command(
+    LOOK,
+    "backstop why research",
+    "backstop why research --cluster h100-worked --gpus 64 --all",
+    "backstop why research --gpus 352 --block --json",
+)
 def why(
     team: Annotated[str, arg("TEAM", "The team.", show_default=False)],
     cluster: Annotated[
