@@ -27,7 +27,7 @@ WaveOption = Annotated[
     str,
     opt(
         "N|TIER",
-        "Open rollouts of this wave: unallocated, unscheduled, idle, busy, or its number from 1 to 4.",
+        "Open rollouts of this wave: unallocated, unscheduled, idle, busy, after all, or its number (1 to 5).",
         "--wave",
     ),
 ]
@@ -43,7 +43,7 @@ class Selection:
 
     names: tuple[str, ...] = ()
     wave: str = ""
-    """A tier, as the overview shows it."""
+    """A wave, as the overview shows it."""
     stage: str = ""
     needs: bool = False
 
@@ -79,7 +79,7 @@ def selection(
     stages = [s.value for s in Stage if not s.has_ended]
     if stage and stage not in stages:
         raise BadInput(f"--stage must be one of {', '.join(stages)}, not {stage!r}")
-    answer = Selection(names=names, wave=_tier(wave) if wave else "", stage=stage, needs=needs)
+    answer = Selection(names=names, wave=_wave(wave) if wave else "", stage=stage, needs=needs)
     if not names and not answer.is_filtered:
         raise BadInput("CLUSTER is missing: name clusters, or open rollouts by --wave, --stage or --needs")
     return answer
@@ -89,13 +89,14 @@ on_selected = with_options("of", selection)
 """The command takes `of`: a selection by its arguments and options."""
 
 
-def _tier(text: str) -> str:
-    from models.cluster.policy import TIERS
+def _wave(text: str) -> str:
+    from models.cluster.policy import AFTER_ALL, TIERS
 
-    for number, tier in enumerate(TIERS, 1):
-        if text in (str(number), tier.value):
-            return tier.value
-    choices = ", ".join(f"{number} ({tier})" for number, tier in enumerate(TIERS, 1))
+    waves = [*(tier.value for tier in TIERS), AFTER_ALL]
+    for number, wave in enumerate(waves, 1):
+        if text in (str(number), wave):
+            return wave
+    choices = ", ".join(f"{number} ({wave})" for number, wave in enumerate(waves, 1))
     raise BadInput(f"--wave must be one of {choices}, not {text!r}")
 
 

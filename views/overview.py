@@ -94,9 +94,9 @@ def _lines(rollouts: Sequence[RolloutSummary]) -> Grid:
 
 def _stages(rollouts: Sequence[RolloutSummary]) -> Grid:
     """Count clusters by stage and wave."""
-    from models.cluster.policy import Tier
+    from models.cluster.policy import AFTER_ALL, TIERS
 
-    waves = [tier.value for tier in Tier]
+    waves = [*TIERS, *[AFTER_ALL] * any(r.wave == AFTER_ALL for r in rollouts)]
     count = Counter((_stage(r), r.wave if r.wave in waves else "") for r in rollouts)
     order = [stage for s in Stage for stage in (s.value, s.value + _SHADOW)]
     stages = order + sorted({_stage(r) for r in rollouts} - {*order})

@@ -98,7 +98,7 @@ def plans_parts(plans: Sequence[Plan], of: int = 0, now: datetime | None = None)
         row(
             rows,
             plan.cluster,
-            "after all" if plan.why_last else plan.wave,
+            plan.wave_name,
             f"{plan.healthy_gpus}/{plan.total_gpus}",
             plan.assigned_gpus,
             plan.ceiling_gpus,

@@ -12,6 +12,7 @@ from rich.text import Text
 from client.answer_models import STALE
 from models.base import some_of, verb_of
 from models.cluster.derived_buffer import Derived
+from models.cluster.policy import AFTER_ALL
 from models.cluster.windows import Foretold
 from models.rollout.holds import Hold
 from models.rollout.stages import Command, Stage, command_line
@@ -103,7 +104,7 @@ def _standing(status: RolloutStatus, now: datetime, source_at: datetime | None) 
     yield "rollout", line(f"{status.rollout}, owner {status.owner}, attempt {status.attempt}{failures}")
     if status.plan_hash is not None:
         approved = f"approved by {status.approved_by}" if status.approved_by else "not approved"
-        wave = f", wave {status.wave}" if status.wave else ""
+        wave = ", after all waves" if status.wave == AFTER_ALL else f", wave {status.wave}" if status.wave else ""
         yield "plan", line(f"{status.plan_hash}, {approved}{wave}, cuts {gpus(status.cut_gpus)}")
     if status.buffer is not None:
         looked = "" if status.buffer_at is None else f"; looked at again {moment(status.buffer_at)}"

@@ -141,7 +141,7 @@ class ClusterRollout(RolloutActions):
             self._set(call_owner(self._state, now))
             if not self._state.rests and at_rest(self._state, now) and patches.since(patches.RESTS):
                 self._set(self._state.but(rests=True))
-            self._show(rollout_attributes(self._state), details_of(self._state, now))
+            self._show(rollout_attributes(self._state, by_tier=not self._compares_edges), details_of(self._state, now))
             action = decide(self._state, now)
             self._haste.turn(is_urgent(self._state, action))
             if isinstance(action, Look | Wait):

@@ -22,13 +22,16 @@ _BY_OWNER = SearchAttributeKey.for_keyword(SearchName.OWNER)
 _UNBACKED = SearchAttributeKey.for_int(SearchName.UNBACKED)
 
 
-def rollout_attributes(rollout: Rollout) -> list[SearchAttributeUpdate[Any]]:
-    """Return the attributes of the state; equal ones compare as equal."""
-    stands = backing_now(rollout)
+def rollout_attributes(rollout: Rollout, *, by_tier: bool) -> list[SearchAttributeUpdate[Any]]:
+    """Return the attributes of the state; equal ones compare as equal.
+
+    `by_tier`: a run from before named a wave by its tier also where the cluster comes after all waves.
+    """
+    stands, plan = backing_now(rollout), rollout.plan
     return [
         _BY_CLUSTER.value_set(rollout.cluster),
         _BY_STAGE.value_set(rollout.stage.value),
-        _BY_WAVE.value_set("none" if rollout.plan is None else rollout.plan.wave.value),
+        _BY_WAVE.value_set("none" if plan is None else plan.wave.value if by_tier else plan.wave_name),
         _BY_OWNER.value_set(rollout.owner),
         _UNBACKED.value_set(stands.phantom_gpus),
     ]

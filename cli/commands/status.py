@@ -69,9 +69,9 @@ def status(
     _one_of("--stage", stage, [s.value for s in Stage])
     import_lightly()
     if wave:
-        from models.cluster.policy import Tier
+        from models.cluster.policy import AFTER_ALL, TIERS
 
-        _one_of("--wave", wave, [t.value for t in Tier])
+        _one_of("--wave", wave, [*TIERS, AFTER_ALL])
     if cluster:
         _show_one(cluster, actor_of(actor), how)
     else:

@@ -29,6 +29,8 @@ class Tier(StrEnum):
 
 
 TIERS: tuple[Tier, ...] = (Tier.UNALLOCATED, Tier.UNSCHEDULED, Tier.IDLE, Tier.BUSY)
+AFTER_ALL = "after all"
+"""In place of a wave's tier: clusters that come after all waves, since their plan suffices under no tier limit."""
 
 
 class Basis(StrEnum):

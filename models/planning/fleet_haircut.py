@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import NamedTuple, TypeVar
 
 from models.base import Count, Model, Name, Share, Words
-from models.cluster.policy import Policy, Tier
+from models.cluster.policy import AFTER_ALL, Policy, Tier
 from models.cluster.snapshot import Snapshot
 from models.planning.busy_work import busy_cuts
 from models.planning.plan import Plan, make_plan
@@ -20,8 +20,6 @@ USUAL = (Fraction(5, 100), Fraction(10, 100), Fraction(15, 100), Fraction(20, 10
 """The buffers that people usually ask about."""
 WITHOUT = Fraction(0)
 """The buffer zero."""
-AFTER_ALL = "after all"
-"""The group of clusters whose plan suffices under no tier limit: they come after all waves."""
 
 
 class Part(Model):
@@ -166,11 +164,7 @@ def planned_at(snapshot: Snapshot, policy: Policy, buffer: Fraction) -> Plan:
 
 
 def cost_of(plan: Plan) -> Cost:
-    return Cost(_wave_of(plan), tuple(dict(Part.from_plan(plan)).values()), _works_of(plan))
-
-
-def _wave_of(plan: Plan) -> str:
-    return AFTER_ALL if plan.why_last else plan.wave
+    return Cost(plan.wave_name, tuple(dict(Part.from_plan(plan)).values()), _works_of(plan))
 
 
 def fleet_haircut(clusters: Sequence[Sequence[Cost]], buffers: Sequence[Fraction]) -> Haircut:

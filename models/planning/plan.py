@@ -12,7 +12,7 @@ from pydantic import Field
 
 from models.base import Duration, Model, Share, Since, Time, content_hash
 from models.cluster.derived_buffer import Derived
-from models.cluster.policy import TIERS, Basis, Policy, Scope, ShareBy, Tier
+from models.cluster.policy import AFTER_ALL, TIERS, Basis, Policy, Scope, ShareBy, Tier
 from models.cluster.quota import gate_of
 from models.cluster.snapshot import Snapshot
 from models.cluster.team_work import TeamWork
@@ -154,6 +154,10 @@ class Plan(Model):
         homeless = [no_room_text(team, size) for team, size in self.unplaced_blocks]
         held = ["minimums and protected blocks prevent the cuts that it needs"]
         return "; ".join(homeless + held * (bool(self.short_by_gpus) or not homeless))
+
+    @property
+    def wave_name(self) -> str:
+        return AFTER_ALL if self.why_last else self.wave.value
 
     @property
     def place(self) -> tuple[bool, int, Fraction, str]:

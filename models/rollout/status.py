@@ -58,7 +58,7 @@ def status_of(rollout: Rollout, now: datetime, *, history_events: int = 0, runs:
         plan_hash=None if plan is None else plan.hash,
         approved_by=rollout.approved_by if rollout.is_approved else "",
         envelope_holds=rollout.is_approved,
-        wave="" if plan is None else plan.wave.value,
+        wave="" if plan is None else plan.wave_name,
         total_gpus=rollout.baseline.total_gpus if seen is None or seen.health is None else seen.health.total_gpus,
         healthy_gpus=None if rollout.sight.known is None else rollout.sight.known.healthy_gpus,
         doubted_gpus=_doubted_gpus(rollout),
@@ -426,7 +426,7 @@ def details_of(rollout: Rollout, now: datetime) -> str:
         plan = rollout.plan
         lines.append(
             f"plan `{plan.hash}`: {plan.assigned_gpus:,} assigned, ceiling {plan.ceiling_gpus:,}, cut "
-            f"{plan.cut_gpus:,} {plan.composition}, wave {plan.wave}"
+            f"{plan.cut_gpus:,} {plan.composition}, wave {plan.wave_name}"
         )
     if not rollout.stage.has_ended:
         lines.append(f"now: {waiting_sentence(rollout, now)}")

@@ -23,7 +23,7 @@ from models.questions import Declare, EndWindow
 from models.rollout.commands import CommandRequest
 from models.rollout.stages import Command, Stage
 from models.temporal_names import rollout_workflow_id
-from tests.e2e.world import PATIENCE, World, fresh, worked_case, world_of
+from tests.e2e.world import PATIENCE, World, cluster, fresh, team, worked_case, world_of
 from tests.loop.temporal import InMemoryTemporal
 from tests.waiting import eventually
 from web.console.pages.fleet import fleet as fleet_page
@@ -81,6 +81,16 @@ async def test_what_temporal_has_not_listed_yet_is_in_the_overview(
     shown = await world.overview(name, lambda s: s.asked_at is not None)
     aged = {"started", "asked_at", "health_at"}
     assert shown.model_dump(exclude=aged) == listed.model_dump(exclude=aged)
+
+
+async def test_a_cluster_that_no_plan_brings_under_its_ceiling_is_after_all_waves(world: World) -> None:
+    """`plan` says so; its floor leaves nothing to cut, so its deepest tier would be that of the painless wave."""
+    name = fresh("floor")
+    await world.fleet(cluster(name, {"main": (16, 16)}, [team("a", 16, busy=2, minimum_gpus=16)]))
+    await world.launch(name)
+    await world.listed(name)
+    row = await world.overview(name, lambda s: s.wave not in ("", "none"))
+    assert row.wave == (await world.status(name)).wave == "after all"
 
 
 async def test_where_temporals_list_is_late_the_rollout_is_asked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,18 @@ def test_by_stage_and_wave_everything_is_counted_once(
     assert all(sum(row[:-1]) == row[-1] for row in counted)
 
 
+def test_clusters_after_all_waves_are_counted_apart_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
+    several = [one(n, stage="planned", wave="after all" if n % 2 else "busy") for n in range(20)]
+    said = status(capsys, several)
+    headers, row = (next(line for line in said.splitlines() if line.startswith(at)) for at in ("STAGE", "planned"))
+    assert headers.split()[1:] == "UNALLOCATED UNSCHEDULED IDLE BUSY AFTER ALL NO PLAN ALL UNBACKED".split()
+    assert row.split()[1:7] == ["-", "-", "-", "10", "10", "-"]
+    assert status(capsys, several, "--wave", "after all").count("cluster-") >= 10
+    with answering(FakeBackstop(statuses=[one_status(wave="after all", plan_hash="abc")])):
+        assert run(["status", "h100-worked"]) == 0
+    assert ", after all waves, cuts" in capsys.readouterr().out
+
+
 def test_what_holds_a_rollout_is_counted_for_many_and_said_for_few(
     thousand: list[RolloutSummary], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -259,7 +271,7 @@ def test_a_dead_watch_is_said(words: list[str], capsys: pytest.CaptureFixture[st
     ("words", "said"),
     [
         (["--stage", "sleeping"], "--stage must be one of planned, "),
-        (["--wave", "9"], "--wave must be one of unallocated, unscheduled, idle, busy, not '9'"),
+        (["--wave", "9"], "--wave must be one of unallocated, unscheduled, idle, busy, after all, not '9'"),
         (["c", "--needs"], "--needs is given together with CLUSTER 'c': give one of them"),
     ],
 )

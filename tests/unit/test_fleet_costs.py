@@ -18,7 +18,7 @@ from activities.ports.ports import ByCluster
 from models.cluster.policy import Policy, Tier
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage, UsageReading
 from models.cluster.snapshot import Snapshot
-from models.planning.fleet_haircut import AFTER_ALL, FleetHaircut, Part, planned_at
+from models.planning.fleet_haircut import FleetHaircut, Part, planned_at
 from models.planning.plan import Plan, make_plan
 from models.questions import ClusterFacts
 from tests.strategies import SMALL, policies, snapshots
@@ -117,7 +117,7 @@ def agrees(whole: FleetHaircut, fleet: Fleet, buffers: Sequence[Fraction]) -> No
     for n, buffer in enumerate(buffers):
         plans = one_by_one(fleet, buffer)
         assert dict(report.fleet[n]) == sums(plans)
-        waves = [AFTER_ALL if plan.why_last else plan.wave for plan in plans]
+        waves = ["after all" if plan.why_last else plan.wave for plan in plans]
         assert {w: dict(p[n]) for w, p in report.waves.items() if w in [*Tier, *waves]} == {
             wave: sums([plan for plan, its in zip(plans, waves, strict=True) if its == wave])
             for wave in {*Tier, *waves}

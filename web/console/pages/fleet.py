@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from client.answer_models import STALE
 from models.base import some_of
-from models.cluster.policy import Tier
+from models.cluster.policy import AFTER_ALL, TIERS
 from models.fleet.messages import FleetStatus
 from models.fleet.state import FleetStage, MemberState
 from models.reports.rollout_summary import RolloutSummary
@@ -35,7 +35,7 @@ _FEW = 20
 """Clusters that need no map: a list of them is seen at a glance."""
 _CURVE, _POINTS = timedelta(weeks=4), 57
 _STAGES = [stage.value for stage in Stage]
-_WAVES = [tier.value for tier in Tier]
+_WAVES = [*(tier.value for tier in TIERS), AFTER_ALL]
 
 
 class Deed(NamedTuple):
@@ -164,7 +164,8 @@ async def fleet(visit: Visit) -> Page:
         "held_unknown": unknown_holds_text(summaries),
         "silence": span(STALE),
         "rehearse": any(row.shadow for row in shown),
-        "grid": _grid(rows),
+        "columns": (columns := [w for w in _WAVES if w != AFTER_ALL or any(row.wave == w for row in rows)]),
+        "grid": _grid(rows, columns),
         "map": _map(shown[:_SHOWN]) if len(shown) > _FEW else [],
         "waves": _WAVES,
         "asked": asked,
@@ -235,13 +236,13 @@ def _waiting_rows(under_way: FleetStatus, opened: Collection[str]) -> list[Row]:
     ]
 
 
-def _grid(rows: Sequence[Row]) -> list[tuple[str, list[int], int, int]]:
+def _grid(rows: Sequence[Row], waves: Sequence[str]) -> list[tuple[str, list[int], int, int]]:
     """Return by stage: the count of each wave and of none, their sum, and GPUs without healthy hardware."""
-    count = Counter((row.stage, row.wave if row.wave in _WAVES else "") for row in rows)
+    count = Counter((row.stage, row.wave if row.wave in waves else "") for row in rows)
     stages = [*_STAGES, *sorted({row.stage for row in rows} - {*_STAGES})]
     found = []
     for stage in stages:
-        counts = [count[stage, wave] for wave in (*_WAVES, "")]
+        counts = [count[stage, wave] for wave in (*waves, "")]
         if any(counts):
             theirs = [row for row in rows if row.stage == stage and row.open]
             found.append((stage, counts, sum(counts), sum(row.unbacked or 0 for row in theirs)))
