@@ -143,7 +143,8 @@ def _health_seen(status: RolloutStatus, now: datetime, source_at: datetime | Non
     latest = max(status.health_at, source_at or status.health_at)
     stale = not status.health_known or (source_at is not None and now - latest >= (status.stale_after or STALE))
     if latest > status.health_at:
-        parts.append(f"; its source has a newer sample, of {moment(latest)}, which the rollout has not read yet")
+        which = "the rollout has not read yet" if status.doubted_gpus is None else "does not count yet"
+        parts.append(f"; its source has a newer sample, of {moment(latest)}, which {which}")
     return line(*parts, ("; not known or stale", "yellow") if stale else "")
 
 

@@ -105,6 +105,18 @@ def test_clusters_after_all_waves_are_counted_apart_where_there_are_any(capsys: 
     assert ", after all waves, cuts" in capsys.readouterr().out
 
 
+def test_a_sample_in_doubt_has_been_read(capsys: pytest.CaptureFixture[str]) -> None:
+    """The sums on the next line are computed from it."""
+    now = datetime.now(UTC)
+    found = one_status(health_at=now - timedelta(minutes=5), health_known=False, doubted_gpus=0)
+    with answering(FakeBackstop(statuses=[found], source_at=now)):
+        assert run(["status", "h100-worked"]) == 0
+    (line,) = [text for text in capsys.readouterr().out.splitlines() if text.startswith("health")]
+    assert "its source has a newer sample, of" in line
+    assert "which does not count yet" in line
+    assert "not read" not in line
+
+
 def test_what_holds_a_rollout_is_counted_for_many_and_said_for_few(
     thousand: list[RolloutSummary], capsys: pytest.CaptureFixture[str]
 ) -> None:
