@@ -140,6 +140,7 @@ def _ceiling(plan: Plan) -> str:
     if plan.honest and plan.ceiling_gpus < by_buffer:
         spare = plan.healthy_gpus - plan.ceiling_gpus
         kept = f"{count(spare, 'healthy GPU')} {'stays' if spare == 1 else 'stay'} spare"
+        kept = kept if spare else f"no more {'is' if plan.healthy_gpus == 1 else 'are'} healthy"
         return f"at most {plan.ceiling_gpus:,} may be promised ({kept}; by the buffer alone {by_buffer:,})"
     if plan.derived is not None:
         return f"at most {plan.ceiling_gpus:,} may be promised (buffer {plan.derived.needed}, by its health history)"

@@ -234,6 +234,15 @@ def test_what_bounds_a_promise_is_named(
     assert planned(tmp_path, capsys)[0].endswith(said)
 
 
+@pytest.mark.parametrize(("healthy", "so"), [(305, "no more are healthy"), (1, "no more is healthy")])
+def test_a_promise_that_health_alone_bounds_names_no_spare_gpus(
+    healthy: int, so: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}.FLEET", FLEET.replace("352", str(healthy)))
+    shown = planned(tmp_path, capsys, "--policy", "spare_gpus=0")[0]
+    assert shown.endswith(f"at most {healthy} may be promised ({so}; by the buffer alone 306)")
+
+
 @pytest.mark.parametrize("unit", ["nodes", "gpus"])
 def test_a_history_beside_the_file_is_gone_by(
     unit: Literal["nodes", "gpus"], tmp_path: Path, capsys: pytest.CaptureFixture[str]
