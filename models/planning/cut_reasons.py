@@ -80,15 +80,18 @@ TiersTaken = tuple[int, int, int]
 _HELD = ("no running job held", "idle jobs held", "working jobs held")
 
 
-def breach_reason(baseline_gpus: int, taken: TiersTaken) -> str:
+def breach_reason(quota: Quota, taken: Mapping[str, TiersTaken]) -> str:
     """Return what a breach rollback takes from a quota that the shortage touches, in one sentence. Units: whole GPUs.
 
-    Usage is the baseline's, which is older than the breach: hence the past tense.
+    `quota`: the baseline's, whose usage is older than the breach: hence the past tense. `taken`: from each such quota.
     """
-    parts = [f"{gpus} that {held}" for gpus, held in zip(taken, _HELD, strict=True) if gpus]
-    of = f"of the {_gpus_text(baseline_gpus)} before the rollout"
+    parts = [f"{gpus} that {held}" for gpus, held in zip(taken[quota.team], _HELD, strict=True) if gpus]
+    of = f"of the {_gpus_text(quota.gpus)} before the rollout"
     if not parts:
-        return f"{of} none is taken: other quotas gave what costs less"
+        used, busy = quota.in_use
+        deepest = max((tier for tiers in taken.values() for tier, gpus in enumerate(tiers) if gpus), default=0)
+        has_none_as_cheap = not any((quota.gpus - used, used - busy, busy)[: deepest + 1])
+        return f"{of} none is taken: other quotas gave {'what costs less' if has_none_as_cheap else 'enough'}"
     return f"{of} Backstop takes {' and '.join(parts)}"
 
 

@@ -459,7 +459,7 @@ class Rollout(Model):
         """Explain in one sentence how much a breach rollback takes from a quota; empty if it takes nothing."""
         if self.undo is None or team not in self.undo.taken:
             return ""
-        return breach_reason(self.baseline.tree.by_team[team].gpus, self.undo.taken[team])
+        return breach_reason(self.baseline.tree.by_team[team], self.undo.taken)
 
     def _yields(self, kind: NoticeKind, team: str) -> str:
         """Name the team's workloads that yield first where GPUs in use are cut, or have lost their healthy hardware."""

@@ -1353,6 +1353,18 @@ def test_a_paused_rollout_is_not_retried() -> None:
     assert world.is_in(Stage.BUFFERED)
 
 
+def test_a_quota_that_only_rounding_spares_is_not_told_that_others_gave_what_costs_less() -> None:
+    """All GPUs are busy: a and b give the 10 that are missing, and the one of c costs as much as theirs."""
+    quotas = (quota("a", 50), quota("b", 49), quota("c", 1))
+    world = at(Stage.MONITORED, World(quotas, {"main": (100, 100)}, **BUFFER_0))
+    world.healthy(90)
+    world.wait("10m")
+    assert world.values == {"a": 45, "b": 44, "c": 1}
+    assert notices(world, NoticeKind.ROLLED_BACK)["c"].reasons == (
+        "of the 1 GPU before the rollout none is taken: other quotas gave enough",
+    )
+
+
 def test_a_breach_during_a_rollback_does_not_move_its_target() -> None:
     world = at(Stage.MONITORED, World(**QUICK))
     world.meanwhile(
