@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
-from models.base import GpuCount, Model, Name, Time, Words, gpus_text
+from models.base import GpuCount, Model, Name, Time, Words, gpus_text, verb_of
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn, jobs_text
 from models.cluster.latest_readings import Evidence
@@ -249,17 +249,18 @@ def _count_reasons(
 ) -> list[Reason]:
     """Return the GPUs that could not start loose, by cause."""
     assert seen.sample is not None
+    declared = bool(active(seen.windows, seen.at))
     texts = {
-        Cause.WITHHELD: "the quotas above it promise less than their sub-quotas, or jobs of other sub-quotas hold them",
-        Cause.DECLARED: _windows_text(seen.windows, seen.at),
-        Cause.UNHEALTHY: _unhealthy_text(missing, seen.sample, declared=bool(active(seen.windows, seen.at))),
-        Cause.OTHERS: _others_text(here, quota.team),
-        Cause.IDLE: _idle_text(quota.team, held),
-        Cause.USED: _used_text(quota, held),
+        Cause.WITHHELD: lambda one: _withheld_text(one=one),
+        Cause.DECLARED: lambda one: _windows_text(seen.windows, seen.at, one=one),
+        Cause.UNHEALTHY: lambda one: _unhealthy_text(missing, seen.sample, declared=declared, one=one),
+        Cause.OTHERS: lambda one: _others_text(here, quota.team),
+        Cause.IDLE: lambda one: _idle_text(quota.team, held, one=one),
+        Cause.USED: lambda one: _used_text(quota, held),
     }
     counted, could = [], min(wanted, startable(*here, quota.team))
     for cause, more in _lift_causes(here, as_declared, quota, held, wanted):
-        counted.append(Reason(cause=cause, gpus=more, text=texts[cause]))
+        counted.append(Reason(cause=cause, gpus=more, text=texts[cause](more == 1)))
         could += more
     if could < wanted:
         total = sum(i.total_gpus for i in _islands_of(as_declared, quota))
@@ -332,12 +333,17 @@ def _unhealthy_since(stretch: Stretch | None) -> dict[str, Any]:
     return {"since": datetime.fromtimestamp(since, UTC), "or_earlier": not len(whole)}
 
 
-def _windows_text(windows: Sequence[Window], now: datetime) -> str:
+def _withheld_text(*, one: bool) -> str:
+    above = "the quotas above it promise less than their sub-quotas"
+    return f"{above}, or jobs of other sub-quotas hold {'it' if one else 'them'}"
+
+
+def _windows_text(windows: Sequence[Window], now: datetime, *, one: bool) -> str:
     spans = [f"{w.kind}: {w.reason}, until {w.ends:%Y-%m-%d %H:%MZ}" for w in active(windows, now)]
-    return f"they are declared as absent ({'; '.join(spans)})"
+    return f"{'it is' if one else 'they are'} declared as absent ({'; '.join(spans)})"
 
 
-def _unhealthy_text(missing: Sequence[Missing], sample: HealthSample, *, declared: bool) -> str:
+def _unhealthy_text(missing: Sequence[Missing], sample: HealthSample, *, declared: bool, one: bool) -> str:
     """Return the text for unhealthy GPUs. `since` is an island's first failure; the number that it lacks is today's."""
     beside = " beside what is declared" * declared
     lacking = "; ".join(
@@ -347,8 +353,9 @@ def _unhealthy_text(missing: Sequence[Missing], sample: HealthSample, *, declare
         + (f", not wholly healthy since {m.since:%Y-%m-%d %H:%MZ}{' or earlier' * m.or_earlier}" if m.since else "")
         for m in missing
     )
-    healthy = f"they have no healthy GPU behind them: {sample.healthy_gpus:,} of {sample.total_gpus:,} are healthy"
-    return f"{healthy} ({lacking})"
+    lack = "it has no healthy GPU behind it" if one else "they have no healthy GPU behind them"
+    healthy = f"{sample.healthy_gpus:,} of {sample.total_gpus:,} {verb_of(sample.healthy_gpus)} healthy"
+    return f"{lack}: {healthy} ({lacking})"
 
 
 def _others_text(here: _World, team: str) -> str:
@@ -371,9 +378,10 @@ def _fragments_text(loose: int, largest: int, here: _World, seen: Evidence) -> s
     return text if named >= sum(here.held.values()) else f"{text} at most: Backstop does not know where all jobs run"
 
 
-def _idle_text(team: str, held: _Held) -> str:
+def _idle_text(team: str, held: _Held, *, one: bool) -> str:
     names = jobs_text((job.job, job.idle_gpus) for job in held.jobs if job.idle_gpus)
-    return f"{team}'s own running jobs hold them and do no work on them" + (f": {names}" if names else "")
+    them = "it" if one else "them"
+    return f"{team}'s own running jobs hold {them} and do no work on {them}" + (f": {names}" if names else "")
 
 
 def _used_text(quota: Quota, held: _Held) -> str:

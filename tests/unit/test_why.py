@@ -97,6 +97,25 @@ def test_all_of_the_quota_is_what_has_no_hardware_and_what_ones_own_jobs_hold() 
     assert "main lacks 42, not wholly healthy since 2026-01-31 10:00Z" in found.reasons[0].text
 
 
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_reason_speaks_of_one_gpu_as_of_one(gpus: int) -> None:
+    """Of each cause that speaks of its GPUs by a pronoun, so many GPUs."""
+    research = Present(team="research", gpus=10, parent="lab")
+    tree = (research, Present(team="lab", gpus=10 - gpus))
+    here = (Island(name="main", total_gpus=10, healthy_gpus=10 - 2 * gpus),)
+    window = SWITCHES.model_copy(update={"gpus": gpus})
+    idle = {"research": TeamUsage(team="research", scheduled_gpus=gpus, idle_gpus=gpus)}
+    found = [
+        *asked(quotas=tree, usage={}, islands=(Island(name="main", total_gpus=10, healthy_gpus=10),)).reasons,
+        *asked(quotas=(research.model_copy(update={"parent": None}),), usage=idle, islands=here, windows=(window,)).reasons,
+    ]
+    pronouns = {r.cause.value: sorted({*re.findall(r"\b(it|they|them)\b", r.text)}) for r in found if r.cause != "used"}
+    assert {r.gpus for r in found if r.cause != "used"} == {gpus}
+    plural = {"declared": ["they"], "unhealthy": ["them", "they"], "idle": ["them"]}
+    assert pronouns == (dict.fromkeys(plural, ["it"]) if gpus == 1 else plural) | {"withheld": pronouns["withheld"]}
+    assert pronouns["withheld"] == (["it"] if gpus == 1 else ["it", "them"])
+
+
 def test_what_was_never_seen_whole_is_so_since_then_or_earlier() -> None:
     assert (
         "main lacks 42, not wholly healthy since 2026-01-31 10:00Z or earlier"
