@@ -38,7 +38,7 @@ def short_islands(snapshot: Snapshot, values: Mapping[str, int]) -> tuple[ShortI
         promised = sum(values[team] for team, names in stand.items() if names is not None and {*names} <= {*islands})
         if promised > healthy:
             short.append(ShortIslands(islands=islands, healthy_gpus=healthy, promised_gpus=promised))
-    return tuple(sorted(short, key=lambda one: one.healthy_gpus - one.promised_gpus)[:MOST_SHORT])
+    return tuple(sorted(short, key=lambda one: one.healthy_gpus - one.promised_gpus))
 
 
 class Mends(NamedTuple):
@@ -63,15 +63,18 @@ def reason_for(
     gpus: int,
     parent: bool,
     ceiling: int,
-    for_backing: bool,
+    short: ShortIslands | None,
     scope: Scope,
     mends: Mends | None = None,
 ) -> str:
-    """Return why this team gives these GPUs from this tier, in one sentence."""
+    """Return why this team gives these GPUs from this tier, in one sentence.
+
+    `short`: its islands, where its GPUs go because these are short.
+    """
     if parent:
         return f"follows its child quotas, so that no sibling takes up the {_gpus_text(gpus)} they give"
     quota = snapshot.tree.by_team[team]
-    why = _why_text(snapshot, quota, ceiling, for_backing, scope) if mends is None else mends.text
+    why = _why_text(snapshot, ceiling, short, scope) if mends is None else mends.text
     return f"{_what_text(snapshot, quota, tier, gpus)}; {why}"
 
 
@@ -122,13 +125,11 @@ def _what_text(snapshot: Snapshot, quota: Quota, tier: Tier, gpus: int) -> str:
             return f"{_gpus_text(gpus)} {are} held by no quota"
 
 
-def _why_text(snapshot: Snapshot, quota: Quota, ceiling: int, for_backing: bool, scope: Scope) -> str:
-    islands = quota.canonical([island.name for island in snapshot.islands]).islands
-    if for_backing and islands is not None:
-        able = sum(island.healthy_gpus for island in snapshot.islands if island.name in islands)
-        its, have, them = ("island", "has", "it") if len(islands) == 1 else ("islands", "have", "them")
-        healthy = f"{able} healthy {'GPU' if able == 1 else 'GPUs'}"
-        return f"its {its} ({', '.join(islands)}) {have} {healthy}, fewer than the quotas on {them} promise"
+def _why_text(snapshot: Snapshot, ceiling: int, short: ShortIslands | None, scope: Scope) -> str:
+    if short is not None:
+        its, have, them = ("island", "has", "it") if len(short.islands) == 1 else ("islands", "have", "them")
+        healthy = f"{short.healthy_gpus} healthy {'GPU' if short.healthy_gpus == 1 else 'GPUs'}"
+        return f"its {its} ({', '.join(short.islands)}) {have} {healthy}, fewer than the quotas on {them} promise"
     there = f"{snapshot.healthy_gpus} healthy of {_gpus_text(snapshot.total_gpus)}"
     base = f"{snapshot.cluster} has {there} and may promise {ceiling}"
     return f"{base} (the buffer is taken from each quota)" if scope is Scope.QUOTA else base

@@ -19,7 +19,7 @@ from models.cluster.team_work import TeamWork
 from models.planning.busy_work import advice, work_under
 from models.planning.ceiling import after_buffer, buffer_of, ceiling_of, with_buffer
 from models.planning.cut_ladder import Ladder
-from models.planning.cut_reasons import ShortIslands, no_room_text, reason_for, short_islands
+from models.planning.cut_reasons import MOST_SHORT, ShortIslands, no_room_text, reason_for, short_islands
 from models.planning.divide import divide, divide_within
 from models.planning.placement import PlacementSolver
 
@@ -390,7 +390,7 @@ class _Sketch:
             quotas=tuple(rows[quota.team] for quota in self.snapshot.quotas),
             derived=self.snapshot.derived if self.policy.terms is not None else None,
             out_of_reach=self.out_of_reach,
-            short_islands=short_islands(self.snapshot, self.after),
+            short_islands=short_islands(self.snapshot, self.after)[:MOST_SHORT],
             hash_rule=2,
             work=work_under(self.snapshot, {leaf: taken[Tier.BUSY] for leaf, taken in self.ladder.taken.items()}),
             advice=advice(self.snapshot, self.policy),
@@ -426,7 +426,12 @@ class _Sketch:
             )
         return rows
 
+    @cached_property
+    def _short_before(self) -> dict[frozenset[str], ShortIslands]:
+        return {frozenset(short.islands): short for short in short_islands(self.snapshot, self.before)}
+
     def _reason(self, team: str, tier: Tier, gpus: int, parent: bool) -> str:
+        limits = self.tree.by_team[team].islands or ()
         return reason_for(
             snapshot=self.snapshot,
             team=team,
@@ -434,7 +439,7 @@ class _Sketch:
             gpus=gpus,
             parent=parent,
             ceiling=self.ceiling,
-            for_backing=not parent and self.backing_cuts[team] > 0,
+            short=None if parent or not self.backing_cuts[team] else self._short_before.get(frozenset(limits)),
             scope=self.policy.scope,
             mends=None if parent else self.ladder.mends.get(team),
         )

@@ -336,6 +336,17 @@ def test_the_reason_of_a_cut_names_islands_by_name_and_only_where_they_limit() -
     ]
 
 
+def test_the_reason_of_a_cut_calls_no_islands_short_that_are_not() -> None:
+    """East and west together lack 2 of 64; the 24 that only east may serve fit its 30."""
+    quotas = [
+        Quota(team="train", gpus=40, scheduled_gpus=40, protected_blocks=(16, 16)),
+        Quota(team="evals", gpus=24, scheduled_gpus=8, islands=("east",)),
+    ]
+    plan = make_plan(snapshot([island("east", 32, 30), island("west", 32, 32)], quotas), Policy())
+    (cut,) = [cut for row in plan.quotas for cut in row.cuts]
+    assert (cut.gpus, cut.reason.split("; ")[1]) == (10, "c has 62 healthy of 64 GPUs and may promise 54")
+
+
 @pytest.mark.parametrize(
     ("known", "gpus", "says"),
     [
