@@ -203,7 +203,7 @@ def foretold_line(foretold: Foretold, now: datetime) -> Text:
     )
     return line(
         f"in {span(foretold.starts - now)}, " if foretold.starts - now > _AT_ONCE else "from now on, ",
-        (f"{loses} lose their backing", "yellow"),
+        (f"{loses} {'loses its' if sum(foretold.loses.values()) == 1 else 'lose their'} backing", "yellow"),
         f": {foretold.kind} from {moment(foretold.starts)} until {moment(foretold.ends)} ({foretold.reason})",
     )
 

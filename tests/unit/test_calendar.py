@@ -316,6 +316,12 @@ def test_hold_names_what_its_own_window_takes(begins: str, capsys: pytest.Captur
     assert f"h100-worked: {when}, 39 GPUs of research (65 lack it then) lose their backing" in capsys.readouterr().out
 
 
+def test_one_gpu_loses_its_backing(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(Declaring(specs=(WORKED,))):
+        assert run("hold h100-worked --kind maintenance --until 4h --gpus 1 --reason fan --actor oncall".split()) == 0
+    assert "from now on, 1 GPU of research (27 lack it then) loses its backing" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("words", ["h100-w* --until 4h", "'h100-w*' h100-worked --for 4h"])
 def test_a_hold_takes_globs_of_the_ledger(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What a glob matches may be more than was thought of: it is asked for, as of several."""
