@@ -163,11 +163,11 @@ def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:
     top = max(*offered, 1)
     bars = "".join(_BARS[min(len(_BARS) - 1, value * len(_BARS) // (top + 1))] if value else " " for value in least)
     middle = sorted(offered)[len(offered) // 2]
-    since = f"Since {moment(record[0].at)} flex has been"
     if min(offered) == max(offered):
-        return [Text(), line(f"{since} {gpus(middle)} all the time.")]
-    spread = f"between {min(offered):,} and {gpus(max(offered))}, and at least {middle:,} half of the time"
-    return [Text(), line(f"{since} {spread}: ", (f"|{bars}|", DECORATION))]
+        each = "The record of" if len(record) == 1 else "Each record since"
+        return [Text(), line(f"{each} {moment(record[0].at)} has {gpus(middle)} of flex.")]
+    spread = f"between {min(offered):,} and {gpus(max(offered))} of flex, and half of them at least {middle:,}"
+    return [Text(), line(f"Records since {moment(record[0].at)} have {spread}: ", (f"|{bars}|", DECORATION))]
 
 
 def parts(asked: FlexDemand, division: Division, of: int = 0) -> list[RenderableType]:

@@ -20,6 +20,8 @@ from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow, flex_now
 from models.reports.tallies import Point
 from tests.unit.cli_fakes import FakeBackstop, answering
+from views.flex import fleet_summary
+from views.row_models import FlexOffered
 
 NOW = datetime(2026, 1, 31, 12, 30, tzinfo=UTC)
 
@@ -136,6 +138,14 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBackstop]:
         yield door
 
 
+@pytest.mark.parametrize(("records", "so"), [(1, "The record of "), (2, "Each record since ")])
+def test_a_record_is_not_taken_for_what_is_so_now(records: int, so: str) -> None:
+    """Health fell after the last record: the table above it has other numbers."""
+    record = [FlexOffered(at=NOW - timedelta(hours=n), flex_gpus=9, healthy_gpus=16) for n in range(records, 0, -1)]
+    first = f"{NOW - timedelta(hours=records):%Y-%m-%d %H:%M:%SZ}"
+    assert str(fleet_summary([], record)[-1]) == f"{so}{first} has 9 GPUs of flex."
+
+
 def test_the_fleet_has_a_line_for_each_cluster(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["flex", "--since", "2026-01-01"]) == 0
     shown = capsys.readouterr().out
@@ -143,9 +153,8 @@ def test_the_fleet_has_a_line_for_each_cluster(fake: FakeBackstop, capsys: pytes
     assert rows == [["h100-worked", "16/16", "16", "9", "7", "7", "0", "0"], ["silent", "unknown", *"------"]]
     assert "2 clusters: 7 GPUs of flex, 7 used, 0 free now." in shown
     assert re.search(
-        r"Since [-0-9]+ [:0-9]+Z flex has been between \d+ and \d+ GPUs, and at least \d+ half of the time:\s+\|", shown
+        r"Records since [-0-9]+ [:0-9]+Z have between 4 and 12 GPUs of flex, and half of them at least 9:\s+\|", shown
     )
-    assert "between 4 and 12 GPUs, and at least 9 half of the time" in shown
     assert fake.asked[0] == ("flex", "", FlexMode.EQUAL)
 
 
