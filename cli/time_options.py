@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from models.errors import BadInput
 
@@ -43,9 +43,18 @@ def _shift(option: str, duration: str, at: datetime, sign: int) -> datetime:
     from models.base import parse_duration
 
     try:
-        return at + sign * parse_duration(duration)
-    except (ValueError, OverflowError) as error:
+        length = parse_duration(duration)
+    except ValueError as error:
         raise BadInput(f"{option} {error}") from None
+    return shifted(option, duration, at, sign * length)
+
+
+def shifted(option: str, text: str, at: datetime, by: timedelta) -> datetime:
+    """Return the time so much later. Errors: BadInput naming the option and its text where there is no such time."""
+    try:
+        return at + by
+    except OverflowError:
+        raise _no_such_time(option, text) from None
 
 
 def _parse(option: str, text: str, wrong: str) -> datetime:
@@ -63,4 +72,8 @@ def _in_utc(option: str, text: str, at: datetime) -> datetime:
     try:
         return at.astimezone(UTC)
     except OverflowError:
-        raise BadInput(f"{option} must lie between the years 1 and 9999, not {text}") from None
+        raise _no_such_time(option, text) from None
+
+
+def _no_such_time(option: str, text: str) -> BadInput:
+    return BadInput(f"{option} {text} leads out of the years 1 to 9999")

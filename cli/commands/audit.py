@@ -17,7 +17,7 @@ from cli.lazy import command
 from cli.list_options import Form, Listing, listed, matches, read_listing
 from cli.options import LOOK, actor_of, arg, flag, named_or_all, needed_cluster, opt
 from cli.session import ask
-from cli.time_options import moment_of
+from cli.time_options import moment_of, shifted
 from models.base import verb_of
 from models.errors import BadInput, Refusal
 
@@ -137,10 +137,7 @@ def _read_filter(since: str, until: str, actors: Sequence[str], kinds: Sequence[
     begin = moment_of("--since", since, now, back=True) if since else None
     end = moment_of("--until", until, now, back=True) if until else None
     if end is not None and _DAY.fullmatch(until):
-        try:
-            end += timedelta(days=1)
-        except OverflowError:
-            raise BadInput(f"--until {until} is later than any entry can be: leave it out") from None
+        end = shifted("--until", until, end, timedelta(days=1))
     if begin is not None and end is not None and end <= begin:
         raise BadInput(f"--until {until} is not after --since {since}")
     for kind in kinds:

@@ -10,7 +10,7 @@ from cli.commands.burndown import CARRIED, points_between
 from cli.lazy import command
 from cli.options import LOOK, Actor, AsJson, actor_of, flag, opt
 from cli.session import ask
-from cli.time_options import moment_of
+from cli.time_options import moment_of, shifted
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def _end(at: str, now: datetime) -> datetime:
     if not at:
         return now
     end = moment_of("--at", at, now)
+    shifted("--at", at, end, -2 * _CURVE)  # what the report looks back to
     if end > now:
         raise BadInput(f"--at {at} is in the future: it is {now:%Y-%m-%d %H:%MZ}")
     return min(end + timedelta(days=1), now) if len(at) == 10 else end

@@ -408,6 +408,10 @@ def test_one_that_had_begun_is_over(capsys: pytest.CaptureFixture[str]) -> None:
             ["calendar", "end", "c", "7", "--hold", "x", "--reason", "r"],
             "--hold 'x' is given together with CLUSTER 'c': give one of them",
         ),
+        (
+            "hold c --kind sev --from 9999-12-31T23:00Z --until 4h --reason x".split(),
+            "--until 4h leads out of the years 1 to 9999",
+        ),
         (["hold", "", "--kind", "sev", "--until", "1h", "--reason", "x"], "CLUSTER is empty: name a cluster"),
         (["approve", " ", "--plan", "x"], "CLUSTER is empty: name a cluster"),
         (["plan", ""], "CLUSTER is empty: name a cluster, or leave it out"),

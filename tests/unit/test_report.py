@@ -506,6 +506,7 @@ def test_a_report_is_written_beside_its_page(tmp_path: Path, capsys: pytest.Capt
         ("report", "--weekly is missing"),
         ("report --weekly --at soon", "--at must be such as 2026-11-01 or 2026-11-01T12:00Z, not 'soon'"),
         ("report --weekly --at 2199-01-01", "--at 2199-01-01 is in the future: it is "),
+        ("report --weekly --at 0001-01-31", "--at 0001-01-31 leads out of the years 1 to 9999"),
         ("report --weekly --at 2026-01-01T12:00", "--at needs a time zone"),
         ("report --weekly --out /dev/null/x", "--out /dev/null/x: cannot be made: Not a directory"),
         ("burndown --since soon", "--since must be such as 28d, 2026-11-01 or 2026-11-01T12:00Z, not 'soon'"),
