@@ -333,7 +333,9 @@ def gpus_text(count: int) -> str:
 
 def count_text(count: int, what: str) -> str:
     """Return a count with its noun: 1 cluster, 3 clusters, 1,200 clusters."""
-    return f"{count} {what}" if count == 1 else f"{count:,} {what}s"
+    if count == 1:
+        return f"{count} {what}"
+    return f"{count:,} {what[:-1]}ies" if what.endswith("ry") else f"{count:,} {what}s"
 
 
 def verb_of(count: int, one: str = "is", many: str = "are") -> str:

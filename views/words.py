@@ -31,7 +31,7 @@ def number(count: int) -> str:
 
 def none_of(many: int, what: str) -> Text:
     """Say that a filter has left nothing."""
-    return line(f"The only {what} does not match." if many == 1 else f"None of {many:,} {what}s matches.")
+    return line(f"The only {what} does not match." if many == 1 else f"None of {count(many, what)} matches.")
 
 
 def clean(text: object) -> str:

@@ -18,7 +18,7 @@ from cli.list_options import Form, Listing, listed, matches, read_listing
 from cli.options import LOOK, actor_of, arg, flag, named_or_all, needed_cluster, opt
 from cli.session import ask
 from cli.time_options import moment_of, shifted
-from models.base import verb_of
+from models.base import count_text, verb_of
 from models.errors import BadInput, Refusal
 
 if TYPE_CHECKING:
@@ -150,11 +150,11 @@ def _answer(every_line: Sequence[AuditLine] | Sequence[ArchiveLine], wanted: _Wa
     """Print the lines that pass the filter, in the chosen form; programs read on stderr how many were left out."""
     from cli.json_answers_audit import ArchiveLine, AuditLine
     from cli.output import show, show_json_line, show_yaml
+    from views.words import none_of
 
     kind: type[Any] = ArchiveLine if every_line and isinstance(every_line[0], ArchiveLine) else AuditLine
     lines = how.rows(filter(wanted.holds, every_line), kind)
-    entries = "1 entry" if len(every_line) == 1 else f"{len(every_line):,} entries"
-    few = f"{len(lines):,} of {entries}" if len(lines) < len(every_line) else ""
+    few = f"{len(lines):,} of {count_text(len(every_line), 'entry')}" if len(lines) < len(every_line) else ""
     match how.form:
         case Form.NAME:
             raise BadInput("-o name: audit entries have no names; leave it out")
@@ -164,7 +164,7 @@ def _answer(every_line: Sequence[AuditLine] | Sequence[ArchiveLine], wanted: _Wa
         case Form.YAML:
             show_yaml(*(each.as_json() for each in lines))
         case _:
-            show(*_time_line(lines, few), wide=how.form is Form.WIDE)
+            show(*(_time_line(lines, few) if lines or not few else [none_of(len(every_line), "entry")]), wide=how.form is Form.WIDE)
             return
     if few:
         sys.stderr.write(f"{few}\n")
@@ -243,7 +243,7 @@ def _time_line(lines: Iterable[AuditLine | ArchiveLine], few: str) -> list[Rende
         row(what_happened, moment(each.at), each.kind, who, text, each.reason or None, style=style)
     if what_happened.row_count:
         return [what_happened, *([line(f"{few}.")] if few else [])]
-    return [line(f"{few} matches." if few else "Nothing has happened to it yet.")]
+    return [line("Nothing has happened to it yet.")]
 
 
 def _verify(cluster: str, actor: str, how: Listing) -> None:

@@ -281,6 +281,8 @@ def test_entries_are_chosen_and_what_is_left_out_is_said(
 def test_a_time_may_be_so_long_ago(audited: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*audited, "--since", "1h", "--json"]) == 0
     assert capsys.readouterr().out == "", "all of it is long over"
+    assert run([*audited, "--since", "1h"]) == 0
+    assert capsys.readouterr().out == "None of 5 entries matches.\n"
     assert run([*audited, "--until", "1h", "--json"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 5
 
