@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import csv
 import io
-import json
 import os
 import re
 import shlex
@@ -49,9 +48,11 @@ The output is real; only times, ids and addresses are replaced. Commands that as
 """
 
 AFTER = """
-h100-09 has 237 healthy GPUs and its quotas were 250, so 13 had no healthy GPU behind them. The digest divides these 13
-in proportion to the two cuts (19 and 14): 7 and 6. The table of the abort divides them in proportion to the quotas (160
-and 90): 8 and 5.
+h100-09 has 237 healthy GPUs and its quotas were 250, so 13 had no healthy GPU behind them. The digest and the table of
+the abort answer two questions about these 13, each by its rule in [design.md](design.md):
+
+- The digest says how many GPUs of each cut they were: in proportion to the cuts (19 and 14), 7 and 6.
+- The table says what each team will lack once its quota is back: in proportion to the quotas (160 and 90), 8 and 5.
 """
 
 
@@ -219,8 +220,9 @@ def yesterday(day: Day, webhook: str) -> None:
     day.backstop(f"fleet import {' '.join(TABLES)}", show=False)
     opened = [name for name in OPEN if name != "h100-07"] + [NAMES[12]]
     for name in opened:
-        launched = json.loads(day.backstop(f"launch {name} --json", show=False))
-        day.backstop(launched["approve"].removeprefix("backstop "), show=False)
+        day.backstop(f"launch {name}", show=False)
+    # All in one command: a plan with a notice of 0s is sent at once, and takes along what waits for the hour of digests.
+    day.backstop(f"approve {' '.join(opened)} --yes", show=False)
     day.until("SELECT count(*) FROM rollouts WHERE stage = 'buffered'", 12)
     day.until("SELECT count(DISTINCT cluster) FROM tallies", 40)  # within a minute: what goes with a cluster is counted
 
@@ -325,7 +327,7 @@ def digest(day: Day, said: Callable[[], list[dict[str, Any]]]) -> None:
     shown = "\n".join(lines[:16]).rstrip().splitlines()
     day.tell("```text", *shown, *["..."] * (len(lines) > 16), "```", *AFTER.splitlines())
     twelve = {name for (name,) in day.sql("SELECT cluster FROM rollouts")}
-    # What can wait goes along with what goes at once: where the machine was slow, less was left for the hour.
+    # What can wait goes along with what goes at once: where the approvals took many seconds, less is left for the hour.
     every = [n for m in said() for n in m["notice"]["facts"].get("notices", [m["notice"]])]
     told_of = {n["cluster"] for n in every if n["kind"] == "buffered"}
     assert twelve - {"h100-01", "h100-02"} <= told_of <= twelve, told_of

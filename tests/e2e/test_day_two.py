@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.day_two import ROOT, in_order, lived, page
+from tests.e2e.day_two import AFTER, HEAD, ROOT, in_order, lived, page
 
 
 @pytest.mark.nightly
@@ -16,6 +16,12 @@ def test_the_second_day_goes_as_the_docs_show_it(tmp_path: Path) -> None:
         told = page(day)
     shown = (ROOT / "docs" / "day-two.md").read_text()
     assert _steady(told) == _steady(shown), "run: python -m tests.e2e.day_two --write"
+
+
+def test_what_the_page_says_by_itself_is_what_the_story_writes() -> None:
+    shown = (ROOT / "docs" / "day-two.md").read_text()
+    assert shown.startswith(HEAD)
+    assert shown.endswith(AFTER), "a sentence of the page is changed in tests/e2e/day_two.py"
 
 
 def test_the_news_of_a_digest_stand_in_the_same_order_whenever_they_came() -> None:
