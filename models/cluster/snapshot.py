@@ -72,11 +72,15 @@ class Snapshot(Model):
 
     @property
     def canonical(self) -> Snapshot:
-        """The same cluster in one spelling: rows by name, fields that equal their defaults left out."""
+        """The same cluster in one spelling: rows by name, fields that equal their defaults left out.
+
+        Nor has it what no plan's numbers depend on: the jobs that run now, and the time of the health sample.
+        """
         names = [island.name for island in self.islands]
         return self.model_copy(
             update={
                 "work": (),
+                "health_at": None,
                 "islands": tuple(sorted((island.canonical for island in self.islands), key=lambda i: i.name)),
                 "quotas": tuple(sorted((quota.canonical(names) for quota in self.quotas), key=lambda q: q.team)),
             }

@@ -211,3 +211,5 @@ def test_the_demo_tells_its_story_to_the_end(installed: Installed) -> None:
     story = installed.run("demo", seconds=300)
     assert "$ backstop audit h100-worked --verify" in story
     assert "Done in" in story
+    (approved,) = re.findall(r"\$ (backstop approve h100-worked --plan \w+)", story)
+    assert approved in (ROOT / "README.md").read_text()

@@ -27,8 +27,10 @@ from cli.rights_table import with_rights
 from client.inputs.access_files import read_access
 from client.inputs.documents import read_fleet
 from models.bringup.stages import BringupCommand
+from models.cluster.snapshot import snapshot_of
 from models.errors import BadInput
 from models.fleet.commands import FLEET_COMMANDS
+from models.planning.plan import make_plan
 from models.rollout.stages import Command
 from tests.unit.cli_fakes import FakeBackstop, answering, status
 
@@ -221,6 +223,15 @@ def test_the_plan_that_readme_shows_first_is_real(
     output = capsys.readouterr().out
     assert output.startswith(shown[2])
     assert output.endswith(shown[3])
+
+
+def test_the_plan_that_readme_approves_is_the_demo_s() -> None:
+    """The demo's ledger has counted two changes by then: the cluster and its quota."""
+    fleet = read_fleet(ROOT / "examples" / "fleet.yaml")
+    (worked,) = (cluster for cluster in fleet.clusters if cluster.name == "h100-worked")
+    snapshot = snapshot_of(worked).model_copy(update={"generation": 2})
+    (approved,) = re.findall(r"approve h100-worked --plan (\w+) ", (ROOT / "README.md").read_text())
+    assert approved == make_plan(snapshot, fleet.policy).hash
 
 
 # --- the fleet file ----------------------------------------------------------------------------------------

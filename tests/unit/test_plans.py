@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 
 import pytest
@@ -405,6 +406,16 @@ def test_neither_the_order_of_rows_nor_a_default_written_out_changes_a_hash(othe
     assert theirs.hash == mine.hash
     assert envelope_of(mine).holds(theirs)
     assert envelope_of(mine).gates == envelope_of(theirs).gates
+
+
+def test_a_newer_health_sample_of_the_same_figures_changes_no_hash() -> None:
+    """Health arrives each minute: what `plan` shows is what `launch` then asks people to approve."""
+    now = datetime(2026, 3, 2, 12, tzinfo=UTC)
+    earlier, later = (
+        make_plan(ONE_WAY.model_copy(update={"health_at": at}), Policy()) for at in (now, now + timedelta(minutes=1))
+    )
+    assert (earlier.health_at, later.health_at) == (now, now + timedelta(minutes=1))
+    assert earlier.hash == later.hash == make_plan(ONE_WAY, Policy()).hash
 
 
 @pytest.mark.parametrize(
