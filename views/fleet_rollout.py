@@ -33,7 +33,7 @@ PACE_WORDS = {
     "recheck": "Time until clusters that cannot start are tried again",
 }
 """What the settings of a fleet rollout's pace are called where people change them."""
-_GO_ON = "its clusters' rollouts go on: backstop status --all"
+_GO_ON = "; its clusters' rollouts go on: backstop status --all"
 _SHOWN = 8
 """Lines of a list that nobody asked for in full."""
 
@@ -257,7 +257,8 @@ def status_parts(
         FactSheet([*facts_of(fleet), *able]),
     ]
     if fleet.stage.has_ended and fleet.waves:
-        parts += [Text(), line(f"These figures are from its end, {moment(fleet.entered_at)}; {_GO_ON}")]
+        go_on = any(wave.running or wave.done or wave.failed for wave in fleet.waves)
+        parts += [Text(), line(f"These figures are from its end, {moment(fleet.entered_at)}{_GO_ON if go_on else '.'}")]
     if fleet.waves:
         parts += [Text(), _waves(fleet), *_joined_note(fleet.members)]
     if chosen is not None:

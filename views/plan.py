@@ -259,11 +259,11 @@ def _whose_phantom(plan: Plan) -> list[RenderableType]:
 
 
 def _runs_on(plan: Plan) -> list[RenderableType]:
-    """Say that more GPUs in use are cut than flex gains, which counts healthy GPUs."""
+    """Say that more GPUs in use are cut than flex gains, which counts healthy GPUs. Unknown use counts as use."""
     busy = sum(cut.gpus for q in plan.quotas if q.leaf for cut in q.cuts if cut.tier is Tier.BUSY)
     if busy <= plan.to_flex_gpus:
         return []
-    use = f"{gpus(busy)} in use {'is' if busy == 1 else 'are'} cut, and flex gains {plan.to_flex_gpus:,}"
+    use = f"{gpus(busy)} counted as in use {'is' if busy == 1 else 'are'} cut, and flex gains {plan.to_flex_gpus:,}"
     rest = (
         "jobs above their quota may use this flex and unused quota; if both are too small, some of them are preempted"
     )

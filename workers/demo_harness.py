@@ -23,6 +23,7 @@ from typing import IO
 
 from backstop.program import program
 from client.backstop import Backstop
+from models.base import some_of
 from models.buffers.hourly_health import Series
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
@@ -112,10 +113,9 @@ class Story:
         quotas = ", ".join(f"{team.team} {team.quota_gpus}" for team in status.teams if team.leaf)
         if len(quotas) > 60:
             quotas = f"{sum(t.quota_gpus for t in status.teams if t.leaf)} GPUs of quota"
-        risk = "; AT RISK: " + ", ".join(
-            f"{r.team} has {r.backing_gpus} healthy of {r.quota_gpus}" for r in status.at_risk[:3]
-        )
-        line = f"{status.stage:<12} {quotas}{risk if status.at_risk else ''}"
+        at_risk = [f"{r.team} has {r.backing_gpus} healthy of {r.quota_gpus}" for r in status.at_risk]
+        risk = f"; AT RISK: {some_of(at_risk, 3)}" if at_risk else ""
+        line = f"{status.stage:<12} {quotas}{risk}"
         if line != self._last:
             self._last = line
             say(f"[{self.clock()}] {line}")

@@ -166,6 +166,17 @@ def test_the_figures_of_one_that_has_ended_are_of_its_end(capsys: pytest.Capture
     assert "figures of its end" not in shown(capsys, status_at(fleet(8)))
 
 
+def test_no_rollout_goes_on_after_an_abort_that_undid_them_all(capsys: pytest.CaptureFixture[str]) -> None:
+    f, _ = obey(fleet(2, pilots=()), "abort", FleetCommandRequest(actor="tpm", reason="r", undo=True), NOON)
+    names = [member.rollout for member in f.members.values() if member.rollout]
+    assert names
+    f = reducers.apply_news(f, {name: Noted(rollout=name, stage="aborted") for name in names}, NOON)
+    found = status_at(f)
+    assert found.stage is FleetStage.ABORTED
+    text = shown(capsys, found)
+    assert "These figures are from its end, 2026-03-02 12:00:00Z.\n" in text
+
+
 def test_what_waits_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     f = fleet(8, pilots=(), budget_per_hour=15)
     done = {m.rollout: Noted(rollout=m.rollout, stage="monitored") for m in f.members.values() if m.rollout}

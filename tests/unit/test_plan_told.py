@@ -295,11 +295,11 @@ def test_jobs_that_run_on_as_flex_are_told_apart_from_what_flex_gains() -> None:
     busy = cluster("busy", [(100, 80)], Quota(team="t", gpus=100, scheduled_gpus=100, idle_gpus=0))
     plan = make_plan(busy, BARE)
     assert (plan.cut_gpus, plan.to_flex_gpus) == (20, 0)
-    sentence = "20 GPUs in use are cut, and flex gains 0: jobs above their quota may use this flex and unused quota;"
+    sentence = "20 GPUs counted as in use are cut, and flex gains 0: jobs above their quota may use this flex"
     assert sentence in said(plan_parts(plan))
     gains = make_plan(
         busy.with_islands((Island(name="i0", total_gpus=100, healthy_gpus=100),)), Policy(buffer=Fraction(1, 5))
     )
     assert gains.to_flex_gpus == gains.cut_gpus == 20
-    assert "in use are cut" not in said(plan_parts(gains))
+    assert "as in use are cut" not in said(plan_parts(gains))
     assert re.search(r"PHANTOM +TO FLEX", said(plans_parts([plan])))
