@@ -221,7 +221,7 @@ def yesterday(day: Day, webhook: str) -> None:
     opened = [name for name in OPEN if name != "h100-07"] + [NAMES[12]]
     for name in opened:
         day.backstop(f"launch {name}", show=False)
-    # All in one command: a plan with a notice of 0s is sent at once, and takes along what waits for the hour of digests.
+    # In one command: a plan with a notice of 0s is sent at once, and takes along what waits for the hour of digests.
     day.backstop(f"approve {' '.join(opened)} --yes", show=False)
     day.until("SELECT count(*) FROM rollouts WHERE stage = 'buffered'", 12)
     day.until("SELECT count(DISTINCT cluster) FROM tallies", 40)  # within a minute: what goes with a cluster is counted
