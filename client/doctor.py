@@ -305,11 +305,17 @@ def senseless_check(by_cluster: Mapping[str, Sequence[str]], teams: Mapping[str,
     )
 
 
+def _all_run_text(opened: int) -> str:
+    if not opened:
+        return "the ledger has none open"
+    return f"Temporal runs {'the one' if opened == 1 else f'all {opened:,}'} that the ledger has open"
+
+
 def rollouts_check(rollouts: Sequence[Overview], lost: Sequence[Overview]) -> Check:
     """Check whether Temporal runs every rollout that the ledger has open."""
     opened = sum(not r.ended for r in rollouts)
     if not lost:
-        return Check.good("rollouts", f"Temporal runs all {opened} that the ledger has open")
+        return Check.good("rollouts", _all_run_text(opened))
     names = some_of([r.cluster for r in lost], 3)
     opened_text = count_text(opened, "rollout")
     text = f"Temporal has lost {len(lost)} of {opened_text} that are open in the ledger, so nobody guards {names}"
@@ -363,10 +369,10 @@ def bringups_checks(rows: Sequence[BringupRow], lost: Sequence[BringupRow]) -> l
     if not rows:
         return []
     if not lost:
-        return [Check.good("bring-ups", f"Temporal runs all {len(rows)} that the ledger has open")]
+        return [Check.good("bring-ups", _all_run_text(len(rows)))]
     names = some_of([f"{row.cluster} ({row.stage.words})" for row in lost], 3)
     opened = count_text(len(rows), "bring-up")
-    text = f"Temporal has lost {len(lost)} of {opened} that are open in the ledger, so nothing moves these on: {names}"
+    text = f"Temporal has lost {len(lost)} of {opened} that are open in the ledger, so no workflow moves {names}"
     return [Check.bad("bring-ups", text, lost_bringup_remedy(lost[0].cluster))]
 
 

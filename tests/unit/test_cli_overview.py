@@ -341,6 +341,8 @@ def test_all_goes_with_adopt_alone(words: list[str], said: str, capsys: pytest.C
 def test_a_lost_rollout_is_named_with_what_to_do() -> None:
     rows = lost("a", "b", "c", "d", "e")
     assert rollouts_check(rows, []).ok
+    assert rollouts_check(rows[:1], []).text == "Temporal runs the one that the ledger has open"
+    assert rollouts_check([], []).text == "the ledger has none open"
     check = rollouts_check(rows, rows[1:])
     assert (
         check.text
