@@ -164,8 +164,8 @@ def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:
     bars = "".join(_BARS[min(len(_BARS) - 1, value * len(_BARS) // (top + 1))] if value else " " for value in least)
     middle = sorted(offered)[len(offered) // 2]
     if min(offered) == max(offered):
-        each = "The record of" if len(record) == 1 else "Each record since"
-        return [Text(), line(f"{each} {moment(record[0].at)} has {gpus(middle)} of flex.")]
+        whose = "The record of" if len(record) == 1 else "Each record since"
+        return [Text(), line(f"{whose} {moment(record[0].at)} has {gpus(middle)} of flex.")]
     spread = f"between {min(offered):,} and {gpus(max(offered))} of flex, and half of them at least {middle:,}"
     return [Text(), line(f"Records since {moment(record[0].at)} have {spread}: ", (f"|{bars}|", DECORATION))]
 

@@ -113,7 +113,7 @@ class FleetCosts:
                 kept = self._kept_of(cluster, one)
                 if not kept.wave:
                     try:
-                        kept.wave = make_plan(one.snapshot, one.policy).wave.value
+                        kept.wave = make_plan(one.snapshot, one.policy).wave_name
                     except Refusal:
                         continue
                 waves[cluster] = kept.wave

@@ -219,7 +219,7 @@ def _works_of(plan: Plan) -> tuple[WorkCut, ...]:
             team=cut.team,
             gpus=cut.gpus,
             text=cut.cut_text(f"{cut.team} in {whose}"),
-            wave=_wave_of(plan),
+            wave=plan.wave_name,
         )
         for cut in busy_cuts(plan)
     )

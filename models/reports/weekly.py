@@ -14,6 +14,7 @@ from pydantic import Field
 
 from models.access.second_persons import Emergency
 from models.base import Count, Model, Name, Time
+from models.cluster.policy import AFTER_ALL
 from models.cluster.windows import Entry
 from models.reports.bringups import BringupsWeek
 from models.reports.milestones import (
@@ -381,11 +382,15 @@ def totals(outcomes: Sequence[BeforeAndAfter]) -> Totals:
 
 
 def waves_done(wave_of: Mapping[str, str], monitored: Iterable[str]) -> int:
-    """Return how many waves have all of their clusters monitored. `wave_of`: the wave of every cluster."""
+    """Return how many waves have all of their clusters monitored. `wave_of`: the wave of every cluster.
+
+    Clusters that come after all waves are of none.
+    """
     there = set(monitored)
     waves: dict[str, bool] = {}
     for cluster, wave in wave_of.items():
-        waves[wave] = waves.get(wave, True) and cluster in there
+        if wave != AFTER_ALL:
+            waves[wave] = waves.get(wave, True) and cluster in there
     return sum(waves.values())
 
 

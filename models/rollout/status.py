@@ -114,7 +114,7 @@ def note_of(rollout: Rollout, now: datetime) -> RolloutNote:
         lacking = {t.team: 0 for t in _teams(rollout) if t.leaf and (t.backing_gpus or 0) < t.quota_gpus}
     return RolloutNote(
         entered_at=rollout.stay.since,
-        wave="" if rollout.plan is None else rollout.plan.wave.value,
+        wave="" if rollout.plan is None else rollout.plan.wave_name,
         waits=tuple(c.but(met=False, text=c.text[:_TEXT]) for c in gate),
         lacking_gpus=lacking_gpus,
         lacking_teams=tuple(lacking)[:_TEAMS],

@@ -318,7 +318,25 @@ def test_hold_names_what_its_own_window_takes(begins: str, capsys: pytest.Captur
 
 def test_one_gpu_loses_its_backing(capsys: pytest.CaptureFixture[str]) -> None:
     with answering(Declaring(specs=(WORKED,))):
-        assert run("hold h100-worked --kind maintenance --until 4h --gpus 1 --reason fan --actor oncall".split()) == 0
+        assert (
+            run(
+                [
+                    "hold",
+                    "h100-worked",
+                    "--kind",
+                    "maintenance",
+                    "--until",
+                    "4h",
+                    "--gpus",
+                    "1",
+                    "--reason",
+                    "fan",
+                    "--actor",
+                    "oncall",
+                ]
+            )
+            == 0
+        )
     assert "from now on, 1 GPU of research (27 lack it then) loses its backing" in capsys.readouterr().out
 
 
@@ -409,7 +427,7 @@ def test_one_that_had_begun_is_over(capsys: pytest.CaptureFixture[str]) -> None:
             "--hold 'x' is given together with CLUSTER 'c': give one of them",
         ),
         (
-            "hold c --kind sev --from 9999-12-31T23:00Z --until 4h --reason x".split(),
+            ["hold", "c", "--kind", "sev", "--from", "9999-12-31T23:00Z", "--until", "4h", "--reason", "x"],
             "--until 4h leads out of the years 1 to 9999",
         ),
         (["hold", "", "--kind", "sev", "--until", "1h", "--reason", "x"], "CLUSTER is empty: name a cluster"),

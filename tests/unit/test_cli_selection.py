@@ -75,7 +75,11 @@ def test_names_globs_and_filters_leave_the_clusters_that_are_meant(
         (["a100-*"], {"wave": "busy"}, "no open rollout matches a100-* --wave busy (5 are open"),
         ([], {"stage": "stuck"}, "no open rollout matches --stage stuck"),
         ([], {"stage": "closed"}, "--stage must be one of planned, buffered"),
-        ([], {"wave": "6"}, "--wave must be one of 1 (unallocated), 2 (unscheduled), 3 (idle), 4 (busy), 5 (after all), "),
+        (
+            [],
+            {"wave": "6"},
+            "--wave must be one of 1 (unallocated), 2 (unscheduled), 3 (idle), 4 (busy), 5 (after all), ",
+        ),
         ([], {"wave": "5"}, "no open rollout matches --wave after all (5 are open"),
     ],
 )

@@ -118,7 +118,7 @@ def test_the_totals_are_of_clusters_that_have_both() -> None:
 
 
 def test_a_wave_is_rolled_out_when_its_last_cluster_is() -> None:
-    waves = {"a": "unallocated", "b": "unallocated", "c": "busy"}
+    waves = {"a": "unallocated", "b": "unallocated", "c": "busy", "d": "after all"}
     assert [waves_done(waves, there) for there in (["a"], ["a", "b"], ["a", "b", "c"], [])] == [0, 1, 2, 0]
 
 
