@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from rich.console import RenderableType
@@ -134,12 +134,8 @@ def _cuts(haircut: Haircut, what: str, at: int, with_clusters: bool = False) -> 
     least = [*held, *(heads[n] for n in furthest)]
     shown = table(what.upper(), *(f">{head}" for head in (*held, *heads)), least=least)
     for name, parts in rows_of(haircut, what).items():
-        row(shown, name, *[parts[0].held_gpus for _ in held], *_cells(parts, with_clusters))
+        row(shown, name, *[parts[0].held_gpus for _ in held], *[_cell(part, with_clusters) for part in parts])
     return shown
-
-
-def _cells(parts: Iterable[Part | TeamPart], with_clusters: bool) -> list[str]:
-    return [_cell(part, with_clusters) for part in parts]
 
 
 def _cell(part: Part | TeamPart, with_clusters: bool) -> str:

@@ -99,7 +99,7 @@ class LedgerRights:
         file = await self._access(anew=_changes(operation))
         if file is None:
             return _without_file(principal, command)
-        target = _target_of(command, found)
+        target = target_of(command, message_of(found), str(found.get("cluster") or ""))
         if facts and asks_ledger(command, target):
             target = await _with_facts(await self._doors.door_of(FRONT), command, target, found)
         scope = self._scopes.get(principal.how) if principal.proof is Proof.TOKEN else None
@@ -146,10 +146,6 @@ _READING = frozenset(
     f"desk.{kind}" for kind in READS_DESK - {"tokens", "token_of", "ended_sessions", "aim", "push_health"}
 )
 """Of tokens an admin alone reads; and not everybody has the watch look."""
-
-
-def _target_of(command: str, found: Mapping[str, Any]) -> Target:
-    return target_of(command, message_of(found), str(found.get("cluster") or ""))
 
 
 async def _with_facts(door: Backstop, command: str, target: Target, found: Mapping[str, Any]) -> Target:

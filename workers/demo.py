@@ -23,11 +23,7 @@ CLOCKS = {
     "recover_after": "4s",
     "safety_poll": "30s",
 }
-
-
-def demo_fleet() -> Path:
-    """Return the README's example."""
-    return Path(__file__).resolve().parents[1] / "examples" / "fleet.yaml"
+_FLEET = Path(__file__).resolve().parents[1] / "examples" / "fleet.yaml"
 
 
 def compress_days(path: Path, to: Path) -> None:
@@ -42,7 +38,7 @@ def compress_days(path: Path, to: Path) -> None:
 
 async def tell(story: Story) -> None:
     fleet = story.home / "fleet.yaml"
-    compress_days(demo_fleet(), fleet)
+    compress_days(_FLEET, fleet)
     island = next(cluster for cluster in yaml.safe_load(fleet.read_text())["clusters"] if cluster["name"] == CLUSTER)[
         "islands"
     ][0]["name"]

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from models.bringup.check_state import colours
 from models.bringup.checks import Colour
-from models.bringup.graph import ready_steps, steps_before, steps_behind
+from models.bringup.graph import ready_steps, steps_before
 from models.bringup.recipe import CAPACITY
 from models.bringup.runs import UNDO_SUFFIX
 from models.bringup.soak_clock import edge_times, gathered_time
@@ -128,8 +128,10 @@ def _steps_above(bringup: Bringup, step: str) -> list[str]:
     """Return the steps that depend on this one and are torn down before it, or could not be."""
     return [
         other
-        for other in steps_behind(bringup.recipe.after, step)
-        if (undo := bringup.undo(other)) is not None and undo.phase is not StepPhase.DONE
+        for other in bringup.recipe.after
+        if step in steps_before(bringup.recipe.after, [other])
+        and (undo := bringup.undo(other)) is not None
+        and undo.phase is not StepPhase.DONE
     ]
 
 

@@ -114,7 +114,7 @@ def first_stand(entry: BringupEntry, islands: Sequence[Island], policy: Policy) 
         plan = first_plan(loose, islands, own)
         if _is_backed(plan):
             return FirstStand(plan, loose)
-    loose = _without_blocks(entry)
+    loose = entry.but(quotas=tuple(quota.but(minimum_gpus=0, protected_blocks=()) for quota in entry.quotas))
     plan = first_plan(loose, islands, own)  # without floors every cut can be taken
     for team, size in sorted(_blocks(entry), key=lambda block: (-block[1], block[0])):
         with_one = _with_block(loose, team, size)
@@ -162,10 +162,6 @@ def _is_backed(plan: Plan) -> bool:
 
 def _without_minimums(entry: BringupEntry) -> BringupEntry:
     return entry.but(quotas=tuple(quota.but(minimum_gpus=0) for quota in entry.quotas))
-
-
-def _without_blocks(entry: BringupEntry) -> BringupEntry:
-    return entry.but(quotas=tuple(quota.but(minimum_gpus=0, protected_blocks=()) for quota in entry.quotas))
 
 
 def _blocks(entry: BringupEntry) -> list[tuple[str, int]]:

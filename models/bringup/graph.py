@@ -10,11 +10,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 After = Mapping[str, Sequence[str]]
 
 
-def unknown_after(after: After, step: str) -> str:
-    """Return the first name in the step's `after` that is no step; empty if there is none."""
-    return next((name for name in after[step] if name not in after), "")
-
-
 def find_circle(after: After) -> list[str]:
     """Return steps that wait for each other in a circle, the first one again at the end; empty if there are none."""
     done: set[str] = set()
@@ -52,8 +47,3 @@ def steps_before(after: After, steps: Iterable[str]) -> set[str]:
             names.add(step)
             open_ += after[step]
     return names
-
-
-def steps_behind(after: After, step: str) -> list[str]:
-    """Return all steps that depend on this one, directly or not."""
-    return [other for other in after if step in steps_before(after, [other])]

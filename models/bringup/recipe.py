@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from models.base import HOUR, Count, Documented, Duration, PositiveCount, Text, Words, brief, content_hash, fault_at
 from models.bringup.checks import CheckKind, EnoughOf
-from models.bringup.graph import find_circle, unknown_after
+from models.bringup.graph import find_circle
 from models.bringup.placeholders import placeholders, spelling_of
 from models.bringup.runs import NO_TIME_LIMIT, Runner
 from models.cluster.policy import MOST_NAMES
@@ -306,7 +306,7 @@ class ClusterRecipe(Documented):
                 )
         after = {s.name: s.after for s in self.provision}
         for number, step in enumerate(self.provision):
-            stranger = unknown_after(after, step.name)
+            stranger = next((name for name in after[step.name] if name not in after), "")
             if stranger:
                 raise fault_at(
                     ("provision", number, "after"), f"names {stranger!r}, which is not a step of this recipe"

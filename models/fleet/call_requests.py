@@ -63,10 +63,5 @@ def follow(fleet: FleetRollout) -> FollowRequest:
         unseen=tuple(m.rollout for m in members if not m.stage),
         waiting=tuple(m.cluster for m in fleet.waiting_members) if fleet.stage is FleetStage.RUNNING else (),
         shadow=fleet.shadow,
-        every_seconds=_longest_wait(fleet),
+        every_seconds=min(10.0, max(0.2, fleet.pace.recheck.total_seconds() / 60)),  # often beside looks at clusters
     )
-
-
-def _longest_wait(fleet: FleetRollout) -> float:
-    """Return how often to read the members' stages, in seconds: often compared with the looks at clusters."""
-    return min(10.0, max(0.2, fleet.pace.recheck.total_seconds() / 60))

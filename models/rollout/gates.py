@@ -33,7 +33,7 @@ def holds_now(rollout: Rollout, now: datetime) -> tuple[Hold, ...]:
 
 def health_holds(rollout: Rollout) -> tuple[Hold, ...]:
     """Return the hold of unknown health, as the last look saw it."""
-    unknown = unknown_since(rollout)
+    unknown = rollout.launched_at if rollout.sight.known is None else rollout.sight.known.at
     if rollout.seen is not None and rollout.seen.ahead_to is not None:
         why = f"health samples with times in the future, up to {_time_text(rollout.seen.ahead_to)}, do not count"
         return (_unknown_health(why, rollout.seen.at),)
@@ -84,11 +84,6 @@ def doubt_of(rollout: Rollout) -> Doubt | None:
 def beyond_of(rollout: Rollout) -> Excess | None:
     """Return the impossible excess that the last look left out."""
     return None if rollout.seen is None or rollout.seen.health is None else rollout.seen.health.beyond
-
-
-def unknown_since(rollout: Rollout) -> datetime:
-    """Return the time of the last believed sample."""
-    return rollout.launched_at if rollout.sight.known is None else rollout.sight.known.at
 
 
 def health_fresh(rollout: Rollout) -> bool:

@@ -109,7 +109,7 @@ def _failure_text(rollout: Rollout, undone: Undone) -> str:
 
 
 def _still_text(rollout: Rollout, kind: EffectKind) -> str:
-    phrases, sure = phrases_of(rollout, kind), not _is_unsure(rollout, kind)
+    phrases, sure = phrases_of(rollout, kind), not rollout.superseded and kind not in rollout.unanswered
     if kind is EffectKind.HARDEN and EffectKind.SET_SOFT in rollout.undone:
         return f"the limits are {_limits(rollout)} because `restore` wrote them{_others_text(rollout)}"
     if kind is EffectKind.SET_SOFT and sure:
@@ -119,10 +119,6 @@ def _still_text(rollout: Rollout, kind: EffectKind) -> str:
             limits = "" if _limits_are_right(rollout) else f", but limits are {_limits(rollout)}"
             return f"the quotas have {_goal_text(rollout)}{limits}{_others_text(rollout)}"
     return phrases.stands if sure else phrases.may_stand
-
-
-def _is_unsure(rollout: Rollout, kind: EffectKind) -> bool:
-    return bool(rollout.superseded) or kind in rollout.unanswered
 
 
 def _goal_text(rollout: Rollout) -> str:

@@ -77,7 +77,7 @@ class Session:
     @property
     def hashes(self) -> tuple[str, str]:
         """The names by which the ledger knows this session, and all sessions of its human."""
-        return hash_of(self.secret.hex()), _hash_of_all(self.principal)
+        return hash_of(self.secret.hex()), hash_of(f"all of {self.principal.human or self.principal.name}")
 
     @property
     def _token(self) -> bytes:
@@ -217,10 +217,6 @@ class Sessions:
     @property
     def _cipher(self) -> AESGCM:
         return AESGCM(self._secret() or self._own_secret)
-
-
-def _hash_of_all(principal: Principal) -> str:
-    return hash_of(f"all of {principal.human or principal.name}")
 
 
 def _under(pad: bytes, token: bytes) -> bytes:

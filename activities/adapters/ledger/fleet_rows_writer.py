@@ -414,7 +414,7 @@ def _write_samples(
         _usage_row(c.name, quota, now)
         for c in clusters
         for quota in c.quotas
-        if _usage_known(quota) and (c.name, quota.team) not in fed[1]
+        if (quota.scheduled_gpus is not None or quota.idle_gpus is not None) and (c.name, quota.team) not in fed[1]
     ]
     store(session, UsageRow, usage)
 
@@ -461,10 +461,6 @@ def _quota_row(cluster: str, quota: Present) -> Row:
         "namespaces": comma_joined(quota.namespaces),
         "classes": None if quota.classes is None else ",".join(quota.classes),
     }
-
-
-def _usage_known(quota: Quota) -> bool:
-    return quota.scheduled_gpus is not None or quota.idle_gpus is not None
 
 
 def _usage_row(cluster: str, quota: Quota, at: datetime) -> Row:

@@ -154,11 +154,6 @@ def _lock_standing(session: Session, cluster: str) -> ClusterLine:
     return row
 
 
-def mark(fence: Fence) -> str:
-    """Return the `written_by` of a write under this fence."""
-    return f"{fence.rollout}#{fence.counter}"
-
-
 _STANDING: tuple[Any, ...] = tuple(
     getattr(ClusterRow, name)
     for name in (
@@ -334,7 +329,7 @@ def _refuse_drift(cluster: ClusterLine, change: Change) -> None:
 
 def _write_quotas(session: Session, change: Change) -> tuple[dict[str, int], dict[str, int], tuple[ValueConflict, ...]]:
     """Write the quotas; return their values before and after, and those that are not as expected."""
-    written_by = mark(change.fence)
+    written_by = f"{change.fence.rollout}#{change.fence.counter}"
     quotas = _quotas_by_team(session, change.cluster)
     named = [write.team for write in change.writes if write.team in quotas]
     as_read = {team: dict(row) for team, row in quotas.items()}

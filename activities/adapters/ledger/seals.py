@@ -123,7 +123,3 @@ class LedgerSeals(LedgerPart):
 
 def _last_number(session: Session) -> int:
     return session.scalar(sa.select(sa.func.max(SealRow.number))) or 0
-
-
-def extends(longer: Sequence[SealedSeal], shorter: Sequence[SealedSeal]) -> bool:
-    return list(longer[: len(shorter)]) == list(shorter)

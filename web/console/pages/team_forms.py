@@ -92,7 +92,8 @@ async def ask(visit: Visit, team: str) -> Page | Elsewhere:
 async def _request_quota(visit: Visit, team: str, said: dict[str, str]) -> RequestState:
     asked = fill_model(
         QuotaAsk,
-        request=_id(visit),
+        # The same for a form that is sent twice, so that it asks once.
+        request=f"q-{hashlib.sha256(chr(0).join((visit.principal.name, visit.key)).encode()).hexdigest()[:12]}",
         team=team,
         cluster=said["cluster"],
         gpus=number("How many more", said["gpus"]),
@@ -103,11 +104,6 @@ async def _request_quota(visit: Visit, team: str, said: dict[str, str]) -> Reque
     )
     state: RequestState = await visit.call("request", ask=asked)
     return state
-
-
-def _id(visit: Visit) -> str:
-    """Return the request's id, the same for a form that is sent twice, so that it asks once."""
-    return f"q-{hashlib.sha256(chr(0).join((visit.principal.name, visit.key)).encode()).hexdigest()[:12]}"
 
 
 async def _asking(
