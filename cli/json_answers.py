@@ -13,6 +13,7 @@ from pydantic import Field
 
 from cli.json_answer_base import JsonAnswer
 from cli.json_answers_plan import PlanAnswer
+from client.answer_models import Build, Check
 from models.base import GpuCount, Model, Name, Share, Time
 from models.buffers.backtest import Explained, Record
 from models.cluster.derived_buffer import Derived
@@ -333,29 +334,12 @@ class FleetCommandTaken(FleetCommandAnswer, JsonAnswer, schema="fleet-command"):
     """The result of a command to the fleet rollout."""
 
 
-class CheckLine(Model):
-    name: str
-    ok: bool
-    text: str
-    remedy: str
-
-
-class BuildLine(Model):
-    """A build of the worker. `rollouts`: open ones that it holds; `workers`: its workers that poll."""
-
-    build: str
-    status: str
-    workers: int
-    rollouts: int
-    created: Time
-
-
 class BuildsAnswer(JsonAnswer, schema="builds"):
     """The builds of versioned workers, the newest first."""
 
-    builds: tuple[BuildLine, ...]
+    builds: tuple[Build, ...]
 
 
 class DoctorAnswer(JsonAnswer, schema="doctor"):
     well: bool
-    checks: tuple[CheckLine, ...]
+    checks: tuple[Check, ...]

@@ -20,11 +20,12 @@ class Check(Model):
     name: str
     ok: bool
     text: str
-    remedy: str = ""
+    remedy: str
+    """Empty: nothing is to be done."""
 
     @classmethod
     def good(cls, name: str, text: str) -> Check:
-        return cls(name=name, ok=True, text=text)
+        return cls(name=name, ok=True, text=text, remedy="")
 
     @classmethod
     def bad(cls, name: str, text: str, remedy: str = "") -> Check:
@@ -32,15 +33,13 @@ class Check(Model):
 
 
 class Build(Model):
-    """One build of the worker."""
+    """A build of the worker. `rollouts`: open ones that it holds; `workers`: its workers that poll."""
 
     build: str
     status: str
     """current: it serves what begins. ramping, draining, drained or inactive otherwise."""
     workers: int
-    """Workers of it that poll."""
     rollouts: int
-    """Open rollouts that it holds."""
     created: Time
 
     @property

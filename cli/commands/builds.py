@@ -32,14 +32,13 @@ def show_(*, how: Listing, actor: Actor = "") -> None:
 
     Stop a build's workers only when it is not current and no rollout runs on it.
     """
-    from cli.json_answers import BuildLine, BuildsAnswer
+    from cli.json_answers import BuildsAnswer
+    from client.answer_models import Build
 
-    by_build = {b.build: b for b in ask(actor_of(actor), lambda door: door.builds())}
-    lines = how.rows((BuildLine.model_validate(b.model_dump()) for b in by_build.values()), BuildLine)
+    builds = ask(actor_of(actor), lambda door: door.builds())
+    lines = how.rows(builds, Build)
     names = [one.build for one in lines]
-    how.tell(
-        lambda: BuildsAnswer(builds=tuple(lines)), lambda: _parts([by_build[n] for n in names], of=len(by_build)), names
-    )
+    how.tell(lambda: BuildsAnswer(builds=tuple(lines)), lambda: _parts(lines, of=len(builds)), names)
 
 
 def _parts(builds: Sequence[Build], of: int) -> list[RenderableType]:

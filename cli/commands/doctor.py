@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from cli.json_answers import CheckLine
+    from client.answer_models import Check
 
 
 @command(SET_UP, "backstop doctor", "backstop doctor --filter ok=false")
@@ -28,11 +28,12 @@ def doctor(*, how: Listing, actor: Actor = "") -> None:
 
     Ends with 1 if something is wrong. docs/reading.md explains each check.
     """
-    from cli.json_answers import CheckLine, DoctorAnswer
+    from cli.json_answers import DoctorAnswer
+    from client.answer_models import Check
 
     all_checks = _checks(actor_of(actor))
     well = all(check.ok for check in all_checks)
-    checks = how.rows(all_checks, CheckLine)
+    checks = how.rows(all_checks, Check)
     how.tell(
         lambda: DoctorAnswer(well=well, checks=tuple(checks)),
         lambda: _parts(checks, of=len(all_checks)),
@@ -42,7 +43,7 @@ def doctor(*, how: Listing, actor: Actor = "") -> None:
         raise typer.Exit(1)
 
 
-def _parts(checks: Sequence[CheckLine], of: int) -> list[RenderableType]:
+def _parts(checks: Sequence[Check], of: int) -> list[RenderableType]:
     from views.words import none_of, row, table
 
     if not checks:
@@ -60,12 +61,11 @@ def _parts(checks: Sequence[CheckLine], of: int) -> list[RenderableType]:
     return [rows]
 
 
-def _checks(actor: str) -> list[CheckLine]:
-    from cli.json_answers import CheckLine
+def _checks(actor: str) -> list[Check]:
+    from client.answer_models import Check
 
     try:
-        checks = ask(actor, lambda door: door.doctor())
+        return ask(actor, lambda door: door.doctor())
     except Unavailable as error:
         what, _, remedy = error.message.partition(": ")
-        return [CheckLine(name="temporal", ok=False, text=what, remedy=remedy)]
-    return [CheckLine.model_validate(check.model_dump()) for check in checks]
+        return [Check.bad("temporal", what, remedy)]

@@ -181,7 +181,7 @@ class FakeBackstop:
 
     statuses: list[RolloutStatus | BackstopError] = field(default_factory=lambda: [status()])
     archive: tuple[list[ChainedEntry], ChainHead | None] = field(default_factory=lambda: chain("launched", "approved"))
-    checks: list[Check] = field(default_factory=lambda: [Check(name="temporal", ok=True, text="here")])
+    checks: list[Check] = field(default_factory=lambda: [Check.good("temporal", "here")])
     specs: tuple[ClusterSpec, ...] = (WORKED,)
     senseless_ones: tuple[LedgerCluster, ...] = ()
     free: tuple[str, ...] = ()
@@ -189,7 +189,7 @@ class FakeBackstop:
     entries: list[Entry] = field(default_factory=list)
     declared: list[Declared] = field(default_factory=list)
     summaries: list[RolloutSummary] | None = None
-    watching: Check = field(default_factory=lambda: Check(name="watch", ok=True, text="watching"))
+    watching: Check = field(default_factory=lambda: Check.good("watch", "watching"))
     fleet: FleetStatus | None = None
     kept: KeptFleet | None = None
     awaits: FleetPlan | None = None

@@ -485,7 +485,7 @@ VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
         *overview.overview_parts(summaries(n, 40), NOON, all_lines=False),
     ],
     "overview.watch_parts": lambda n: overview.watch_parts(
-        Check(name="watch", ok=False, text=f"away, last heard of {n('cluster', 1)}")
+        Check.bad("watch", f"away, last heard of {n('cluster', 1)}")
     ),
     "bringup.status_parts": lambda n: bringup_view.status_parts(brought_up(n)),
     "bringup.board_parts": lambda n: bringup_view.board_parts(on_the_board(n, 20), NOON, of=20),

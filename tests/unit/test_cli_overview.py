@@ -241,7 +241,7 @@ def test_health_says_how_old_it_is_and_what_its_source_has(
 
 
 def test_what_a_dead_worker_left_behind_is_not_well() -> None:
-    listed = [Check(name=name, ok=True, text="so") for name in ("temporal", "workers", "watch")]
+    listed = [Check.good(name, "so") for name in ("temporal", "workers", "watch")]
     assert [without_answers(check).ok for check in listed] == [True, False, False]
     now = datetime.now(UTC)
     rows = [
@@ -283,7 +283,7 @@ def test_a_windows_hold_names_the_calendar(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("words", [[], ["h100-worked"]], ids=["fleet", "one"])
 def test_a_dead_watch_is_said(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    dead = Check(name="watch", ok=False, text="silent since 2026-01-31 12:00:00Z; rollouts still look by themselves")
+    dead = Check.bad("watch", "silent since 2026-01-31 12:00:00Z; rollouts still look by themselves")
     with answering(FakeBackstop(watching=dead)):
         assert run(["status", *words]) == 0
     said = capsys.readouterr().out
