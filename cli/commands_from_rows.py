@@ -66,7 +66,6 @@ def _parameter(name: str, annotation: Any, default: Any = _NEEDED) -> inspect.Pa
 
 
 def _type_of(field: CommandField) -> tuple[Any, Any]:
-    """Return the type of the field's parameter, and its default."""
     shown: Any = field.otherwise or not field.needed
     option = f"--{field.option or field.name}"
     if not field.metavar:

@@ -313,7 +313,6 @@ def _never(cluster: str) -> str:
 
 
 def _with_ledger(summary: RolloutSummary, row: Overview | None) -> RolloutSummary:
-    """Return the summary with what the ledger knows of the rollout."""
     if row is None:
         return summary.model_copy(update={"needs": "", "health_at": None, "held": None if summary.open else ""})
     names = ("needs", "held", "holds", "health_at", "shadow", "could")

@@ -70,7 +70,6 @@ def _coming(rollouts: Sequence[_Noted], halted: set[str], now: datetime) -> list
 
 
 def _fleet_next(fleet: FleetStatus | None) -> list[NextStep]:
-    """Return the fleet rollout's next step, while it runs."""
     if fleet is None or fleet.stage is not FleetStage.RUNNING or fleet.holds:
         return []
     waiting = ", ".join(f"{w.waiting} {w.wave.place_text}" for w in fleet.waves if w.waiting)

@@ -93,7 +93,6 @@ def _lines(rollouts: Sequence[RolloutSummary]) -> Grid:
 
 
 def _stages(rollouts: Sequence[RolloutSummary]) -> Grid:
-    """Count clusters by stage and wave."""
     from models.cluster.policy import AFTER_ALL, TIERS
 
     waves = [*TIERS, *[AFTER_ALL] * any(r.wave == AFTER_ALL for r in rollouts)]

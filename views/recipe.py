@@ -39,7 +39,6 @@ def recipe_parts(recipe: ClusterRecipe) -> list[RenderableType]:
 
 
 def _order(recipe: ClusterRecipe) -> Iterator[RecipeStep]:
-    """Return an order in which the steps may go."""
     done: list[str] = []
     while len(done) < len(recipe.provision):
         waiting = [step.name for step in recipe.provision if step.name not in done]

@@ -322,7 +322,6 @@ def _fitting(
 
 
 def _fence(cluster: str, number: int, order: int) -> Fence:
-    """Return the fence of the bring-up's own writes."""
     return Fence(rollout=bringup_key(cluster, number), counter=order)
 
 

@@ -303,7 +303,6 @@ class DeskActivities:
         return answers
 
     def _no_quota(self, team: str, cluster: str) -> str:
-        """Say that the team has no quota there, and where it has some."""
         has = {
             spec.name: quota.gpus
             for one in self._fleet.describe("", len(self._registry.names()))

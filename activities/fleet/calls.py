@@ -232,7 +232,6 @@ class FleetActivities:
         return FollowAnswer()
 
     def _joined_rollouts(self, request: FollowRequest) -> dict[str, Noted]:
-        """Return the open rollouts of the waiting clusters."""
         with translate_errors():
             opened = self._registry.open_clusters()
             there = [name for name in request.waiting if name in opened and (request.shadow or not opened[name][1])]

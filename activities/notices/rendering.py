@@ -93,7 +93,6 @@ def page_for(notice: Notice, console: str) -> str:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Split a rendered template into subject and body."""
     subject, _, body = text.partition("\n")
     lines = "\n".join(line.rstrip() for line in body.splitlines())
     return _one_line(subject), re.sub(r"\n{3,}", "\n\n", lines).strip() + "\n"

@@ -283,7 +283,6 @@ class RequestActivities:
 
 
 def _owners(policy: Policy, opened: OpenRollout | None) -> tuple[str, ...]:
-    """Return the policy's owners, and the open rollout's owner."""
     return tuple(dict.fromkeys((*policy.owners, *([opened.owner] if opened else []))))
 
 

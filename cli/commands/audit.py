@@ -301,7 +301,6 @@ def _chain_parts(answer: ChainAnswer, seals: Sequence[Seal] | None = None) -> li
 
 
 def _verify_seals(cluster: str, where: str, keys: Sequence[str], actor: str, how: Listing) -> None:
-    """Compare one chain, or all of them, with the seals."""
     from cli.json_answers_audit import ChainsAnswer
     from client.inputs.seals import read_seals
     from views.words import count, line
@@ -332,7 +331,6 @@ def _verify_seals(cluster: str, where: str, keys: Sequence[str], actor: str, how
 async def _chains(
     seals: Sequence[Seal], door: Backstop
 ) -> list[tuple[str, tuple[list[ChainedEntry], ChainHead | None]]]:
-    """Return the chain of every cluster that is sealed or in the fleet."""
     from models.seals import sealed_heads
 
     described = await door.described()

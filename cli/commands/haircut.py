@@ -103,7 +103,6 @@ def shares(option: str, text: str) -> tuple[Fraction, ...]:
 
 
 def _index_of(at: str, buffers: tuple[Fraction, ...]) -> int:
-    """Return the index of the buffer that the page explains."""
     usual = Fraction(15, 100)
     if not at:
         return buffers.index(usual) if usual in buffers else len(buffers) - 1

@@ -113,7 +113,6 @@ def _configured_front() -> AtUrl:
 
 
 def _ask_who(place: Any) -> dict[str, Any]:
-    """Ask the front who the caller is."""
     from cli.session import bearer
 
     token = bearer(place)()

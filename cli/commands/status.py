@@ -263,7 +263,6 @@ async def _with_fleet(
 
 
 async def _lost_fleet(door: Backstop) -> str | None:
-    """Say that the fleet rollout is lost; None: it is not."""
     from client.lost_rollout_sentences import lost_fleet_sentence
 
     lost = await door.lost_fleet()

@@ -74,7 +74,6 @@ def read_entries(paths: Sequence[str], recipes: RecipeFile) -> tuple[BringupEntr
 
 
 def _against(entry: BringupEntry, number: int, recipes: RecipeFile) -> list[Problem]:
-    """Return what is wrong with the entry for its recipe."""
     place: Path = ("bringups", number)
 
     def problem(field: str, text: str) -> Problem:
@@ -104,7 +103,6 @@ def _against(entry: BringupEntry, number: int, recipes: RecipeFile) -> list[Prob
 
 
 def _join_tables(paths: Sequence[str]) -> Handed:
-    """Return the document that the tables make up."""
     tables = [read_table(path, _KINDS) for path in paths]
     document = _Entries("bringups")
     for table in one_of_each(tables, _KINDS, "backstop bringup template"):

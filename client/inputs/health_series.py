@@ -71,7 +71,6 @@ class _Histories:
         return tuple(make(cluster, clusters[cluster]) for cluster in sorted(clusters))
 
     def _columns(self, header: list[str]) -> None:
-        """Set which column holds what, and in which unit."""
         columns = ", ".join(header)
         ways = [of for of in ("_nodes", "_gpus", "") if f"total{of}" in header]
         if len(ways) != 1:

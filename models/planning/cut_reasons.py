@@ -103,7 +103,6 @@ def _gpus_text(count: int) -> str:
 
 
 def _usage_source(snapshot: Snapshot) -> str:
-    """Return where usage comes from, as an aside."""
     if snapshot.usage_from == "unknown":
         return "usage is unknown"
     return "at this moment" if snapshot.usage_from == "instant" else snapshot.usage_from

@@ -207,7 +207,6 @@ def _expected_number(planned: Planned, at: datetime) -> int | None:
 
 
 def _end(milestone: Milestone) -> datetime:
-    """Return the midnight after its last day."""
     due = milestone.due
     return datetime(due.year, due.month, due.day, tzinfo=UTC) + timedelta(days=1)
 

@@ -323,7 +323,6 @@ def _is_to_aim(change: Change, evidence: Known, aim: Mapping[str, int]) -> bool:
 
 
 def _leaves_value(write: ValueWrite, evidence: Known) -> bool:
-    """Return whether the write leaves the quota at its present value."""
     return write.gpus == evidence.present.get(write.team) and write.expected_gpus == write.gpus
 
 

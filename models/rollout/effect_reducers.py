@@ -121,7 +121,6 @@ def _phantom_of_what_stood(rollout: Rollout, stood: Mapping[str, int], plan: Pla
 
 
 def _record_values(rollout: Rollout, change: Change, receipt: Receipt) -> Rollout:
-    """Apply the values, modes and flex pool of the receipt."""
     changed = {t: gpus for t, gpus in receipt.before.items() if receipt.after.get(t, gpus) != gpus}
     rollout = rollout.but(written={**rollout.written, **receipt.after})
     if change.refits:

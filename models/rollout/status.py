@@ -358,7 +358,6 @@ def _unpromised_needs(rollout: Rollout) -> str:
 
 
 def _promise_again_text(rollout: Rollout, present: Mapping[str, int]) -> str:
-    """Explain how they become promises again."""
     close = "To keep the present value, close the rollout, then launch and approve a new rollout"
     beyond = beyond_bound(rollout, present)
     if beyond is None:

@@ -109,7 +109,6 @@ class Acts:
         ]
 
     async def _approve(self, who: Caller, given: Pressed, press: Press) -> list[Reply]:
-        """Show what the plan does now, and ask."""
         ahead: Ahead = await who.visit.call("ahead", cluster=press.cluster)
         if refusal := ahead.refusal(Command.APPROVE, ""):
             raise Refusal(f"{Command.APPROVE} is not possible while {press.cluster} is {ahead.stage}: {refusal}")
@@ -128,7 +127,6 @@ class Acts:
         return [Reply(given.reply_at, messages.to_one(*shown, messages.plain_block(ask), button, text=ask))]
 
     async def _object(self, who: Caller, given: Pressed, press: Press) -> list[Reply]:
-        """Ask for the objection's reason."""
         if why := await who.why_not(press.cluster, Command.OBJECT, team=press.team, reason="asked ahead"):
             raise Refusal(why)
         ask = f"Why does {press.team} object to the rollout in {press.cluster}?"
@@ -145,7 +143,6 @@ class Acts:
         return [Reply(given.reply_at, await self.status(who, press.cluster))]
 
     async def _sure(self, who: Caller, given: Pressed) -> list[Reply]:
-        """Carry out the second press."""
         asked = sure_of(given.value, self.secret(), who.slack, self.clock())
         press = asked.press
         if press.act is Act.APPROVE:

@@ -350,7 +350,6 @@ def _event_in(kind: ObjectKind, line: bytes) -> tuple[str, Any]:
 
 
 def _refused(kind: ObjectKind, error: Any) -> Exception:
-    """Return the error for an answer that is no success."""
     code, message, _ = _status_of(error)
     text = brief(message) if message else "it does not say why"
     if code == 410:
@@ -363,7 +362,6 @@ def _refused(kind: ObjectKind, error: Any) -> Exception:
 
 
 def _not_applied(kind: ObjectKind, name: str, error: Any) -> Exception:
-    """Return the error for an answer to an apply that is no success."""
     code, message, causes = _status_of(error)
     text = shorten(" ".join(message.split()), 300) or "it does not say why"
     what = f"{name} of {kind.plural}"

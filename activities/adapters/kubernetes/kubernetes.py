@@ -363,7 +363,6 @@ class Kuberneteses:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _run(self, follower: Follower) -> None:
-        """Follow one cluster until it is stopped."""
         try:
             parts = [(one, self.server(follower.source.connection)) for one in follower.parts]
         except Unavailable as error:

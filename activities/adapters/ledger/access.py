@@ -187,7 +187,6 @@ def _refuse_twin(session: Session, file: AccessFile) -> None:
 
 
 def _hashed_text(file: AccessFile) -> str:
-    """Return all that the file's hash is computed from."""
     return file.model_dump_json(exclude={"schema_"}, exclude_defaults=True)
 
 

@@ -200,5 +200,4 @@ def _key_and_others(table: type[SQLModel], row: Mapping[str, Any]) -> tuple[list
 
 
 def _rename_columns(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-    """Rename the columns, whose own names SQLAlchemy reserves in an UPDATE."""
     return [{f"to_{name}": row[name] for name in names} for row in rows]

@@ -209,7 +209,6 @@ def _audiences_waiting(session: Session) -> Sequence[str]:
 
 
 def _latest_messages(session: Session, audience: str, now: datetime, pace: MailPace) -> list[Told]:
-    """List the audience's latest messages."""
     lately = col(MessageRow.formed_at) > now - 2 * pace.window
     of_it = (col(NoticeRow.message) == col(MessageRow.key), col(NoticeRow.lane) == Lane.URGENT.value)
     rows = select(MessageRow.formed_at, sa.exists().where(*of_it)).where(MessageRow.audience == audience, lately)

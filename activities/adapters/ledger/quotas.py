@@ -191,7 +191,6 @@ def _all_standing() -> sa.Select[Any]:
 
 @cache
 def _all_quotas() -> sa.Select[Any]:
-    """All columns of these clusters' quotas, by cluster and team."""
     rows = sa.select(*sa.inspect(QuotaRow).columns).where(is_among(QuotaRow.cluster, "clusters"))
     return rows.order_by(col(QuotaRow.cluster), col(QuotaRow.team))
 
@@ -216,7 +215,6 @@ def _teams_for_update() -> sa.Select[Any]:
 
 @cache
 def _quotas() -> sa.Select[Any]:
-    """All columns of the cluster's quotas, by team."""
     of_cluster = col(QuotaRow.cluster) == sa.bindparam("cluster")
     return sa.select(*sa.inspect(QuotaRow).columns).where(of_cluster).order_by(col(QuotaRow.team))
 

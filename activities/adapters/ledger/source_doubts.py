@@ -221,7 +221,6 @@ def _surely_believed(
 def _suspects(
     session: Session, cluster: str, drop: Fraction, confirmed: Mapping[str, datetime | None], now: datetime
 ) -> list[str]:
-    """List the sources of this cluster by which it has fallen."""
     own = _histories(session, [cluster], now - HOUR, now).get(cluster)
     if own is None:
         return []

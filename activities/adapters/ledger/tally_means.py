@@ -184,7 +184,6 @@ def _summed_days(session: Session, since: datetime, clusters: Sequence[str]) -> 
 
 
 def _ended(span: Span, until: datetime) -> Span:
-    """Return the span, ended then if it is open."""
     return span._replace(until=until) if span.until is None else span
 
 

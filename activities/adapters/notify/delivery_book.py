@@ -88,7 +88,6 @@ class SqliteBook:
         self._mine.connection, self._mine.file = book, self._file_there()
 
     def _file_there(self) -> tuple[int, int] | None:
-        """Identify the file that is there now."""
         try:
             file = self._path.stat()
         except FileNotFoundError:

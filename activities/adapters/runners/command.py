@@ -134,7 +134,6 @@ class CommandRunner:
         return True
 
     def _report(self, run: RunDirectory, order: RunOrder) -> RunReport:
-        """Report on a run that has a record."""
         # In this order: a run that ends between the two reads counts as running once more, and never as lost.
         try:
             record, alive = run.record or {}, False

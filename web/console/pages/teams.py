@@ -142,7 +142,6 @@ def _open_rollouts(answers: WhyAnswers, rollouts: Sequence[RolloutSummary]) -> t
 
 
 async def _statuses(visit: Visit, clusters: Sequence[str]) -> dict[str, RolloutStatus]:
-    """Return the statuses of the clusters that answer in time."""
     if not clusters:
         return {}
     found, _ = await visit.try_call("ask_rollouts", clusters=list(clusters), seconds=_ROLLOUT_SECONDS)
