@@ -95,9 +95,9 @@ bench-fleet: setup ## a fleet rolled out, then up to 10,000 clusters monitored, 
 	$(VENV)/bin/python benchmarks/fleet.py $(ARGS)
 
 docs: setup ## what docs/ takes from the code: commands, tables of fields and rights, schemas, the HTTP API
-	@$(VENV)/bin/python -m cli.commands_page docs/commands.md
-	@$(VENV)/bin/python -m cli.field_tables docs/fleet-file.md docs/bringup.md docs/access.md
-	@$(VENV)/bin/python -m cli.rights_table docs/access.md
+	@$(VENV)/bin/python -m tests.docs.commands_page docs/commands.md
+	@$(VENV)/bin/python -m tests.docs.field_tables docs/fleet-file.md docs/bringup.md docs/access.md
+	@$(VENV)/bin/python -m tests.docs.rights_table docs/access.md
 	@$(VENV)/bin/backstop schema --write docs/schemas
 	@BACKSTOP_WRITE_OPENAPI=1 $(VENV)/bin/python -m pytest -q -n 0 tests/unit/test_openapi.py::test_what_is_published_is_what_the_code_says
 

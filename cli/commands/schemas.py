@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from cli.lazy import command
 from cli.options import LOOK, arg, opt
+from models.base import Documented, duration_text
 from models.errors import BadInput, Unavailable
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -103,13 +107,36 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     return {"fleet": fleet_schema, **dict(sorted(schemas.items()))}
 
 
+def fleet_models() -> tuple[type[Documented], ...]:
+    """Return the models of a fleet file's parts."""
+    from models.cluster import sources
+    from models.cluster.derived_buffer import HealthTerms
+    from models.cluster.fleet_file import ClusterSpec, Fleet, Team
+    from models.cluster.island import Island
+    from models.cluster.policy import Policy
+    from models.cluster.quota import Quota
+    from models.cluster.windows import Window
+
+    of_sources = (sources.PrometheusSource, sources.KubernetesSource, sources.SlurmSource, sources.Yield)
+    writers = (sources.GitSource, sources.KueueSource)
+    return (Fleet, ClusterSpec, *of_sources, *writers, Island, Quota, Window, Team, Policy, HealthTerms)
+
+
+def default_of(field: FieldInfo) -> Any:
+    """Return the default as a person would write it; None where there is none, or it is no value."""
+    if isinstance(field.default, timedelta):
+        return duration_text(field.default)
+    if isinstance(field.default, Fraction):
+        return float(field.default)
+    return field.default if isinstance(field.default, str | int) and field.default != "" else None
+
+
 def fleet_schema() -> dict[str, Any]:
     """Return the schema of a fleet file, in the form that its author writes."""
-    from cli.field_tables import DESCRIBED, default_of
     from models.cluster.fleet_file import Fleet
 
     document = _tidy(Fleet.model_json_schema(), _input)
-    for model in DESCRIBED:
+    for model in fleet_models():
         properties = (document if model is Fleet else document["$defs"][model.__name__])["properties"]
         for name, field in model.model_fields.items():
             node = properties[field.alias or name]

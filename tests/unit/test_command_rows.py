@@ -11,7 +11,6 @@ import pytest
 import typer
 
 from cli.app import app
-from cli.commands_page import ANSWERED_BY
 from models.access.rights import RIGHTS
 from models.base import Model
 from models.bringup.command_rows import BRINGUP_ROWS
@@ -28,6 +27,7 @@ from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest
 from models.rollout.stages import ANSWERS
 from models.rollout.undo_lines import UNDO
+from tests.docs.commands_page import ANSWERED_BY
 
 COMMANDS_MD = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
 

@@ -1,7 +1,6 @@
-"""The fields of files that people write, as their models describe them: for JSON Schemas, docs/fleet-file.md,
-docs/bringup.md and docs/access.md.
+"""The tables of fields in docs/fleet-file.md, docs/bringup.md and docs/access.md, as the models describe them.
 
-`python -m cli.field_tables docs/fleet-file.md docs/bringup.md docs/access.md` writes the tables anew; a test
+`python -m tests.docs.field_tables docs/fleet-file.md docs/bringup.md docs/access.md` writes the tables anew; a test
 finds out when that is needed.
 """
 
@@ -9,29 +8,15 @@ from __future__ import annotations
 
 import re
 import sys
-from datetime import timedelta
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from pydantic.fields import FieldInfo
-
+from cli.commands.schemas import default_of, fleet_models
 from models.access.access_file import AccessFile, Grant, Identity, Person, Service, SlackUser
-from models.base import Documented, duration_text
+from models.base import Documented
 from models.bringup.entry import BringupEntry, BringupFile, IslandOrdered
 from models.bringup.recipe import ClusterRecipe, Reading, RecipeCheck, RecipeFile, RecipeStep, RecipeUndo, Supply
-from models.cluster.derived_buffer import HealthTerms
-from models.cluster.fleet_file import ClusterSpec, Fleet, Team
-from models.cluster.island import Island
-from models.cluster.policy import Policy
-from models.cluster.quota import Quota
-from models.cluster.sources import GitSource, KubernetesSource, KueueSource, PrometheusSource, SlurmSource, Yield
-from models.cluster.windows import Window
 
-DESCRIBED: tuple[type[Documented], ...] = (
-    *(Fleet, ClusterSpec, PrometheusSource, KubernetesSource, SlurmSource, Yield, GitSource, KueueSource),
-    *(Island, Quota, Window, Team, Policy, HealthTerms),
-)
 BRINGUP_DESCRIBED: tuple[type[Documented], ...] = (
     *(RecipeFile, ClusterRecipe, RecipeStep, RecipeUndo, RecipeCheck, Supply, Reading),
     *(BringupFile, BringupEntry, IslandOrdered),
@@ -40,15 +25,6 @@ ACCESS_DESCRIBED: tuple[type[Documented], ...] = (AccessFile, Grant, Person, Ide
 OTHERWISE = " Without it: "
 """In a field's docstring: what holds where it is left out and its default is no value."""
 _COUNTS_GPUS = re.compile("gpus|blocks")
-
-
-def default_of(field: FieldInfo) -> Any:
-    """Return the default as a person would write it; None where there is none, or it is no value."""
-    if isinstance(field.default, timedelta):
-        return duration_text(field.default)
-    if isinstance(field.default, Fraction):
-        return float(field.default)
-    return field.default if isinstance(field.default, str | int) and field.default != "" else None
 
 
 def unit_of(name: str, schema: dict[str, Any], types: dict[str, Any]) -> str:
@@ -93,7 +69,7 @@ def table_of(model: type[Documented]) -> str:
 
 def with_tables(text: str) -> str:
     """Return the document with the table between each pair of `<!-- fields NAME -->` and `<!-- end -->` made anew."""
-    models = {model.__name__: model for model in (*DESCRIBED, *BRINGUP_DESCRIBED, *ACCESS_DESCRIBED)}
+    models = {model.__name__: model for model in (*fleet_models(), *BRINGUP_DESCRIBED, *ACCESS_DESCRIBED)}
     return re.sub(
         r"(<!-- fields (\w+) -->\n).*?(<!-- end -->)",
         lambda table: f"{table[1]}{table_of(models[table[2]])}\n{table[3]}",

@@ -1,7 +1,7 @@
 """docs/commands.md: the command line's own description, below an introduction that people write.
 
-`python -m cli.commands_page docs/commands.md` (`make docs`) writes it anew; a test fails when that is needed. The text
-comes from the commands' own objects and nothing from a terminal, so the page is the same on every machine.
+`python -m tests.docs.commands_page docs/commands.md` (`make docs`) writes it anew; a test fails when that is needed.
+The text comes from the commands' own objects and nothing from a terminal, so the page is the same on every machine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The table of rights for docs/access.md, made of models/access/rights.py.
 
-`python -m cli.rights_table docs/access.md` writes it anew; a test fails when that is needed.
+`python -m tests.docs.rights_table docs/access.md` writes it anew; a test fails when that is needed.
 """
 
 from __future__ import annotations
