@@ -244,7 +244,9 @@ def needs_of(fleet: FleetRollout) -> str:
     asking = sorted((m for m in fleet.in_state(MemberState.RUNNING) if m.needs), key=lambda m: m.cluster)
     if asking:
         one = "waits" if len(asking) == 1 else "wait"
-        return f"{_some_names(asking)} {one} for a person: backstop status --needs ({_skip(asking)})"
+        # `status --needs` also lists clusters that the fleet rollout does not wait for.
+        some = f"{_some_names(asking)}{' on their way' * (len(asking) > 1)}"
+        return f"{some} {one} for a person: backstop status --needs ({_skip(asking)})"
     held = sorted((m for m in fleet.waiting_members if m.held and m.held_until is None), key=lambda m: m.cluster)
     if held:
         return f"{_some_names(held)} cannot start: backstop fleet status --waiting ({_skip(held)})"
