@@ -43,7 +43,8 @@ def lost_parts(outcome: FleetOutcome) -> list[RenderableType]:
     if not gone:
         return []
     whose = "it" if gone == 1 else "them"
-    return [line(f"  deleted for good with {whose}: health samples, tallies and past rollouts")]
+    kinds = "health samples, usage samples, jobs, tallies, windows that no fleet file declares, and past rollouts"
+    return [line(f"  deleted for good with {whose}: {kinds}")]
 
 
 def undo_text(outcome: FleetOutcome) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.text import Text
 
 from activities.adapters.ledger.facade import Ledger
 from client.inputs.fleet_yaml_writer import fleet_yaml
@@ -37,6 +38,7 @@ from tests.integration.ledger.world import (
     values,
 )
 from tests.tried import examples
+from views.fleet_diff import lost_parts
 
 TABLES = (
     *("clusters", "islands", "quotas", "fleet", "windows", "teams", "contacts", "health_samples", "usage_samples"),
@@ -583,6 +585,10 @@ def test_a_cluster_is_removed_once_and_comes_back_by_its_archive(ledger: Ledger,
     shown = ledger.fleet.remove_cluster(CLUSTER, by(), dry_run=True)
     assert (dump(tool), shown.done, shown.barred) == (before, False, "")
     assert shown.history == {"health samples": 2, "usage samples": 2, "windows": 1, "rollouts": 1}
+    other = {"name": "gamma", "islands": [{"name": "m", "total_gpus": 8, "healthy_gpus": 8}]}
+    pruned = take(ledger, {"clusters": [other]}, "shown", prune=True, dry_run=True)
+    (lost,) = (part.plain for part in lost_parts(pruned) if isinstance(part, Text))
+    assert [word for word in shown.history if word not in lost] == []
     answer = twice(lambda: ledger.fleet.remove_cluster(CLUSTER, by(), dry_run=False))
     assert answer == shown.model_copy(update={"done": True})
     assert [
