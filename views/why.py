@@ -84,7 +84,7 @@ def _held_text(teams: Sequence[TeamWhy], *, first: bool = False) -> str:
     """Say what its own jobs hold, or count as holding where their use is unknown."""
     held, silent = sum(t.held_gpus for t in teams), [t for t in teams if not t.use_known]
     if not silent:
-        return f"its own jobs hold {held:,}" if first else f"{held:,} {verb_of(held)} held by its own jobs"
+        return f"its own jobs hold {held:,} of it" if first else f"{held:,} {verb_of(held)} held by its own jobs"
     where = "" if len(silent) == len(teams) else f" in {count(len(silent), 'cluster')}"
     return f"{held:,} {verb_of(held, 'counts', 'count')} as used (it is unknown what its jobs hold{where})"
 

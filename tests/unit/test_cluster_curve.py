@@ -6,12 +6,15 @@ import inspect
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from models.audit_chain import AuditEntry, AuditKind, ChainedEntry
 from models.cluster.windows import Window, WindowKind
 from models.questions import ArchivePage
 from models.reports.tallies import Point
 from models.rollout import time_reducers
 from web.console.pages.cluster_curve import BACKED_AGAIN, bands_of, cluster_curve
+from web.console.pages.gpu_curves import over_text
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SINCE = NOON - timedelta(days=7)
@@ -88,3 +91,10 @@ def test_what_is_assigned_is_a_promise_while_the_rollout_guards_it() -> None:
     assert of["promise"] == [None, 70, 70, None]
     assert of["assigned"] == [70, 70, 70, 70]
     assert of["ceiling"] == [None] * 4, "nobody can plan it now"
+
+
+@pytest.mark.parametrize(
+    ("hours", "so"), [(0.45, "27 minutes"), (1, "1 hour"), (23.4, "23 hours"), (24, "1 day"), (60, "2 days")]
+)
+def test_a_picture_says_how_long_it_is(hours: float, so: str) -> None:
+    assert over_text([point(hours), point(0)]) == so

@@ -343,7 +343,7 @@ def test_what_is_short_on_a_page_is_short_in_its_reasons() -> None:
     words = [str(getattr(part, "renderable", part)) for part in in_full(WhyAnswers(teams=(used,)), {}, [])]
     assert words[0] == (
         "research in h100-worked has a quota of 196 GPUs: "
-        "its own jobs hold 196, 0 more could start now, and 0 are short."
+        "its own jobs hold 196 of it, 0 more could start now, and 0 are short."
     )
     assert words[1] == "196 are used: research's own running jobs hold 196 of its 196."
     gone = asked(quotas=quotas, usage=held(research=196), islands=(whole(200, healthy=190),))
@@ -427,7 +427,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBackstop]:
 def test_the_answer_is_in_plain_words_and_adds_up(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["why", "research", "--gpus", "400", "--all"]) == 0
     shown = capsys.readouterr().out
-    assert "a quota of 345 GPUs: its own jobs hold 310, 9 more could start now, and 26 are short." in shown
+    assert "a quota of 345 GPUs: its own jobs hold 310 of it, 9 more could start now, and 26 are short." in shown
     numbers = [int(line.split()[0]) for line in shown.splitlines() if line[:1] == " " and line.split()[0].isdigit()]
     assert sum(numbers) == 336
     assert "55 more are beyond the quota" in shown

@@ -33,8 +33,9 @@ async def tallied_points(visit: Visit, length: timedelta, points: int, cluster: 
 def over_text(points: Sequence[Point]) -> str:
     """Return how much time the points cover, which may be less than was asked for."""
     length = points[-1].at - points[0].at
-    days, hours = round(length / timedelta(days=1)), round(length / timedelta(hours=1))
-    return count(days, "day") if length >= timedelta(days=1) else count(hours, "hour")
+    units = {"day": timedelta(days=1), "hour": timedelta(hours=1), "minute": timedelta(minutes=1)}
+    what = next((what for what, unit in units.items() if length >= unit), "minute")
+    return count(round(length / units[what]), what)
 
 
 def burn_down_of(points: Sequence[Point]) -> dict[str, Any] | None:

@@ -162,7 +162,7 @@ def _lead(answers: WhyAnswers) -> list[str]:
     short = sum(_short(one) or 0 for one in teams)
     where = f"in {teams[0].cluster}" if len(teams) == 1 else f"in {len(teams)} clusters"
     silent = f", as far as is known for {len(known)} of these clusters" if len(known) < len(teams) else ""
-    has = f"its jobs hold {held:,}{silent}, {idle:,} of these idle"
+    has = f"its jobs hold {held:,} of it{silent}, {idle:,} of these idle"
     rest = f"{start:,} more could start now, and {short:,} {verb_of(short)} short"
     lead = [f"Its quota is {gpus(quota)} {where}: {has}; {rest}."]
     covered = [one.quota_gpus - one.backed_gpus for one in known if one.backed_gpus is not None and not _short(one)]
