@@ -243,6 +243,7 @@ def apply_news(fleet: FleetRollout, changed: Mapping[str, Noted], now: datetime)
         if member is None or member.state is MemberState.STARTING:
             continue
         state, fell = _state_of(rollout.stage), rollout.rollbacks > member.rollbacks
+        comes_to_done = state is MemberState.DONE and member.state is not MemberState.DONE
         if member.state is MemberState.SKIPPED:
             state, fell = member.state, False
         members[member.cluster] = member.but(
@@ -250,7 +251,7 @@ def apply_news(fleet: FleetRollout, changed: Mapping[str, Noted], now: datetime)
             needs=rollout.needs,
             rollbacks=rollout.rollbacks,
             state=state,
-            done_at=member.done_at or (now if state is MemberState.DONE else None),
+            done_at=member.done_at or (now if comes_to_done else None),
             failed_at=now if fell else member.failed_at,
             forgiven=member.forgiven and not fell,
         )

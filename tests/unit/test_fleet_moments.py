@@ -197,3 +197,14 @@ def test_a_member_is_counted_when_it_comes_to_be_monitored() -> None:
     assert progress_of(machine.f, machine.now).of_late == 1
     machine.passes(30 * HOUR)
     assert progress_of(machine.f, machine.now).of_late == 0
+
+
+def test_news_of_one_that_was_monitored_before_is_no_progress() -> None:
+    """Its health falls silent and is there again: it needs a person for a while, and was monitored all along."""
+    was = prospect(0).but(rollout="c0000/9", stage="monitored")
+    machine = Fleet([was, prospect(1)], Pace(parallel=2))
+    for needs in ("mend the health source", ""):
+        news = {was.rollout: Noted(rollout=was.rollout, stage="monitored", needs=needs)}
+        machine.f = reducers.apply_news(machine.f, news, machine.now)
+        progress = progress_of(machine.f, machine.now)
+        assert (progress.monitored, progress.of_late, progress.expected_end) == (1, 0, None)
