@@ -14,7 +14,7 @@ from cli.commands_from_rows import TypedOrder
 from cli.consent import can_ask, consent, needs_somebody, shown_and_asked
 from cli.options import actor_of, check_model
 from cli.session import ask
-from models.base import count_text
+from models.base import count_text, some_of
 from models.errors import BackstopError, BadInput, Refusal
 from models.lifecycle.command_rows import Asks, CommandRow
 
@@ -197,7 +197,9 @@ def agree_each(
     waiting = [a for a in aheads if a.plan is not None]
     plans = [a.plan for a in waiting if a.plan is not None]
     if not plans:
-        raise Refusal(f"no plan awaits approval in {', '.join(a.cluster for a in aheads)}: see backstop status CLUSTER")
+        names = [a.cluster for a in aheads]
+        see = shlex.join(["backstop", "status", *names])
+        raise Refusal(f"no plan awaits approval in {some_of(names)}: see {see if len(names) == 1 else 'backstop status'}")
     hashes = {a.cluster: a.plan.hash for a in waiting if a.plan is not None}
     if yes:
         without = {a.cluster: Refusal("no plan awaits approval") for a in aheads if a.plan is None}

@@ -215,10 +215,7 @@ class _Asked:
     def _deny_role(self) -> Denied:
         right, could = self.right, _names_able(self.access, self.right, self.target)
         roles, place = " or ".join(right.roles), self.target.place
-        takes = (
-            f"this needs the role {roles}"
-            f"{' for all clusters and teams' if right.where is Where.FLEET else ' there' * bool(place)}"
-        )
+        takes = f"this needs the role {roles}{_extent_text(right, self.target)}"
         if _is_service(self.principal.name) and right.roles == (Role.APPROVER,):
             takes = f"services never may: {takes}"
         elif self.scope is not None:
@@ -280,7 +277,8 @@ class _Asked:
             kind = "a service" if _is_service(second.name) else "a program's account"
             why = f"{second.name} is {kind}, and services never countersign: another {_second_role(needed)} has to"
         elif not countersigner._roles((_second_role(needed),)):
-            why = f"{second.name} may not countersign: this needs the role {_second_role(needed)}"
+            extent = _extent_text(countersigner.right, self.target)
+            why = f"{second.name} may not countersign: this needs the role {_second_role(needed)}{extent}"
         elif not access.surely_two(access.human_of(self.principal.name), access.human_of(second.name)):
             who = second.name if second.name == self.principal.name else f"{second.name} may be the person who"
             why = f"{who} gave the command: another {_second_role(needed)} has to countersign"
@@ -315,6 +313,15 @@ def reaches(grant: Grant, right: Right, target: Target) -> bool:
             return grant.for_all_teams and all(map(grant.in_cluster, target.clusters))
         case Where.TEAM:
             return grant.of_team(target.team) and all(map(grant.in_cluster, target.clusters))
+
+
+def _extent_text(right: Right, target: Target) -> str:
+    """Say what a role must cover to count for the row, as `reaches` judges it."""
+    if right.where is Where.ANY:
+        return ""
+    if right.where is Where.FLEET or not target.place:
+        return " for all clusters and teams"
+    return " there" if target.cluster else " there in all clusters"
 
 
 def _second_role(second: Second) -> Role:

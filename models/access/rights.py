@@ -188,7 +188,7 @@ RIGHTS: dict[str, Right] = {
                      "desk.overview", "desk.request", "desk.snapshots", "desk.week", "read.ask_rollouts",
                      "read.fleet_plan", "read.fleet_status", "read.lost", "read.lost_fleet", "read.open_fleet",
                      "read.overview", "read.rollouts"),
-                                _r("read of all clusters",     (_V,),     _F)),
+                                _r("read about all clusters",  (_V,),     _F)),
     **dict.fromkeys(("desk.archived", "desk.calendar", "desk.facts", "desk.flex", "desk.flex_sums", "desk.health_hours",
                      "desk.requests", "desk.snapshot", "desk.tallies", "read.ahead", "read.audit",
                      "read.bringup_status", "read.could_act", "read.health_at", "read.open_requests", "read.status",
