@@ -198,8 +198,8 @@ def agree_each(
     plans = [a.plan for a in waiting if a.plan is not None]
     if not plans:
         names = [a.cluster for a in aheads]
-        see = shlex.join(["backstop", "status", *names])
-        raise Refusal(f"no plan awaits approval in {some_of(names)}: see {see if len(names) == 1 else 'backstop status'}")
+        see = shlex.join(["backstop", "status", *names[: len(names) == 1]])
+        raise Refusal(f"no plan awaits approval in {some_of(names)}: see {see}")
     hashes = {a.cluster: a.plan.hash for a in waiting if a.plan is not None}
     if yes:
         without = {a.cluster: Refusal("no plan awaits approval") for a in aheads if a.plan is None}

@@ -279,6 +279,15 @@ def test_with_yes_the_plan_that_there_is_is_approved_and_who_has_none_is_named(
     assert "1 accepted, 2 refused." in rows
 
 
+def test_where_no_plan_awaits_approval_the_command_that_is_named_can_be_typed(
+    fake: FakeBackstop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.aheads |= {name: AHEAD.model_copy(update={"plan": None, "cluster": name}) for name in ("h100-1", "h100-2")}
+    for names, see in ((["h100-1"], "backstop status h100-1"), (["h100-1", "h100-2"], "backstop status")):
+        assert run(["approve", *names, "--yes"]) == 3
+        assert capsys.readouterr().err == f"backstop: no plan awaits approval in {', '.join(names)}: see {see}\n"
+
+
 def at(stage: Stage, **more: Any) -> Ahead:
     return AHEAD.model_copy(update={"stage": stage, **more})
 
