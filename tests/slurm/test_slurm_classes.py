@@ -33,16 +33,15 @@ def written(site: Site, **more: Any) -> SlurmSource:
 
 def brought_in(site: Site, source: SlurmSource, classes: tuple[str, ...] = CLASSES, block: int = 8) -> None:
     """The cluster stands in the ledger; of both teams, one block is protected."""
-    found = site.slurms.describe(site.cluster, source)
-    blocks = tuple(q.model_copy(update={"protected_blocks": (block,)}) for q in found.quotas)
-    site.import_clusters(found.model_copy(update={"quotas": blocks, "policy": {"classes": list(classes)}}))
+    policy(site, *classes, source=source, block=block)
     site.quotas.read(site.cluster)
 
 
-def policy(site: Site, *classes: str, source: SlurmSource | None = None) -> None:
-    """What is said of the cluster by a later import."""
+def policy(site: Site, *classes: str, source: SlurmSource | None = None, block: int = 8) -> None:
+    """What is said of the cluster by this import, or by a later one: a rollout holds the blocks that it began with."""
     found = site.slurms.describe(site.cluster, source or written(site))
-    site.import_clusters(found.model_copy(update={"policy": {"classes": list(classes)}}))
+    blocks = tuple(q.model_copy(update={"protected_blocks": (block,)}) for q in found.quotas)
+    site.import_clusters(found.model_copy(update={"quotas": blocks, "policy": {"classes": list(classes)}}))
 
 
 def look(site: Site) -> None:

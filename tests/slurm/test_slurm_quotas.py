@@ -270,7 +270,7 @@ def test_it_is_taken_out_again_and_slurm_is_as_it_was(site: Site) -> None:
     back = site.slurms.detach(site.cluster, restore=True)
     assert told == back == {site.team("a"): (16, 24)}, "b is somebody else's by now, and closing had freed the pool"
     assert site.limits() == ["", "24", "12"]
-    with pytest.raises(Refusal, match="are the ledger's own"):
+    with pytest.raises(Refusal, match="lab is not connected to Slurm: there is nothing to detach"):
         site.slurms.detach(site.cluster, restore=True)
 
 
