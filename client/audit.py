@@ -92,11 +92,16 @@ class _Reader:
 
     def tell_records(self) -> list[AuditRecord]:
         """Return what was sent to the archive, and everything else that only the events tell."""
-        recorded = max((r.at for r in self._records if r.kind is AuditKind.EFFECT), default=None)
+        recorded = max((r.at for r in self._records if self._is_of_an_effect(r)), default=None)
         launched = any(_is_launch(r) for r in self._records)
         effects = [e for e in self._effects if recorded is None or e.at > recorded]
         records = sorted([*([] if launched else self._launch), *self._records, *effects], key=lambda r: r.at)
         return [self._with_proof(record) for record in records]
+
+    def _is_of_an_effect(self, record: AuditRecord) -> bool:
+        """Return whether the archive has what an effect led to; a request's entry of Backstop's has that of its grant."""
+        told_by_request = self._of_request and record.kind is AuditKind.COMMAND and record.actor == BACKSTOP
+        return told_by_request or record.kind is AuditKind.EFFECT
 
     def _with_proof(self, record: AuditRecord) -> AuditRecord:
         """Return the record with how its author was proven, where a worker of this history admitted the command."""

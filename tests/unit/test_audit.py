@@ -104,6 +104,12 @@ async def test_what_is_not_archived_yet_is_told_as_it_happened() -> None:
     assert [r.text for r in await told(opened)] == ["launch asked for by tpm"]
 
 
+async def test_a_grant_that_its_request_has_archived_is_told_once() -> None:
+    texts = [r.text for r in await told(history("requested"))]
+    assert len([text for text in texts if ": granted until " in text]) == 1
+    assert not [text for text in texts if "not archived yet" in text]
+
+
 async def test_a_failed_effect_is_told_as_the_archive_has_it() -> None:
     texts = [r.text for r in await told(history("stuck")) if r.kind == "effect"]
     assert any("failed: " in text for text in texts)
