@@ -99,7 +99,7 @@ class _Reader:
         return [self._with_proof(record) for record in records]
 
     def _is_of_an_effect(self, record: AuditRecord) -> bool:
-        """Return whether the archive has what an effect led to; a request's entry of Backstop's has that of its grant."""
+        """Return whether it is what the archive has of an effect; of a grant, its request has an entry by Backstop."""
         told_by_request = self._of_request and record.kind is AuditKind.COMMAND and record.actor == BACKSTOP
         return told_by_request or record.kind is AuditKind.EFFECT
 
