@@ -249,8 +249,8 @@ def import_calendar(
 ) -> None:
     """Declare the events of an iCalendar file; imported again, an event replaces its earlier version.
 
-    Backstop recognizes an event by its UID. It withdraws windows of cancelled events, and declares those of a series
-    for a year ahead. It names and leaves out an event that it cannot read, and ends with 1 (docs/reading.md).
+    Backstop recognizes an event by its UID. It withdraws the windows of cancelled events, and declares recurring
+    events for a year ahead. It names and leaves out an event that it cannot read, and ends with 1 (docs/reading.md).
     """
     from cli.output import complain
     from client.inputs.calendars import read_calendar

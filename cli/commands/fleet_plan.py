@@ -130,8 +130,8 @@ def _as_it_was(file: str, kept: Prospect, now: Prospect) -> None:
         was, is_ = getattr(kept, name), getattr(now, name)
         if was != is_:
             raise BadInput(
-                f"{file} was edited: {name} of {kept.cluster} is {was} there, but {is_} in its plan; write it "
-                f"again with `backstop fleet plan --out {file}`"
+                f"{file} was edited: it has {name} {was} for {kept.cluster}, but the plan of its hash has {is_}; write "
+                f"it again with `backstop fleet plan --out {file}`"
             )
 
 
@@ -143,7 +143,8 @@ def _cut_as_it_was(file: str, of: Prospect, kept: Mapping[str, int] | None, now:
         was, is_ = kept.get(team, 0), now.get(team, 0)
         if was != is_:
             raise BadInput(
-                f"{file} was edited: it cuts {gpus_text(was)} of team {team} in {of.cluster}, but its plan cuts {is_}; "
+                f"{file} was edited: it cuts {gpus_text(was)} of team {team} in {of.cluster}, but the plan of its "
+                f"hash cuts {is_}; "
                 f"write it again with `backstop fleet plan --out {file}`"
             )
 

@@ -313,4 +313,5 @@ def _retire(bringup: Bringup, order: BringupOrder, now: datetime) -> tuple[Bring
     leaving = Leaving(actor=order.actor, reason=order.reason, deadline=order.deadline)
     bringup = bringup.but(leaving=leaving, fault="").enter_stage(BringupStage.RETIRING, now, order.reason, order.actor)
     until = "" if order.deadline is None else f", or at {order.deadline:%Y-%m-%d %H:%MZ}"
-    return bringup, f"retiring: a rollout with notice takes its quotas to zero; it is torn down when no job runs{until}"
+    torn_down = f"the cluster is torn down when no job runs{until}"
+    return bringup, f"retiring: a rollout with notice takes the quotas to zero; {torn_down}"

@@ -244,7 +244,7 @@ class Reading(Documented):
             raise fault_at(("with",), "must be command or http, not buildkite")
         field, other = ("run", "url") if self.with_ is Runner.COMMAND else ("url", "run")
         if not getattr(self, field):
-            raise ValueError(f"{field} is missing: with: {self.with_} needs it")
+            raise ValueError(f"{field} is missing, which `with: {self.with_}` needs")
         if getattr(self, other):
             raise fault_at((other,), f"cannot be given together with {field}")
         if self.run:

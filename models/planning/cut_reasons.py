@@ -72,7 +72,7 @@ def reason_for(
     `short`: its islands, where its GPUs go because these are short.
     """
     if parent:
-        return f"follows its child quotas, so that no sibling takes up the {_gpus_text(gpus)} they give"
+        return f"shrinks with its sub-quotas, so that no other of them takes up the {_gpus_text(gpus)} they give"
     quota = snapshot.tree.by_team[team]
     why = _why_text(snapshot, ceiling, short, scope) if mends is None else mends.text
     return f"{_what_text(snapshot, quota, tier, gpus)}; {why}"

@@ -262,8 +262,10 @@ def test_pruning_asks_and_is_refused_where_nobody_can_be_asked(
         [
             "- h quota c: 9 GPUs",
             "- cluster old: 2 quotas, 9 GPUs in all",
-            "  deleted for good with it: health samples, usage samples, jobs, tallies, windows that no fleet file "
-            "declares, and past rollouts",
+            (
+                "  deleted for good with it: health samples, usage samples, jobs, tallies, windows that no fleet file "
+                "declares, and past rollouts"
+            ),
             UNDO,
             "Undo: backstop fleet export --removed old | backstop fleet import -",
         ],

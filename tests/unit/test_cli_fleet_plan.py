@@ -113,16 +113,16 @@ def test_a_figure_of_a_team_that_is_not_the_plans_is_refused_by_its_team(
 
     code, sent, err = approve(lambda d: d["cuts"]["c0001"].update(a=3))
     assert (code, sent) == (2, [])
-    assert "was edited: it cuts 3 GPUs of team a in c0001, but its plan cuts 19" in err
+    assert "was edited: it cuts 3 GPUs of team a in c0001, but the plan of its hash cuts 19" in err
     code, sent, err = approve(lambda d: d["cuts"]["c0001"].pop("b"))
     assert (code, sent) == (2, [])
-    assert "was edited: it cuts 0 GPUs of team b in c0001, but its plan cuts 1" in err
+    assert "was edited: it cuts 0 GPUs of team b in c0001, but the plan of its hash cuts 1" in err
     code, sent, err = approve(lambda d: d["cuts"]["c0000"].update(a=3), NOW)
     assert (code, sent) == (2, []), "also where another cluster's plan is another by now"
-    assert "team a in c0000, but its plan cuts 9" in err
+    assert "team a in c0000, but the plan of its hash cuts 9" in err
     code, sent, err = approve(lambda d: d["plan"]["clusters"][0].update(cut_gpus=1))
     assert (code, sent) == (2, [])
-    assert "was edited: cut_gpus of c0000 is 1 there, but 10 in its plan" in err
+    assert "was edited: it has cut_gpus 1 for c0000, but the plan of its hash has 10" in err
     assert approve(lambda d: None) == (0, [BEFORE.hash], "")
 
 

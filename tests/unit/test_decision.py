@@ -130,7 +130,7 @@ def test_a_refusal_names_who_could() -> None:
     assert told(decide(file, sre, "desk.make_token", Target())) == (
         "user:sre may not make a token: this needs the role admin for all clusters and teams (user:tpm, user:sre-lead)"
     )
-    bounded = access(grant("user:sre", "viewer", clusters=("h100-*",)))
+    bounded = access(grant("user:sre", "viewer", clusters=["h100-*"]))
     sre = at_provider(bounded, "sre")
     all_of_them = "this needs the role viewer for all clusters and teams (nobody has it: ask an admin to grant it)"
     assert told(decide(bounded, sre, "desk.tallies", Target())) == f"user:sre may not read: {all_of_them}"

@@ -163,7 +163,7 @@ class CommandRunner:
         if not run.beats():
             raise Stuck(f"{_shown_name(order)} has stopped reporting, and it is unknown how it ended: {error.message}")
         return RunReport(
-            phase=RunPhase.RUNNING, said=f"{_shown_name(order)} still reports that it runs: {error.message}"
+            phase=RunPhase.RUNNING, said=f"{_shown_name(order)} still reports that it runs, but {error.message}"
         )
 
     def _is_alive(self, run: RunDirectory, record: dict[str, Any]) -> bool:

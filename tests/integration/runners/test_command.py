@@ -386,7 +386,7 @@ def test_one_whose_record_is_spoilt_is_not_taken_for_running_or_gone(folder: Pat
     assert report is not None
     assert report.phase is RunPhase.RUNNING  # its pulse beats, and that is what is said
     assert report.said.startswith(
-        f"{folder / 'step'} still reports that it runs: {path / 'record.json'} is damaged: it "
+        f"{folder / 'step'} still reports that it runs, but {path / 'record.json'} is damaged: it "
     )
     killed(record)
     silent(folder, what)
