@@ -288,7 +288,7 @@ def _calls(
     notices = NoticeActivities(notify, registry, ledger.outbox, sender)
     rounds = Rounds(client, ledger.outbox, telling.pace)
     watch = WatchActivities(
-        *(client, quotas, health, calendar, registry, doubts, tallier, sweeper, rounds, ledger.pushes, now)
+        *(client, quotas, health, calendar, registry, doubts, tallier, sweeper, rounds, ledger.pushes, now, one_moment)
     )
     reports, sources = (ledger.tallies, ledger.report, ledger.milestones), (doubts, prometheuses, calendar)
     waits = partial(ledger.outbox.waits, telling.pace)

@@ -16,6 +16,7 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Coroutine, Mapping, Set
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -85,12 +86,14 @@ class WatchActivities:
         rounds: Rounds | None = None,
         pushes: PushPort | None = None,
         now: Clock = utc_now,
+        one_moment: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         """`tallier`: keeps the tallies beside; `sweeper`: overdue grants; `rounds`: due notices. None: nobody does.
 
-        `pushes`: clusters that are to be looked at now.
+        `pushes`: clusters that are to be looked at now. `one_moment`: as a rollout's looks have it.
         """
         self._now = now
+        self._one_moment = one_moment
         self._pushes = pushes
         self._again: dict[str, dict[str, float]] = {}
         """The times, on the loop's clock, when pushed clusters are to be looked at once more, by watch."""
@@ -290,13 +293,14 @@ class WatchActivities:
         if facts.senseless:
             return Judged(facts, facts.senseless)
         try:
-            reading = self._quotas.last_known(cluster)  # `versions` has just asked the outside systems
-            backing = backing_of(reading, facts.sample) if facts.guarded and facts.sample is not None else None
-            unbacked = None if backing is None else backing.assigned_gpus - backing.backed_gpus
-            mark = fingerprint(reading, facts, "" if last is None else last.mark, backing)
-            signalled = facts.islands if last is None or last.mark != mark else last.signalled
-            judged = Judged(facts, mark, unbacked, reading.generation, signalled)
-            return judged._replace(is_known=self._is_known(cluster, judged, last, cursor))
+            with self._one_moment(cluster):
+                reading = self._quotas.last_known(cluster)  # `versions` has just asked the outside systems
+                backing = backing_of(reading, facts.sample) if facts.guarded and facts.sample is not None else None
+                unbacked = None if backing is None else backing.assigned_gpus - backing.backed_gpus
+                mark = fingerprint(reading, facts, "" if last is None else last.mark, backing)
+                signalled = facts.islands if last is None or last.mark != mark else last.signalled
+                judged = Judged(facts, mark, unbacked, reading.generation, signalled)
+                return judged._replace(is_known=self._is_known(cluster, judged, last, cursor))
         except Unavailable as error:
             logger.warning("the watch could not read %s: %s", cluster, error)
             return None

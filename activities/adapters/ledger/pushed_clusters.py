@@ -20,6 +20,10 @@ _AT_ONCE = 1000
 """The number of clusters taken by one look; the others wait for the next one."""
 
 
+_PUSHES = sa.select(col(HealthPushRow.cluster), col(HealthPushRow.at))
+"""Built once: the watch asks ten times a second."""
+
+
 class LedgerPushes(LedgerPart):
     def push(self, clusters: Sequence[str]) -> tuple[str, ...]:
         statement = sa.select(col(ClusterRow.name)).where(is_among(col(ClusterRow.name), "names"))
@@ -32,7 +36,7 @@ class LedgerPushes(LedgerPart):
     def take(self, mine: Callable[[str], bool]) -> dict[str, datetime]:
         # Nearly always there is no push: a read keeps no writer from the ledger.
         with self._database.reading() as session:
-            rows = session.execute(sa.select(col(HealthPushRow.cluster), col(HealthPushRow.at))).all()
+            rows = session.connection().execute(_PUSHES).all()
         pushes = {cluster: at for cluster, at in rows if mine(cluster)}
         taken = dict(sorted(pushes.items(), key=lambda one: (one[1], one[0]))[:_AT_ONCE])
         if taken:
