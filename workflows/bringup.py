@@ -35,7 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.query_clock import asked_at
     from workflows.search_attributes import bringup_attributes
     from workflows.ticket_admission import TicketBook
-    from workflows.updates import take_commands
+    from workflows.updates import takes_commands
 
 _BEYOND_LIMIT = timedelta(minutes=1)
 _LETS_GO = (actions.Follow, actions.AskChecks, actions.LookForSupply)
@@ -43,6 +43,7 @@ _LETS_GO = (actions.Follow, actions.AskChecks, actions.LookForSupply)
 
 
 @workflow.defn(name=messages.BRINGUP_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)
+@takes_commands(BringupCommand, BringupOrder)
 class BringupWorkflow(BringupRuns):
     @workflow.init
     def __init__(self, start: messages.BringupInput | None = None) -> None:
@@ -51,7 +52,6 @@ class BringupWorkflow(BringupRuns):
         self._tasks: dict[actions.BringupAction, asyncio.Task[None]] = {}  # the actions under way
         self._sides: list[asyncio.Task[None]] = []
         self._tickets = TicketBook("bringup", () if start is None else start.spent)
-        take_commands(BringupCommand, BringupOrder, check=self._check, obey=self._obey, tickets=self._tickets)
 
     @workflow.run
     async def run(self, start: messages.BringupInput | None = None) -> messages.BringupAnswer:

@@ -47,12 +47,13 @@ with workflow.unsafe.imports_passed_through():
     from workflows.rollout_actions import RolloutActions
     from workflows.search_attributes import rollout_attributes
     from workflows.ticket_admission import TicketBook, is_signed
-    from workflows.updates import take_commands
+    from workflows.updates import takes_commands
 
 _NOTHING = messages.RolloutInput(launch=messages.LaunchRequest(cluster="none", rollout="none", owner="none"))
 
 
 @workflow.defn(name=wire.ROLLOUT_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)
+@takes_commands(Command, CommandRequest)
 class ClusterRollout(RolloutActions):
     wakes: ClassVar[str] = "until the next gate, look or breach"
 
@@ -69,7 +70,6 @@ class ClusterRollout(RolloutActions):
         self._compares_edges = False
         """Since the patch, from the run's first line on: asked for amid signals and updates, it does not replay."""
         self._tickets = TicketBook("rollout", self._start.spent, attempt=lambda: self._state.attempt)
-        take_commands(Command, CommandRequest, check=self._check, obey=self._obey, tickets=self._tickets)
 
     @workflow.run
     async def run(self, start: messages.RolloutInput | None = None) -> messages.RolloutResult:

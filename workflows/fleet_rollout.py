@@ -35,11 +35,12 @@ with workflow.unsafe.imports_passed_through():
     from workflows.query_clock import asked_at
     from workflows.search_attributes import fleet_attributes
     from workflows.ticket_admission import TicketBook
-    from workflows.updates import take_commands
+    from workflows.updates import takes_commands
 _NEEDS = "a fleet rollout needs its launch"
 
 
 @workflow.defn(name=messages.FLEET_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)
+@takes_commands(FLEET_COMMANDS, FleetCommandRequest)
 class FleetRolloutWorkflow(Durable[FleetRollout]):
     wakes: ClassVar[str] = "until the next wave or look"
     delivery_wakes: ClassVar[bool] = True
@@ -52,7 +53,6 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
         self._plan: messages.FleetPlan | None = None
         spent = () if start is None else start.spent
         self._tickets = TicketBook("fleet", spent, subject=lambda: self._state.id)
-        take_commands(FLEET_COMMANDS, FleetCommandRequest, check=self._check, obey=self._obey, tickets=self._tickets)
 
     @workflow.run
     async def run(self, start: messages.FleetInput | None = None) -> messages.FleetResult:

@@ -35,13 +35,14 @@ with workflow.unsafe.imports_passed_through():
     from workflows.no_empty_tasks import leave_mark
     from workflows.search_attributes import request_attributes
     from workflows.ticket_admission import TicketBook
-    from workflows.updates import take_commands
+    from workflows.updates import takes_commands
 
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=2), timedelta(minutes=1)
 """Bounds of the time between two tries to write a grant."""
 
 
 @workflow.defn(name=REQUEST_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+@takes_commands(RequestCommand, RequestOrder)
 class QuotaRequest(Durable[RequestState]):
     wakes: ClassVar[str] = "until the request's day, or another try"
     mail_call: ClassVar[options.CallOptions] = options.MAIL_CALL
@@ -51,7 +52,6 @@ class QuotaRequest(Durable[RequestState]):
         super().__init__(None if start is None else start.state)
         self._writing = self._telling = self._cancelled = False
         self._tickets = TicketBook("request", () if start is None else start.spent)
-        take_commands(RequestCommand, RequestOrder, check=self._check, obey=self._obey, tickets=self._tickets)
 
     @workflow.run
     async def run(self, start: messages.RequestInput | None = None) -> RequestState:

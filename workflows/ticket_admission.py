@@ -7,6 +7,7 @@ unchanged. Continue-as-new carries used tickets for as long as they could be use
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 
@@ -41,6 +42,8 @@ class TicketBook:
         self._subject = subject
         self._attempt = attempt
         self._turn = asyncio.Lock()
+        self.taken_back: deque[str] = deque(maxlen=100)
+        """The ids of updates that their senders took back."""
         self._admitted: dict[str, bool | None] = {}
         """The answer whether roles allowed the command being obeyed, by nonce."""
 
