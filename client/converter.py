@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -91,7 +92,11 @@ class PayloadConverter(PydanticPayloadConverter):
 
 def _from_outside(type_hints: list[type] | None) -> type | None:
     """Return the model from outside that is expected; a handler that takes it or nothing gets it or nothing."""
-    hint: Any = type_hints[0] if type_hints else None
+    return _model_from_outside(type_hints[0]) if type_hints else None
+
+
+@cache
+def _model_from_outside(hint: Any) -> type | None:
     return next((model for model in FROM_OUTSIDE if model is hint or model in get_args(hint)), None)
 
 

@@ -79,10 +79,10 @@ class Host(Generic[_State]):
             self._set(succeeded(self._state, answer, workflow.now()))
 
     def _show(self, attributes: list[SearchAttributeUpdate[Any]], details: str) -> None:
-        """Show the state in Temporal's own list and page; the list is written only on change."""
-        if attributes != self._shown:
+        """Show the state in Temporal's own list and page; of the list only what changed is written."""
+        if changed := [attribute for attribute in attributes if attribute not in self._shown]:
             self._shown = attributes
-            workflow.upsert_search_attributes(attributes)
+            workflow.upsert_search_attributes(changed)
         workflow.set_current_details(details)
 
     @workflow.query(name="state")

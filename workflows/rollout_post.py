@@ -43,7 +43,7 @@ class RolloutPost(Host[Rollout]):
         self._recording: RecordRequest | None = None
         """The request on its way to the archive."""
         self._noted: RecordRequest | None = None
-        """The last request that arrived there in this run."""
+        """The last request that arrived there in this run, without its entries."""
         self._compared: int | None = None
         """The count of changes at which it was last compared with the state."""
         self._news = False
@@ -98,20 +98,25 @@ class RolloutPost(Host[Rollout]):
                     self._leave_mark(always=True)
                     continue
             self._note_event()
-            self._recording = request = call_requests.record(self._state, workflow.now())
-            try:
-                await workflow.execute_activity_method(
-                    ArchiveActivities.record,
-                    request,
-                    **options.CALL,
-                    summary="; ".join(e.text for e in request.entries)[:180] or f"stage {request.stage}",
-                )
-            except ActivityError as error:
-                # The registry belongs to somebody else by now. This history has the entries.
-                workflow.logger.error("not archived: %s", reason_of(error)[1])
-            self._recording, self._noted = None, request
-            self._set(mailing.mark_archived(self._state, request))
+            await self._archive_next()
             self._leave_mark()
+
+    # The loops keep no entries or notices in their frames while they wait: a rollout may wait for weeks.
+
+    async def _archive_next(self) -> None:
+        self._recording = request = call_requests.record(self._state, workflow.now())
+        try:
+            await workflow.execute_activity_method(
+                ArchiveActivities.record,
+                request,
+                **options.CALL,
+                summary="; ".join(e.text for e in request.entries)[:180] or f"stage {request.stage}",
+            )
+        except ActivityError as error:
+            # The registry belongs to somebody else by now. This history has the entries.
+            workflow.logger.error("not archived: %s", reason_of(error)[1])
+        self._recording, self._noted = None, request.but(entries=())
+        self._set(mailing.mark_archived(self._state, request))
 
     def _unsent(self) -> tuple[AuditEntry, ...]:
         """Return the entries that are neither archived nor on their way there."""
@@ -174,19 +179,7 @@ class RolloutPost(Host[Rollout]):
             await self._mail_is_due()
             self._busy_mailing = True
             self._note_event()
-            request = call_requests.tell(self._state, workflow.now())
-            try:
-                answer = await workflow.execute_activity_method(
-                    NoticeActivities.tell,
-                    request,
-                    **options.MAIL_CALL,
-                    summary="tell " + ", ".join(f"{n.audience} ({n.kind})" for n in request.notices)[:170],
-                )
-            except ActivityError as error:
-                why = reason_of(error)[1]
-                answer = TellAnswer(delivered={}, failed={}, refused={n.key: why for n in request.notices})
-            self._busy_mailing = self._mail_lags = False
-            self._set(mailing.apply_delivery(self._state, request.notices, answer, workflow.now()))
+            await self._tell_next()
             self._leave_mark()
             if self._state.post.trouble:
                 self._mail_lags = True
@@ -194,6 +187,21 @@ class RolloutPost(Host[Rollout]):
                 await asyncio.sleep(options.MAIL_PAUSE.total_seconds())
                 self._mail_lags = False
                 self._leave_mark(always=True)
+
+    async def _tell_next(self) -> None:
+        request = call_requests.tell(self._state, workflow.now())
+        try:
+            answer = await workflow.execute_activity_method(
+                NoticeActivities.tell,
+                request,
+                **options.MAIL_CALL,
+                summary="tell " + ", ".join(f"{n.audience} ({n.kind})" for n in request.notices)[:170],
+            )
+        except ActivityError as error:
+            why = reason_of(error)[1]
+            answer = TellAnswer(delivered={}, failed={}, refused={n.key: why for n in request.notices})
+        self._busy_mailing = self._mail_lags = False
+        self._set(mailing.apply_delivery(self._state, request.notices, answer, workflow.now()))
 
     # --- the end of a run ---------------------------------------------------------------------
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from typing import Any
 
 import pytest
 
+from models.audit_chain import AuditEntry
+from models.notices import Notice
 from models.rollout.stages import Command, Stage
 from models.rollout.status_models import RolloutStatus
 from tests.e2e.console_world import Browser, console_of, somebody
@@ -45,6 +48,16 @@ async def at_rest(world: World, name: str) -> int:
         await asyncio.sleep(1)
         seen, found = found, await events(world, name)
     return found
+
+
+async def test_a_rollout_at_rest_keeps_nothing_in_memory_of_what_was_archived_and_sent(world: World) -> None:
+    name = fresh("rests")
+    await monitored(world, name, worked_case(name))
+    await at_rest(world, name)
+    assert len(world.sql.archive(name)) > 10
+    gc.collect()
+    kept = [o for o in gc.get_objects() if isinstance(o, AuditEntry | Notice) and o.cluster == name]
+    assert [type(one).__name__ for one in kept] == []
 
 
 async def test_flex_follows_health_and_no_quota_moves(world_on_each: World) -> None:
