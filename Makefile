@@ -44,7 +44,7 @@ $(STAMP): requirements-dev.lock pyproject.toml web/console/vendor.json
 	UV_HTTP_RETRIES=0 UV_DEFAULT_INDEX="$$index" $(UV) --require-hashes -r requirements-dev.lock 2>/dev/null \
 	|| $(PIP) --require-hashes -r requirements-dev.lock
 	@$(PIP) --no-build-isolation -e .
-	@$(VENV)/bin/python -m web.console.vendor
+	@$(VENV)/bin/python hatch_vendor.py
 	@touch $@
 	@echo "setup: done; the command is $(VENV)/bin/backstop"
 

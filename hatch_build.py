@@ -34,4 +34,4 @@ class VendorHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version != "editable":
-            runpy.run_path(str(Path(self.root) / "web" / "console" / "vendor.py"), run_name="__main__")
+            runpy.run_path(str(Path(self.root) / "hatch_vendor.py"), run_name="__main__")

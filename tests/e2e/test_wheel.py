@@ -21,7 +21,7 @@ import pytest
 import typer
 from hatchling.builders.wheel import WheelBuilder
 
-from web.console.vendor import integrity, is_there
+from hatch_vendor import integrity, is_there
 
 ROOT = Path(__file__).resolve().parents[2]
 FLEET = "examples/fleet.yaml"

@@ -152,7 +152,14 @@ def test_the_build_context_has_every_package_and_no_secret() -> None:
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
     assert packages <= let_in
     built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert {"pyproject.toml", "requirements.lock", "README.md", "hatch_build.py", *built["only-include"]} <= let_in
+    assert {
+        "pyproject.toml",
+        "requirements.lock",
+        "README.md",
+        "hatch_build.py",
+        "hatch_vendor.py",
+        *built["only-include"],
+    } <= let_in
     assert {*built["sources"]} == {*built["only-include"]} - {"backstop"}
     assert not any(name.startswith((".", "deploy", "tests")) for name in let_in)
 

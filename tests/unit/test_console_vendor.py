@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from web.console.vendor import PIN, NotVendored, integrity, is_there, vendor
+from hatch_vendor import PIN, NotVendored, integrity, is_there, vendor
 
 FILES = {"dist/plot.js": b"var plot;", "LICENSE": b"do as you like"}
 

@@ -1,4 +1,4 @@
-"""Fetches the library that draws the pages' pictures from its registry: `python -m web.console.vendor`.
+"""Fetches the library that draws the pages' pictures from its registry: `python hatch_vendor.py`.
 
 The pin (vendor.json) names one archive and its hash, and the files to take from it, each with its own. Files that are
 already right stay; a wrong archive or file is not written. Without the library pages have only their tables. It needs
@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "web" / "console"
 PIN = HERE / "vendor.json"
 FOLDER = HERE / "static" / "vendor"
 _SECONDS = 30
