@@ -50,7 +50,6 @@ DOOR: dict[str, str] = {
     "plannable": "desk.snapshots",
     "senseless": "desk.senseless",
     "snapshot": "desk.snapshot",
-    "snapshots": "desk.snapshots",
     "tallies": "desk.tallies",
 }
 NO_COMMAND = {"client", "close", "connect"}
