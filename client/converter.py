@@ -16,11 +16,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
-from temporalio.converter import (
-    CompositePayloadConverter,
-    DataConverter,
-    DefaultFailureConverterWithEncodedAttributes,
-)
+from temporalio.converter import CompositePayloadConverter, DataConverter, DefaultFailureConverterWithEncodedAttributes
 from temporalio.exceptions import ApplicationError
 
 from client.compression import Zlib

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from temporalio.client import (
-    WorkflowExecutionStatus,
-)
+from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from client.lost_rollout_sentences import ADOPT_FLEET, lost_fleet_sentence, stopped_sentence

@@ -9,10 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from temporalio.client import (
-    WorkflowExecution,
-    WorkflowExecutionStatus,
-)
+from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.answer_models import STALE, AuditRecord

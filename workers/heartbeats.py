@@ -11,12 +11,7 @@ import inspect
 from typing import Any
 
 from temporalio import activity
-from temporalio.worker import (
-    ActivityInboundInterceptor,
-    ActivityOutboundInterceptor,
-    ExecuteActivityInput,
-    Interceptor,
-)
+from temporalio.worker import ActivityInboundInterceptor, ActivityOutboundInterceptor, ExecuteActivityInput, Interceptor
 
 _BEATS_A_TIMEOUT = 3
 

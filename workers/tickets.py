@@ -16,12 +16,7 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
-from temporalio.worker import (
-    HandleUpdateInput,
-    Interceptor,
-    WorkflowInboundInterceptor,
-    WorkflowInterceptorClassInput,
-)
+from temporalio.worker import HandleUpdateInput, Interceptor, WorkflowInboundInterceptor, WorkflowInterceptorClassInput
 
 from activities.clock import Clock, utc_now
 from activities.tickets.warrants import KeysOf

@@ -14,12 +14,7 @@ from functools import partial
 from typing import ClassVar, Generic, Protocol, TypeVar, cast
 
 from activities.adapters.ledger.facade import Ledger
-from activities.adapters.ledger.scheduler_mirror import (
-    MirroredCluster,
-    differences,
-    quotas_as_seen,
-    wanted_gpus,
-)
+from activities.adapters.ledger.scheduler_mirror import MirroredCluster, differences, quotas_as_seen, wanted_gpus
 from activities.adapters.source_threads import Faults, SourceThreads, sentence
 from activities.ports.ports import ByCluster, QuotaPort, SchedulerPort
 from models.base import some_of

@@ -18,13 +18,7 @@ from models.audit_chain import AuditEntry, AuditKind
 from models.base import count_text, gpus_text, hash_of, some_of, verb_of
 from models.bringup.entry import BringupEntry
 from models.bringup.first_quotas import FirstStand, due_grants, first_stand, of_leaves, opening_policy, spec_of
-from models.bringup.messages import (
-    BringupRecord,
-    BringupStart,
-    HandedOver,
-    HandOverRequest,
-    OpenedBringup,
-)
+from models.bringup.messages import BringupRecord, BringupStart, HandedOver, HandOverRequest, OpenedBringup
 from models.bringup.stages import BringupStage
 from models.bringup.state import bringup_key, bringup_workflow_id
 from models.cluster.fleet_file import ClusterSpec

@@ -21,14 +21,7 @@ from models.access.access_file import USER, AccessFile
 from models.access.decision import Target, decide, decide_countersign, require_permitted, roles_for, who_countersigns
 from models.access.principals import Principal, Proof, bare_name
 from models.access.rights import RIGHTS
-from models.access.second_persons import (
-    Awaited,
-    Emergency,
-    KeptCommand,
-    TakenCommand,
-    Waiting,
-    deed_of,
-)
+from models.access.second_persons import Awaited, Emergency, KeptCommand, TakenCommand, Waiting, deed_of
 from models.audit_chain import Signature
 from models.base import some_of
 from models.countersign_questions import Turn, chain_of

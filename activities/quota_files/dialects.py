@@ -8,15 +8,7 @@ from typing import NamedTuple
 
 import yaml
 
-from activities.quota_files.yaml_text import (
-    MERGE,
-    WrittenNumber,
-    documents_in,
-    entry,
-    line_of,
-    place_of,
-    with_numbers,
-)
+from activities.quota_files.yaml_text import MERGE, WrittenNumber, documents_in, entry, line_of, place_of, with_numbers
 from models.cluster.sources import TEAM, GitDialect, GitSource
 
 SUFFIXES = (".yaml", ".yml", ".json")

@@ -25,9 +25,7 @@ from models.errors import Refusal
 from models.planning.backing import Backing, back, back_on
 from models.planning.occupancy import standing_in_quota
 from models.planning.placement import PlacementSolver
-from models.rollout.messages import (
-    ObserveRequest,
-)
+from models.rollout.messages import ObserveRequest
 
 
 def islands_for(quotas: tuple[Quota, ...], sample: HealthSample | None) -> tuple[Island, ...]:

@@ -24,11 +24,7 @@ from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest
 from models.rollout.stages import Command
 from models.rollout.status_models import RolloutStatus
-from models.temporal_names import (
-    GRANT_UPDATE,
-    STATUS_QUERY,
-    rollout_workflow_id,
-)
+from models.temporal_names import GRANT_UPDATE, STATUS_QUERY, rollout_workflow_id
 
 _T = TypeVar("_T")
 _PATIENCE = timedelta(seconds=45)

@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cli.lazy import command
 from cli.lazy_models import import_lightly
 from cli.list_options import Listing, listed
-from cli.options import (
-    LOOK,
-    Actor,
-    Buffer,
-    ClusterOrAll,
-    MaxTier,
-    Overlay,
-    SettingsOption,
-    actor_of,
-    opt,
-    overlay_of,
-)
+from cli.options import LOOK, Actor, Buffer, ClusterOrAll, MaxTier, Overlay, SettingsOption, actor_of, opt, overlay_of
 from models.errors import BadInput
 
 if TYPE_CHECKING:

@@ -9,19 +9,7 @@ from pydantic import Field
 
 from models.access.warrants import Spent
 from models.audit_chain import AuditEntry
-from models.base import (
-    Count,
-    Duration,
-    GpuCount,
-    Model,
-    Name,
-    PositiveCount,
-    Text,
-    Time,
-    Words,
-    count_text,
-    gpus_text,
-)
+from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Text, Time, Words, count_text, gpus_text
 from models.bringup.checks import CheckAnswer, CheckOrder, Colour
 from models.bringup.entry import BringupEntry
 from models.bringup.recipe import ClusterRecipe

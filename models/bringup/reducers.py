@@ -24,14 +24,7 @@ from models.bringup.recipe import CAPACITY
 from models.bringup.runs import NOTHING_BEGUN, UNDO_SUFFIX, RunPhase, RunReport
 from models.bringup.soak_clock import tick_clock, turn_clock
 from models.bringup.stages import BringupStage
-from models.bringup.state import (
-    MOST_ATTEMPTS,
-    Bringup,
-    Production,
-    StepPhase,
-    StepRun,
-    touchable_steps,
-)
+from models.bringup.state import MOST_ATTEMPTS, Bringup, Production, StepPhase, StepRun, touchable_steps
 from models.bringup.troubles import Trouble, troubles
 
 LOOKS_FOR_IT = timedelta(seconds=15)

@@ -15,19 +15,7 @@ from pydantic import Field
 
 from models.access.tickets import Ticketed
 from models.audit_chain import BACKSTOP, AuditKind
-from models.base import (
-    ActorGiven,
-    Count,
-    GpuCount,
-    Model,
-    Name,
-    NameGiven,
-    PositiveCount,
-    Text,
-    Time,
-    Words,
-    gpus_text,
-)
+from models.base import ActorGiven, Count, GpuCount, Model, Name, NameGiven, PositiveCount, Text, Time, Words, gpus_text
 from models.lifecycle.outgoing import ArchivePlace, Lifecycle
 from models.notices import NoticeKind
 from models.planning.grants import GrantOrder, Room

@@ -10,11 +10,7 @@ from models.cluster.policy import OnDrift
 from models.cluster.readings import Observation
 from models.notices import NoticeKind
 from models.rollout import mailing
-from models.rollout.commands import (
-    add_breach_hold,
-    add_hold,
-    lift_hold,
-)
+from models.rollout.commands import add_breach_hold, add_hold, lift_hold
 from models.rollout.decide import TOLD_STALE, beside_others, has_tested, is_planned_on, merged_effect
 from models.rollout.drift import accept_changes, can_write, reclaim_values, restore_values
 from models.rollout.flex_following import flex_band, flex_published

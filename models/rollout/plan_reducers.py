@@ -15,13 +15,7 @@ from models.cluster.snapshot import Snapshot, on_islands
 from models.notices import NoticeKind
 from models.planning.breach_target import BreachTarget
 from models.planning.plan import Envelope
-from models.rollout.commands import (
-    add_breach_hold,
-    add_hold,
-    lift_hold,
-    start_undo,
-    without_own_holds,
-)
+from models.rollout.commands import add_breach_hold, add_hold, lift_hold, start_undo, without_own_holds
 from models.rollout.drift import note_others
 from models.rollout.effect_table import KEPT_IN_A_BREACH
 from models.rollout.effects import EffectKind

@@ -12,11 +12,7 @@ from models.base import count_text, some_of, verb_of
 from models.cluster.policy import OnBreach
 from models.notices import NoticeKind
 from models.rollout import granting
-from models.rollout.commands import (
-    add_breach_hold,
-    lift_hold,
-    next_attempt,
-)
+from models.rollout.commands import add_breach_hold, lift_hold, next_attempt
 from models.rollout.decide import (
     breach_due,
     clear_due,

@@ -23,11 +23,7 @@ from activities.adapters.git.merges import Merge, MergeReader, branch_of, declin
 from activities.adapters.git.repository import File, OurCommit, Repository
 from activities.adapters.ledger.awaited_merges import AwaitedMerge
 from activities.adapters.ledger.facade import Ledger
-from activities.adapters.ledger.scheduler_mirror import (
-    MirroredCluster,
-    moves_to,
-    wanted_gpus,
-)
+from activities.adapters.ledger.scheduler_mirror import MirroredCluster, moves_to, wanted_gpus
 from activities.adapters.mirrored_quotas import TRIES, MirroredQuotas
 from activities.ports.ports import ByCluster, QuotaPort, SchedulerPort
 from activities.quota_files.dialects import SUFFIXES, BranchQuotas, changed_files, places_in

@@ -25,12 +25,7 @@ from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, TeamUsage
 from models.cluster.sources import holding, reporting
-from models.ledger_tables import (
-    ClusterRow,
-    IslandRow,
-    QuotaRow,
-    RolloutRow,
-)
+from models.ledger_tables import ClusterRow, IslandRow, QuotaRow, RolloutRow
 from models.questions import TeamSum
 
 _LOOKED_THROUGH = 200

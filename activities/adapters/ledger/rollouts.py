@@ -35,14 +35,7 @@ from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window
 from models.errors import Conflict, NoSuchCluster, Refusal
-from models.ledger_tables import (
-    AuditRow,
-    ClusterRow,
-    MoveRow,
-    QuotaRow,
-    ReceiptRow,
-    RolloutRow,
-)
+from models.ledger_tables import AuditRow, ClusterRow, MoveRow, QuotaRow, ReceiptRow, RolloutRow
 from models.questions import ClusterFacts, Overview
 from models.rollout.effects import Fence
 from models.rollout.gates import window_holds
