@@ -16,10 +16,7 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions
 from opentelemetry.metrics import Observation as Measured
 
-from models.cluster.derived_buffer import Derived
 from models.cluster.readings import Observation
-from models.notice_digests import Lane
-from models.requests.state import RequestStage
 from models.rollout.effects import EffectKind
 
 _meter = metrics.get_meter("backstop")
@@ -30,17 +27,17 @@ _flex = _meter.create_gauge("backstop.flex_gpus", unit="{gpu}", description="Sur
 _phantom = _meter.create_gauge(
     "backstop.phantom_gpus", unit="{gpu}", description="GPUs promised without a healthy GPU behind them"
 )
-_buffer = _meter.create_gauge(
+buffer = _meter.create_gauge(
     "backstop.buffer_gpus", unit="{gpu}", description="GPUs kept out of quotas for hardware failures"
 )
-_transitions = _meter.create_counter("backstop.transitions", description="Stage changes")
-_rollbacks = _meter.create_counter("backstop.rollbacks", description="Rollbacks begun, by reason")
+transitions = _meter.create_counter("backstop.transitions", description="Stage changes")
+rollbacks = _meter.create_counter("backstop.rollbacks", description="Rollbacks begun, by reason")
 _effects = _meter.create_counter("backstop.effects", description="Effects that landed")
-_requests = _meter.create_counter("backstop.requests", description="Requests for more quota, by outcome")
+requests = _meter.create_counter("backstop.requests", description="Requests for more quota, by outcome")
 _messages = _meter.create_counter("backstop.messages", description="Messages that were sent to people")
 _together = _meter.create_counter("backstop.notices_together", description="Notices sent in a message with others")
-_held_back = _meter.create_counter("backstop.notices_held_back", description="Notices that waited, by reason")
-_reaction = _meter.create_histogram(
+held_back = _meter.create_counter("backstop.notices_held_back", description="Notices that waited, by reason")
+reaction = _meter.create_histogram(
     "backstop.breach_to_rollback", unit="s", description="Time from a breach to the lowered quotas"
 )
 _rounds = _meter.create_counter(
@@ -49,7 +46,7 @@ _rounds = _meter.create_counter(
 _pushes = _meter.create_histogram(
     "backstop.push_to_look", unit="s", description="Time from a push of a cluster's health until the watch has read it"
 )
-_seal_age = _meter.create_gauge("backstop.seal_age", unit="s", description="Time since the archive was last sealed")
+seal_age = _meter.create_gauge("backstop.seal_age", unit="s", description="Time since the archive was last sealed")
 _ROUNDS_KEPT, _LEAST_SECONDS = 4, 60.0
 _ARCHIVE_SECONDS = 180.0
 """Longer than the time between two tries of one that fails."""
@@ -115,18 +112,10 @@ def record_archive_age(cluster: str, oldest_seconds: float) -> None:
     _archive_delay.see(cluster, max(0.0, oldest_seconds), _ARCHIVE_SECONDS)
 
 
-def record_request(cluster: str, stage: RequestStage) -> None:
-    _requests.add(1, {"cluster": cluster, "stage": stage.value})
-
-
 def record_message(notices: int) -> None:
     _messages.add(1)
     if notices > 1:
         _together.add(notices)
-
-
-def record_held_back(lane: Lane) -> None:
-    _held_back.add(1, {"lane": lane.value})
 
 
 def record_cluster(seen: Observation) -> None:
@@ -140,26 +129,5 @@ def record_cluster(seen: Observation) -> None:
         _healthy.set(seen.health.healthy_gpus, at)
 
 
-def record_buffer(cluster: str, derived: Derived) -> None:
-    _buffer.set(derived.needed, {"cluster": cluster})
-
-
-def record_transition(cluster: str, before: str, after: str) -> None:
-    _transitions.add(1, {"cluster": cluster, "from": before, "to": after})
-
-
-def record_rollback(cluster: str, why: str) -> None:
-    _rollbacks.add(1, {"cluster": cluster, "why": why})
-
-
-def record_reaction(cluster: str, seconds: float) -> None:
-    _reaction.record(seconds, {"cluster": cluster})
-
-
 def record_effect(cluster: str, kind: EffectKind) -> None:
     _effects.add(1, {"cluster": cluster, "effect": kind.value})
-
-
-def record_seal_age(seconds: float) -> None:
-    """Record how long ago the archive was last sealed."""
-    _seal_age.set(seconds)

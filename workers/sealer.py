@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.seals.keepers import Keeper, lock_keeper
-from activities.metrics import record_seal_age
+from activities.metrics import seal_age
 from client.private_files import written_beside
 from models.audit_chain import ChainHead
 from models.errors import BackstopError, Refusal, Unavailable
@@ -143,7 +143,7 @@ class Sealer:
             logger.warning("seals: %s", error.message)
             return
         if sealing_now is not None:
-            record_seal_age((self._ledger.now() - (sealing_now.at or sealing_now.since)).total_seconds())
+            seal_age.set((self._ledger.now() - (sealing_now.at or sealing_now.since)).total_seconds())
 
 
 @asynccontextmanager

@@ -134,7 +134,7 @@ class NoticeActivities:
             for key, fate in self._outbox.fates(round_.audience, keys, self._sender.pace).items():
                 round_.take_in(key, fate)
                 if key in round_.waiting and key in first:  # it may be asked after again
-                    meters.record_held_back(first[key])
+                    meters.held_back.add(1, {"lane": first[key].value})
 
 
 def _leaving() -> bool:

@@ -279,7 +279,7 @@ class RequestActivities:
         with translate_errors():
             state = request.request
             self._registry.keep_request(state.but(outbox=(), mail=()), state.outbox)
-            meters.record_request(state.ask.cluster, state.stage)
+            meters.requests.add(1, {"cluster": state.ask.cluster, "stage": state.stage.value})
 
 
 def _owners(policy: Policy, opened: OpenRollout | None) -> tuple[str, ...]:

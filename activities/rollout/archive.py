@@ -35,8 +35,9 @@ def _measure(entry: AuditEntry) -> None:
     if entry.kind is not AuditKind.TRANSITION:
         return
     after = str(entry.data.get("after"))
-    meters.record_transition(entry.cluster, str(entry.data.get("before")), after)
+    of = {"cluster": entry.cluster}
+    meters.transitions.add(1, {**of, "from": str(entry.data.get("before")), "to": after})
     if after == "rolling_back":
-        meters.record_rollback(entry.cluster, "breach" if entry.actor == "guard" else "undo")
+        meters.rollbacks.add(1, {**of, "why": "breach" if entry.actor == "guard" else "undo"})
     if isinstance(seconds := entry.data.get("breach_seconds"), int | float):
-        meters.record_reaction(entry.cluster, float(seconds))
+        meters.reaction.record(float(seconds), of)

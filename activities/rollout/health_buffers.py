@@ -53,5 +53,5 @@ class Deriver:
         down = np.empty(0) if hours is None else hours.down
         answer = derive_buffer(down, max(1, total(islands)), terms, gpus_per_node)
         self._kept[cluster] = key, now, answer
-        meters.record_buffer(cluster, answer)
+        meters.buffer.set(answer.needed, {"cluster": cluster})
         return answer
