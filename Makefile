@@ -94,7 +94,8 @@ bench: setup ## rollouts beside a bare Temporal workflow, half an hour (ARGS="--
 bench-fleet: setup ## a fleet rolled out, then up to 10,000 clusters monitored, an hour (ARGS="--quick" five minutes)
 	$(VENV)/bin/python benchmarks/fleet.py $(ARGS)
 
-docs: setup ## what docs/ takes from the code: commands, tables of fields and rights, schemas, the HTTP API
+docs: setup ## what docs/ and the help's lists take from the code: commands, tables of fields and rights, schemas, the HTTP API
+	@$(VENV)/bin/python -m tests.docs.commands_list cli/commands.json
 	@$(VENV)/bin/python -m tests.docs.commands_page docs/commands.md
 	@$(VENV)/bin/python -m tests.docs.field_tables docs/fleet-file.md docs/bringup.md docs/access.md
 	@$(VENV)/bin/python -m tests.docs.rights_table docs/access.md

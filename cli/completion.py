@@ -157,7 +157,7 @@ def _stamp() -> list[float | str]:
     """Return a stamp that changes with any file that makes commands."""
     here = os.path.dirname(os.path.abspath(__file__))
     places = (here, os.path.join(here, "commands"))
-    files = [entry for place in places for entry in os.scandir(place) if entry.name.endswith(".py")]
+    files = [entry for place in places for entry in os.scandir(place) if entry.name.endswith((".py", ".json"))]
     return [here, float(len(files)), max(entry.stat().st_mtime for entry in files)]
 
 

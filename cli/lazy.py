@@ -1,7 +1,7 @@
 """A group of commands that imports each command's module only when that command runs.
 
 Importing all commands took half a second, for which `--version`, `--help` and each Tab would wait. So the texts of
-their lists are in a table (cli/app.py), and a test compares the table with the modules.
+their lists are in a file (cli/commands.json), which `make docs` writes from the modules; a test compares the two.
 """
 
 from __future__ import annotations
