@@ -64,14 +64,22 @@ def fleet_parts(
 def fleet_summary(offers: Sequence[FlexNow | FlexSum], record: Sequence[FlexOffered]) -> list[RenderableType]:
     """Return the sums over all clusters, and the record of all."""
     measured = [f for f in offers if f.health_at is not None]
-    flex, used = sum(f.flex_gpus for f in measured), sum(f.used_gpus for f in measured)
-    free = sum(f.available_gpus for f in measured)
-    summary = f"{count(len(offers), 'cluster')}: {gpus(flex)} of flex, {used:,} used, {free:,} free now."
+    flex = sum(f.flex_gpus for f in measured)
+    summary = f"{count(len(offers), 'cluster')}: {gpus(flex)} of flex, {_use_text(measured)}"
     return [Text(), line(f"{summary} In quota: held by jobs inside their quotas."), *_record(record)]
 
 
+def _use_text(offers: Iterable[FlexNow | FlexSum]) -> str:
+    """Say how much of the flex is used and free, and how much more jobs hold beyond quotas than there is flex."""
+    counts = [(f.available_gpus, f.flex_gpus - f.available_gpus, f.used_gpus) for f in offers]
+    free, used, beyond = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0, 0)
+    over = beyond - used
+    more = f" Jobs hold {count(over, 'more GPU')} beyond their quotas, without flex." if over else ""
+    return f"{used:,} used, {free:,} free now.{more}"
+
+
 AT_MOST = (
-    "At most: the island of some running jobs is unknown, so Backstop knows only how large a free block can be, not "
+    "At most: Backstop does not know every running job and its island, and so only how large a free block can be, not "
     "how large it is. If Slurm or `backstop fleet import --jobs` reports the islands of jobs, the size is exact."
 )
 """Why the largest free block is an upper bound. It goes below each table that has one."""
@@ -102,7 +110,7 @@ def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[Renderabl
         line(f"In quota: {one.promised_gpus:,} promised, {one.backed_gpus:,} backed, {one.in_quota_gpus:,} used{of}."),
         line(
             f"Flex: {one.flex_gpus:,} ({one.surplus_gpus:,} outside any quota, {one.unused_gpus:,} unused inside "
-            f"quotas); {one.used_gpus:,} used, {one.available_gpus:,} free now."
+            f"quotas); {_use_text([one])}"
         ),
     ]
     placed = any(i.free_block_gpus is not None for i in one.islands)
@@ -164,8 +172,8 @@ def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:
     bars = "".join(_BARS[min(len(_BARS) - 1, value * len(_BARS) // (top + 1))] if value else " " for value in least)
     middle = sorted(offered)[len(offered) // 2]
     if min(offered) == max(offered):
-        whose = "The record of" if len(record) == 1 else "Each record since"
-        return [Text(), line(f"{whose} {moment(record[0].at)} has {gpus(middle)} of flex.")]
+        which = "The record of" if len(record) == 1 else "Each record since"
+        return [Text(), line(f"{which} {moment(record[0].at)} has {gpus(middle)} of flex.")]
     spread = f"between {min(offered):,} and {gpus(max(offered))} of flex, and half of them at least {middle:,}"
     return [Text(), line(f"Records since {moment(record[0].at)} have {spread}: ", (f"|{bars}|", DECORATION))]
 

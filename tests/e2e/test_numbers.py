@@ -157,7 +157,7 @@ def flex_says(f: Facts) -> list[str]:
         f": {f.healthy} of {f.total} GPUs healthy, ",
         f"In quota: {f.promised} promised, {f.backed} backed, {f.in_quota} used",
         f"Flex: {f.flex} ({f.surplus} outside any quota, {f.unused} unused inside quotas); ",
-        f"; {f.used} used, {f.free} free now.",
+        f"; {f.flex - f.free} used, {f.free} free now.",
     ]
 
 
@@ -230,8 +230,8 @@ async def numbers_agree(
 
     def of_all_flex() -> list[str]:
         every = [facts(world, name) for name in names]
-        flex, used, free = (sum(getattr(f, what) for f in every) for what in ("flex", "used", "free"))
-        summary = f"{len(names):,} clusters: {flex:,} GPUs of flex, {used:,} used, {free:,} free now."
+        flex, free = (sum(getattr(f, what) for f in every) for what in ("flex", "free"))
+        summary = f"{len(names):,} clusters: {flex:,} GPUs of flex, {flex - free:,} used, {free:,} free now."
         return [*(in_the_fleet(name, f) for name, f in zip(names, every, strict=True)), summary]
 
     await comes_true(all_flex, of_all_flex)

@@ -18,6 +18,7 @@ from models.cluster.latest_readings import Evidence
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow, flex_now
+from models.flex.flex_sum import FlexSum
 from models.reports.tallies import Point
 from tests.unit.cli_fakes import FakeBackstop, answering
 from views.flex import fleet_summary
@@ -144,6 +145,17 @@ def test_a_record_is_not_taken_for_what_is_so_now(records: int, so: str) -> None
     record = [FlexOffered(at=NOW - timedelta(hours=n), flex_gpus=9, healthy_gpus=16) for n in range(records, 0, -1)]
     first = f"{NOW - timedelta(hours=records):%Y-%m-%d %H:%M:%SZ}"
     assert str(fleet_summary([], record)[-1]) == f"{so}{first} has 9 GPUs of flex."
+
+
+def test_what_is_used_and_free_adds_up_to_the_flex_there_is() -> None:
+    """Health fell under running jobs: of the 20 GPUs that jobs hold beyond their quotas 14 are flex, and of 1 none."""
+    cut = [
+        FlexSum(cluster=name, health_at=NOW, flex_gpus=flex, used_gpus=used, available_gpus=max(0, flex - used))
+        for name, flex, used in (("free", 99, 1), ("fell", 14, 20), ("gone", 0, 1))
+    ]
+    assert str(fleet_summary(cut, [])[1]).startswith(
+        "3 clusters: 113 GPUs of flex, 15 used, 98 free now. Jobs hold 7 more GPUs beyond their quotas, without flex. "
+    )
 
 
 def test_the_fleet_has_a_line_for_each_cluster(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
