@@ -90,6 +90,8 @@ def _alone(context: typer.Context, wanted: bool) -> bool:
     return wanted
 
 
+Once = Annotated[bool, flag("--once", "Look once and end.")]
+Every = Annotated[str, opt("SECONDS", "How often to look.")]
 Alone = Annotated[
     bool,
     flag(

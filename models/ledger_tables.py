@@ -391,29 +391,24 @@ class FleetPlanRow(SQLModel, table=True):
     envelope: str = Field(sa_type=Text)
 
 
-class ReceiptRow(SQLModel, table=True):
+class _Receipt(SQLModel):
+    rollout: str = Field(primary_key=True, sa_type=NameText)
+    counter: int = Field(primary_key=True, sa_type=BigInteger)
+    cluster: str = Field(sa_type=NameText)
+    kind: str = Field(sa_type=Text)
+    at: datetime = Field(sa_type=UtcTime)
+    receipt: str = Field(sa_type=Text)
+
+
+class ReceiptRow(_Receipt, table=True):
     __tablename__ = "receipts"
     __table_args__ = (ForeignKeyConstraint(["rollout"], ["rollouts.id"]),)
 
-    rollout: str = Field(primary_key=True, sa_type=NameText)
-    counter: int = Field(primary_key=True, sa_type=BigInteger)
-    cluster: str = Field(sa_type=NameText)
-    kind: str = Field(sa_type=Text)
-    at: datetime = Field(sa_type=UtcTime)
-    receipt: str = Field(sa_type=Text)
 
-
-class GrantReceiptRow(SQLModel, table=True):
+class GrantReceiptRow(_Receipt, table=True):
     """The receipt of a request's write without an open rollout. `rollout`: the fence's name, request/ and its id."""
 
     __tablename__ = "grant_receipts"
-
-    rollout: str = Field(primary_key=True, sa_type=NameText)
-    counter: int = Field(primary_key=True, sa_type=BigInteger)
-    cluster: str = Field(sa_type=NameText)
-    kind: str = Field(sa_type=Text)
-    at: datetime = Field(sa_type=UtcTime)
-    receipt: str = Field(sa_type=Text)
 
 
 class RequestRow(SQLModel, table=True):

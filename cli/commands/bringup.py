@@ -18,7 +18,9 @@ from cli.options import (
     AsJson,
     Cluster,
     ClusterOrAll,
+    Every,
     NeededReason,
+    Once,
     ReasonOption,
     actor_of,
     arg,
@@ -257,13 +259,7 @@ def status(
     )
 
 
-def watch(
-    cluster: Cluster,
-    once: Annotated[bool, flag("--once", "Look once and end.")] = False,
-    every: Annotated[str, opt("SECONDS", "How often to look.")] = "2",
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
+def watch(cluster: Cluster, once: Once = False, every: Every = "2", as_json: AsJson = False, actor: Actor = "") -> None:
     """Follow a bring-up until it is in production or has ended; in a pipe, one line for each change."""
     from cli.watching import follow_bringup
 

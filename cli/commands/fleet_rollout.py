@@ -14,12 +14,13 @@ from cli.list_options import Listing, listed
 from cli.options import (
     Actor,
     AsJson,
+    Every,
+    Once,
     actor_of,
     check_model,
     examples,
     flag,
     number,
-    opt,
     pilots_of,
     settings_given,
     wave_of,
@@ -170,12 +171,7 @@ def status(
     )
 
 
-def watch(
-    once: Annotated[bool, flag("--once", "Look once and end.")] = False,
-    every: Annotated[str, opt("SECONDS", "How often to look.")] = "2",
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
+def watch(once: Once = False, every: Every = "2", as_json: AsJson = False, actor: Actor = "") -> None:
     """Follow the fleet rollout live until it ends: a tree of waves and clusters; in a pipe, one line for each change.
 
     It waits while the server or the worker does not answer.

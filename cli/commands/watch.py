@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from cli.lazy import command
-from cli.options import LOOK, Actor, AsJson, Cluster, actor_of, flag, number, opt
+from cli.options import LOOK, Actor, AsJson, Cluster, Every, Once, actor_of, number
 from cli.session import ask
 
 
 @command(LOOK, "backstop watch h100-worked")
-def watch(
-    cluster: Cluster,
-    once: Annotated[bool, flag("--once", "Look once and end.")] = False,
-    every: Annotated[str, opt("SECONDS", "How often to look.")] = "2",
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
+def watch(cluster: Cluster, once: Once = False, every: Every = "2", as_json: AsJson = False, actor: Actor = "") -> None:
     """Follow a rollout live until it ends; in a pipe, one line for each change.
 
     It waits while the server or the worker does not answer.

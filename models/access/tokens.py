@@ -15,7 +15,7 @@ from models.access.access_file import BOUNDLESS, GROUP, SERVICE, AccessFile, Bar
 from models.access.patterns import any_matches
 from models.access.principals import Principal, Proof
 from models.access.roles import Role
-from models.base import ActorGiven, Model, Name, Time, brief
+from models.base import ActorGiven, Model, Time, brief
 
 TOKEN_PREFIX = "bst_"  # noqa: S105 - by which scanners for leaked secrets know one
 TOKEN_BYTES = 32
@@ -52,11 +52,10 @@ class TokenScope(Model):
         return "; ".join(parts)
 
 
-class Token(Model):
-    """A token as the ledger has it."""
+class TokenLine(Model):
+    """A token as people see it listed: its hash is of no use to them."""
 
     name: Bare
-    hash: TokenHash
     owner: TokenOwner
     scope: TokenScope
     made_by: ActorGiven
@@ -64,6 +63,12 @@ class Token(Model):
     expires_at: Time
     revoked_at: Time | None = None
     revoked_by: ActorGiven = ""
+
+
+class Token(TokenLine):
+    """A token as the ledger has it."""
+
+    hash: TokenHash
 
     def principal(self, access: AccessFile) -> Principal:
         """Return the principal that it lets in, its owner. `why_not` says whether it is still valid."""
@@ -77,19 +82,6 @@ class Token(Model):
         if now >= self.expires_at:
             return f"token {self.name} expired at {self.expires_at:%Y-%m-%d %H:%MZ}: ask an admin for another one"
         return ""
-
-
-class TokenLine(Model):
-    """A token as people see it listed: its hash is of no use to them."""
-
-    name: Name
-    owner: ActorGiven
-    scope: TokenScope
-    made_by: ActorGiven
-    made_at: Time
-    expires_at: Time
-    revoked_at: Time | None = None
-    revoked_by: ActorGiven = ""
 
 
 def line_of(token: Token) -> TokenLine:
