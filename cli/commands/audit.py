@@ -164,10 +164,8 @@ def _answer(every_line: Sequence[AuditLine] | Sequence[ArchiveLine], wanted: _Wa
         case Form.YAML:
             show_yaml(*(each.as_json() for each in lines))
         case _:
-            show(
-                *(_time_line(lines, few) if lines or not few else [none_of(len(every_line), "entry")]),
-                wide=how.form is Form.WIDE,
-            )
+            shown = _time_line(lines, few) if lines or not few else [none_of(len(every_line), "entry")]
+            show(*shown, wide=how.form is Form.WIDE)
             return
     if few:
         sys.stderr.write(f"{few}\n")

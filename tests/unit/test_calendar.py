@@ -318,25 +318,8 @@ def test_hold_names_what_its_own_window_takes(begins: str, capsys: pytest.Captur
 
 def test_one_gpu_loses_its_backing(capsys: pytest.CaptureFixture[str]) -> None:
     with answering(Declaring(specs=(WORKED,))):
-        assert (
-            run(
-                [
-                    "hold",
-                    "h100-worked",
-                    "--kind",
-                    "maintenance",
-                    "--until",
-                    "4h",
-                    "--gpus",
-                    "1",
-                    "--reason",
-                    "fan",
-                    "--actor",
-                    "oncall",
-                ]
-            )
-            == 0
-        )
+        words = "hold h100-worked --kind maintenance --until 4h --gpus 1 --reason fan --actor oncall"
+        assert run(words.split()) == 0
     assert "from now on, 1 GPU of research (27 lack it then) loses its backing" in capsys.readouterr().out
 
 

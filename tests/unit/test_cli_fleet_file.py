@@ -36,6 +36,7 @@ UNDO = (
     "To undo: import the previous file with --prune, which also removes what this import added. "
     "It does not reverse what rollouts write from now on."
 )
+GONE = "health samples, usage samples, jobs, tallies, windows that no fleet file declares, and past rollouts"
 
 
 @pytest.fixture
@@ -262,10 +263,7 @@ def test_pruning_asks_and_is_refused_where_nobody_can_be_asked(
         [
             "- h quota c: 9 GPUs",
             "- cluster old: 2 quotas, 9 GPUs in all",
-            (
-                "  deleted for good with it: health samples, usage samples, jobs, tallies, windows that no fleet file "
-                "declares, and past rollouts"
-            ),
+            f"  deleted for good with it: {GONE}",
             UNDO,
             "Undo: backstop fleet export --removed old | backstop fleet import -",
         ],

@@ -97,18 +97,7 @@ def test_clusters_after_all_waves_are_counted_apart_where_there_are_any(capsys: 
     several = [one(n, stage="planned", wave="after all" if n % 2 else "busy") for n in range(20)]
     said = status(capsys, several)
     headers, row = (next(line for line in said.splitlines() if line.startswith(at)) for at in ("STAGE", "planned"))
-    assert headers.split()[1:] == [
-        "UNALLOCATED",
-        "UNSCHEDULED",
-        "IDLE",
-        "BUSY",
-        "AFTER",
-        "ALL",
-        "NO",
-        "PLAN",
-        "ALL",
-        "UNBACKED",
-    ]
+    assert " ".join(headers.split()) == "STAGE UNALLOCATED UNSCHEDULED IDLE BUSY AFTER ALL NO PLAN ALL UNBACKED"
     assert row.split()[1:7] == ["-", "-", "-", "10", "10", "-"]
     assert status(capsys, several, "--wave", "after all").count("cluster-") >= 10
     with answering(FakeBackstop(statuses=[one_status(wave="after all", plan_hash="abc")])):

@@ -78,7 +78,7 @@ def test_names_globs_and_filters_leave_the_clusters_that_are_meant(
         (
             [],
             {"wave": "6"},
-            "--wave must be one of 1 (unallocated), 2 (unscheduled), 3 (idle), 4 (busy), 5 (after all), ",
+            "--wave must be one of 1 (unallocated), 2 (unscheduled), 3 (idle), 4 (busy), 5 (after all)",
         ),
         ([], {"wave": "5"}, "no open rollout matches --wave after all (5 are open"),
     ],

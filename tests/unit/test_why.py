@@ -105,16 +105,18 @@ def test_a_reason_speaks_of_one_gpu_as_of_one(gpus: int) -> None:
     here = (Island(name="main", total_gpus=10, healthy_gpus=10 - 2 * gpus),)
     window = SWITCHES.model_copy(update={"gpus": gpus})
     idle = {"research": TeamUsage(team="research", scheduled_gpus=gpus, idle_gpus=gpus)}
+    whole = (Island(name="main", total_gpus=10, healthy_gpus=10),)
+    alone = (research.model_copy(update={"parent": None}),)
     found = [
-        *asked(quotas=tree, usage={}, islands=(Island(name="main", total_gpus=10, healthy_gpus=10),)).reasons,
-        *asked(
-            quotas=(research.model_copy(update={"parent": None}),), usage=idle, islands=here, windows=(window,)
-        ).reasons,
+        *asked(quotas=tree, usage={}, islands=whole).reasons,
+        *asked(quotas=alone, usage=idle, islands=here, windows=(window,)).reasons,
     ]
     pronouns = {r.cause.value: sorted({*re.findall(r"\b(it|they|them)\b", r.text)}) for r in found if r.cause != "used"}
     assert {r.gpus for r in found if r.cause != "used"} == {gpus}
     plural = {"declared": ["they"], "unhealthy": ["them", "they"], "idle": ["them"]}
-    assert pronouns == ({key: ["it"] for key in plural} if gpus == 1 else plural) | {"withheld": pronouns["withheld"]}
+    assert pronouns == ({cause: ["it"] for cause in plural} if gpus == 1 else plural) | {
+        "withheld": pronouns["withheld"]
+    }
     assert pronouns["withheld"] == (["it"] if gpus == 1 else ["it", "them"])
 
 
