@@ -142,7 +142,7 @@ def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexThere | Non
     if one.over_gpus:
         # What its own quota leaves unused is flex too, and is counted above.
         free = 0 if flex is None else max(0, flex.available_gpus - one.startable_gpus)
-        there = f"; flex has {free:,} more free there, promised to nobody"
+        there = f"; flex has {free:,} more free there, until jobs inside a quota need {'it' if free == 1 else 'them'}"
         offers = "" if flex is None else there if free else "; flex has nothing free there"
         parts.append(line(f"{one.over_gpus:,} more {verb_of(one.over_gpus)} beyond the quota{offers}."))
     stale = "; that is stale, and nothing newer is known" if one.health_stale else ""

@@ -372,7 +372,7 @@ def test_what_is_none_is_not_counted_and_one_is_one() -> None:
     )
     assert "1 more is beyond the quota." in said(asked(346))
     assert "1 more is beyond the quota; flex has nothing free there." in said(asked(346), flex_of("h100-worked", 9, 9))
-    beside = "55 more are beyond the quota; flex has 31 more free there, promised to nobody."
+    beside = "55 more are beyond the quota; flex has 31 more free there, until jobs inside a quota need them."
     assert beside in said(asked(400), flex_of("h100-worked", 40, 40))
 
 
