@@ -151,9 +151,10 @@ def _jobs(one: FlexNow) -> list[RenderableType]:
         blocks.append(line(f"and {len(one.yields) - _YIELDING} more; --json has them."))
     if one.lives is not None and one.lives.ended:
         lives, days = one.lives, (one.at - one.lives.since).days
-        summary = (
-            f"In {count(days, 'day')} {count(lives.ended, 'job')} on flex ended, {lives.preempted} of them preempted"
-        )
+        ended = f"{lives.preempted} of them preempted"
+        if lives.ended == 1:
+            ended = f"which was {'' if lives.preempted else 'not '}preempted"
+        summary = f"In {count(days, 'day')} {count(lives.ended, 'job')} on flex ended, {ended}"
         if lives.median_seconds is not None and lives.shortest_seconds is not None:
             middle, least = (timedelta(seconds=s) for s in (lives.median_seconds, lives.shortest_seconds))
             summary += f", after a median of {span(middle)} and a minimum of {span(least)}"
