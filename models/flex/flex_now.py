@@ -111,10 +111,10 @@ def flex_now(seen: Evidence, mode: FlexMode = FlexMode.EQUAL) -> FlexNow:
     held = used_in_quota(snapshot.tree, seen.usage)
     pool = flex_pool(backing.healthy_gpus, backing.backed_gpus, standing_in_quota(ground, seen.usage))
     running = [job for job in seen.jobs if job.ended is None]
-    shares = _shares(snapshot, seen.usage, mode)
+    beyond = _beyond(held, scheduled, running)
+    shares = _shares(snapshot, seen.usage, mode, {team: held[team] + gpus for team, gpus in beyond.items()})
     on_flex = [
-        OnFlex(team=team, gpus=gpus, share_gpus=max(0, shares[team] - quotas[team]))
-        for team, gpus in _beyond(held, scheduled, running).items()
+        OnFlex(team=team, gpus=gpus, share_gpus=max(0, shares[team] - held[team])) for team, gpus in beyond.items()
     ]
     return FlexNow(
         cluster=seen.reading.cluster,
@@ -182,16 +182,22 @@ def share_expected(snapshot: Snapshot, usage: Mapping[str, TeamUsage], team: str
     quota, own = snapshot.tree.by_team[team].gpus, usage.get(team)
     held = quota if own is None else max(quota, own.scheduled_gpus)
     wanting = {**usage, team: TeamUsage(team=team, scheduled_gpus=held, pending_gpus=gpus)}
-    return min(gpus, max(0, _shares(snapshot, wanting, FlexMode.EQUAL)[team] - held))
+    return min(gpus, max(0, _shares(snapshot, wanting, FlexMode.EQUAL, {})[team] - held))
 
 
-def _shares(snapshot: Snapshot, usage: Mapping[str, TeamUsage], mode: FlexMode) -> dict[str, int]:
-    """Divide the healthy GPUs fairly among all jobs that run or wait; a team of unknown use asks for its quota."""
+def _shares(
+    snapshot: Snapshot, usage: Mapping[str, TeamUsage], mode: FlexMode, has: Mapping[str, int]
+) -> dict[str, int]:
+    """Divide the healthy GPUs fairly among all jobs that run or wait; a team of unknown use asks for its quota.
+
+    `has`: GPUs that teams have by all that is known, also by jobs on flex that no sample of use counts.
+    """
     leaves = set(snapshot.tree.leaves)
     teams = []
     for quota in snapshot.quotas:
         own = usage.get(quota.team)
-        asks = quota.gpus if own is None else own.scheduled_gpus + (own.pending_gpus or 0)
+        runs, waits = (quota.gpus, 0) if own is None else (own.scheduled_gpus, own.pending_gpus or 0)
+        asks = max(runs, has.get(quota.team, 0)) + waits
         demand = asks if quota.team in leaves else 0
         teams.append(FlexTeam(team=quota.team, parent=quota.parent, quota_gpus=quota.gpus, demand_gpus=demand))
     if not teams:

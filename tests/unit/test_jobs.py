@@ -80,6 +80,18 @@ def test_the_free_block_is_what_no_job_runs_on_where_jobs_account_for_all() -> N
     assert [i.free_block_gpus for i in seen(job("j", 12), **two).islands] == [None, None], "where does it run?"
 
 
+def test_a_team_whose_jobs_target_flex_is_not_above_a_share_that_nobody_else_asks_for() -> None:
+    """No sample of use counts them. At 16 GPUs all fit; at 6 the 5 in quota leave one."""
+    quotas = (Present(team="a", gpus=5), Present(team="z", gpus=1))
+    usage = {"a": TeamUsage(team="a", scheduled_gpus=5), "z": TeamUsage(team="z", scheduled_gpus=0)}
+    for healthy, share, above in ((16, 2, 0), (6, 1, 1)):
+        here = (Island(name="x", total_gpus=16, healthy_gpus=healthy),)
+        sample = HealthSample(cluster="c1", at=NOW, islands=here)
+        reading = QuotaReading(cluster="c1", generation=1, quotas=quotas)
+        (on_flex,) = flex_now(Evidence(reading, sample, usage, NOW, (flex_job("f", 2, team="z"),))).on_flex
+        assert (on_flex.team, on_flex.gpus, on_flex.share_gpus, on_flex.above_gpus) == ("z", 2, share, above)
+
+
 def test_the_view_names_jobs_and_their_lives(capsys: pytest.CaptureFixture[str]) -> None:
     found = seen(job("train", 8, 30), flex_job("sweep", 4, 2), flex_job("gone", 4, 9, ended=NOW, preempted=True))
     show(*cluster_parts(found, []))
