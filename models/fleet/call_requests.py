@@ -45,7 +45,7 @@ def start(fleet: FleetRollout, launch: FleetLaunch, action: StartMembers) -> Sta
 def abort(fleet: FleetRollout, action: AbortMembers) -> AbortRequest:
     return AbortRequest(
         clusters=tuple(Entrant(cluster=m.cluster, rollout=m.rollout) for m in action.members),
-        actor=fleet.owner,
+        actor=fleet.aborted_by or fleet.owner,
         reason=f"fleet rollout aborted: {fleet.ended_because}",
     )
 

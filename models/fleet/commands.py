@@ -225,7 +225,7 @@ def _move(fleet: FleetRollout, request: FleetCommandRequest) -> tuple[FleetRollo
 
 
 def _abort(fleet: FleetRollout, request: FleetCommandRequest, now: datetime) -> tuple[FleetRollout, str]:
-    fleet = fleet.but(undo=request.undo, ended_because=request.reason, holds=())
+    fleet = fleet.but(undo=request.undo, ended_because=request.reason, aborted_by=request.actor, holds=())
     aborting = fleet.enter_stage(FleetStage.ABORTING, now, request.reason, request.actor)
     ending = len(aborting.to_abort)
     if not ending:

@@ -180,6 +180,8 @@ class FleetRollout(Lifecycle):
     stage: FleetStage = FleetStage.PLANNED
     entered_at: Time
     ended_because: str = ""
+    aborted_by: str = ""
+    """The person whose abort it carries out; empty: none, or an earlier build took it."""
     plan_hash: str = ""
     approved_by: str = ""
     members: dict[str, Member] = Field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -126,12 +127,15 @@ async def test_a_fleets_approval_is_its_members_and_its_abort_undoes_them(ticket
         words = ticketed.sql.rows("SELECT command, inherits IS NOT NULL FROM warrants WHERE subject = ?", rollout)
         assert sorted(words) == [("rollout.approve", 1), ("rollout.launch", 1)]
     await ticketed.say_fleet("pace", "tpm", pace={"parallel": 4})
-    await ticketed.say_fleet("abort", "tpm", undo=True)
+    await ticketed.say_fleet("abort", "sre", undo=True)
     for name in (a, b):
         await eventually(lambda n=name: ticketed.sql.gpus(n) == {"research": 345}, f"{name} is back")  # type: ignore[misc]
     await all_proven(ticketed.sql, "launch", "approve", "pace", "abort")
     of_members = ('SELECT count(*) FROM audit WHERE cluster IN (?, ?) AND entry LIKE \'%"proof":"peer"%\'', a, b)
     await eventually(lambda: ticketed.sql.rows(*of_members) == [(6,)], "imported, launched and aborted, each proven")
+    rows = ticketed.sql.rows("SELECT entry FROM audit WHERE cluster IN (?, ?) ORDER BY entry", a, b)
+    aborts = [entry for (row,) in rows if (entry := json.loads(row))["data"].get("command") == "abort"]
+    assert [(entry["actor"], entry["text"]) for entry in aborts] == 2 * [("sre", "abort by sre")]
 
 
 async def test_a_grant_through_a_rollout_and_alone(ticketed_on_each: World) -> None:
