@@ -90,6 +90,9 @@ def read_keys(path: Path) -> PayloadKeys:
             if status.st_mode & 0o077 and not _is_mounted_for_us(status):
                 raise BadInput(f"{path} holds keys and may be read by others: chmod 600 {path}")
             content = file.read(_FILE_BYTES + 1)
+    except FileNotFoundError:
+        where = "copy it from a machine that has it (or set BACKSTOP_PAYLOAD_KEYS to where it is)"
+        raise BadInput(f"{path} does not exist: {where}; `backstop keys payload new` makes the first one") from None
     except OSError as error:
         raise BadInput(f"{path} (payload keys) cannot be read: {error.strerror}") from None
     if len(content) > _FILE_BYTES:

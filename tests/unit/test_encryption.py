@@ -158,7 +158,7 @@ def test_without_keys_nothing_is_encrypted_and_a_named_file_must_be_there(
     assert configured_ring() is None
     assert converter_with(None) is data_converter
     monkeypatch.setenv("BACKSTOP_PAYLOAD_KEYS", str(tmp_path / "gone.json"))
-    with pytest.raises(BadInput, match=r"gone.json \(payload keys\) cannot be read: No such file"):
+    with pytest.raises(BadInput, match=r"gone.json does not exist: .*; `backstop keys payload new` makes"):
         configured_ring()
     write_keys(tmp_path / "gone.json", keys_of())
     ring = configured_ring()
