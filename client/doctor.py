@@ -226,12 +226,9 @@ def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
         )
     names = some_of([r.cluster for r in silent], 3)
     oldest = min((r.health_at for r in silent if r.health_at is not None), default=None)
-    have = verb_of(len(silent), "has", "have")
     since = "" if oldest is None else f", the oldest of {oldest:%Y-%m-%d %H:%M:%SZ}"
-    text = (
-        f"{len(silent)} of {count_text(len(opened), 'cluster')} in rollout {have} had none for {duration_text(STALE)}: "
-        f"{names}{since}"
-    )
+    of = f"{len(silent)} of {count_text(len(opened), 'open rollout')}"
+    text = f"none for {duration_text(STALE)} in {of}: {names}{since}"
     return Check.bad("health", text, "mend their health source")
 
 
@@ -318,7 +315,7 @@ def rollouts_check(rollouts: Sequence[Overview], lost: Sequence[Overview]) -> Ch
         return Check.good("rollouts", _all_run_text(opened))
     names = some_of([r.cluster for r in lost], 3)
     opened_text = count_text(opened, "rollout")
-    text = f"Temporal has lost {len(lost)} of {opened_text} that are open in the ledger, so nobody guards {names}"
+    text = f"Temporal has lost {len(lost)} of {opened_text} that the ledger has open, so nobody guards {names}"
     remedy = adopt_line(lost[0].cluster) if len(lost) == 1 else f"{ADOPT_ALL}; or one by one: {adopt_line('CLUSTER')}"
     return Check.bad("rollouts", text, remedy)
 
@@ -372,7 +369,7 @@ def bringups_checks(rows: Sequence[BringupRow], lost: Sequence[BringupRow]) -> l
         return [Check.good("bring-ups", _all_run_text(len(rows)))]
     names = some_of([f"{row.cluster} ({row.stage.words})" for row in lost], 3)
     opened = count_text(len(rows), "bring-up")
-    text = f"Temporal has lost {len(lost)} of {opened} that are open in the ledger, so no workflow moves {names}"
+    text = f"Temporal has lost {len(lost)} of {opened} that the ledger has open, so no workflow moves {names}"
     return [Check.bad("bring-ups", text, lost_bringup_remedy(lost[0].cluster))]
 
 

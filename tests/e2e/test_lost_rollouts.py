@@ -71,7 +71,7 @@ async def test_lost_rollouts_are_named_and_adopted_all_at_once(sqlite_ledger_url
         assert f"rollout {lost[monitored]} of {monitored} is open in the ledger (monitored)" in one
         code, doctor = await said(server, tmp_path, "doctor")
         assert code == 1
-        assert "Temporal has lost 3 of 3 rollouts that are open in the ledger, so nobody guards" in doctor
+        assert "Temporal has lost 3 of 3 rollouts that the ledger has open, so nobody guards" in doctor
         assert "backstop launch --adopt --all" in doctor
 
         words = ("launch", "--adopt", "--all", "--reason", "the database is gone")
