@@ -41,7 +41,7 @@ from models.rollout.effects import Fence
 from models.rollout.gates import window_holds
 from models.rollout.holds import Hold, HoldKind, holds_text
 from models.rollout.messages import RecordRequest
-from models.rollout.stages import Stage
+from models.rollout.stages import Stage, command_line
 from models.rollout.status_models import RolloutNote
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,8 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
             if lost is not None and not adopt:
                 raise Refusal(
                     f"cluster {cluster.name} still has effects of rollout {lost.id} "
-                    f"({lost.stage}, opened by {lost.owner}): adopt them, or finish that rollout first"
+                    f"({lost.stage}, opened by {lost.owner}): adopt them with "
+                    f"`{command_line('launch', cluster.name)} --adopt`, or finish that rollout first"
                 )
             before = _earlier(session, cluster, lost)
             for earlier in before:
