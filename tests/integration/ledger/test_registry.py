@@ -198,7 +198,9 @@ def with_effects(ledger: Ledger) -> OpenRollout:
 
 def test_effects_of_a_lost_rollout_are_not_ignored(ledger: Ledger, tool: ForeignTool) -> None:
     with_effects(ledger)
-    refused = r"still has effects of rollout r-1 \(planned, opened by tpm\): adopt them with `backstop launch .+ --adopt`"
+    refused = (
+        r"still has effects of rollout r-1 \(planned, opened by tpm\): adopt them with `backstop launch .+ --adopt`"
+    )
     for _ in range(2):
         with pytest.raises(Refusal, match=refused):
             ledger.registry.open_rollout(opening(ledger, "r-2"), adopt=False)
