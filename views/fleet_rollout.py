@@ -292,7 +292,7 @@ def facts_of(fleet: FleetStatus) -> list[tuple[str, Text]]:
     if fleet.stage is FleetStage.RUNNING:
         number = "the pilots" if fleet.wave is Wave.PILOT else fleet.wave.full_name.removeprefix("wave ")
         facts.append(("wave", line(number)))
-        facts += [("step", line(_progress(fleet.progress)))] if fleet.progress is not None else []
+        facts += [("step", line(_progress(fleet.progress, fleet.at)))] if fleet.progress is not None else []
     facts.append(("now", line(fleet.waits_for)))
     facts += [(w.kind.value, line(_window_text(w, fleet))) for w in fleet.windows]
     facts += [
@@ -308,7 +308,7 @@ def facts_of(fleet: FleetStatus) -> list[tuple[str, Text]]:
     return facts
 
 
-def _progress(progress: FleetProgress) -> str:
+def _progress(progress: FleetProgress, at: datetime) -> str:
     """Return step k of n, the recent rate, and the expected end."""
     late = f"{progress.of_late:,} in the last {'day' if progress.span >= DAY else span(progress.span)}"
     monitored = f"{progress.monitored:,} of {count(progress.clusters, 'cluster')} monitored"
@@ -317,7 +317,8 @@ def _progress(progress: FleetProgress) -> str:
         return f"{far}; none is left to start or on its way"
     if progress.expected_end is not None:
         return f"{far}; at this rate the other {progress.left:,} end by {moment(progress.expected_end)}"
-    return f"{far}; the end is unknown, but soaks and bakes last until {moment(progress.not_before)} at least"
+    rests = f", but not before {moment(progress.not_before)}, by the pilot soak and bakes of the pace alone"
+    return f"{far}; the end is unknown{rests if progress.not_before > at else ''}"
 
 
 def _window_text(window: DeclaredOver, fleet: FleetStatus) -> str:

@@ -183,7 +183,11 @@ def test_the_progress_is_the_steps_the_rate_of_the_last_day_and_where_it_leads()
     assert progress_of(slow, NOON).expected_end == NOON + timedelta(days=7), "a bake is still to come"
     stopped = f.add_hold("paused", HoldKind.PAUSED, "SEV", NOON, "tpm")
     assert progress_of(stopped, NOON).expected_end is None
-    assert "the end is unknown, but" in dict(facts_of(status_of_fleet(stopped, NOON)))["step"].plain
+    assert dict(facts_of(status_of_fleet(stopped, NOON)))["step"].plain.endswith(
+        "; the end is unknown, but not before 2026-03-03 12:00:00Z, by the pilot soak and bakes of the pace alone"
+    )
+    last = stopped.but(wave=Wave.BUSY)
+    assert dict(facts_of(status_of_fleet(last, NOON)))["step"].plain.endswith("; the end is unknown")
     young = f.but(entered_at=NOON - 5 * HOUR)
     assert (progress_of(young, NOON).of_late, progress_of(young, NOON).expected_end) == (1, NOON + 25 * HOUR)
 
