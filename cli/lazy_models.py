@@ -15,8 +15,9 @@ def import_lightly() -> None:
     ours = plugins not in os.environ
     if ours:
         os.environ[plugins] = "__all__"
-    from models.base import Model
+    from models.base import Documented, Model
 
     if ours:
         del os.environ[plugins]  # what this process starts or becomes has its own mind
-    Model.model_config["defer_build"] = True
+    for base in (Model, Documented):  # each class has its own settings, made from those above it
+        base.model_config["defer_build"] = True

@@ -77,3 +77,18 @@ def test_a_command_imports_nothing_that_it_does_not_need(
     assert said in output + done.stderr
     assert set(modules.split()) >= {"cli"}
     assert set(modules.split()) & set(spared) == set()
+
+
+def _run(script: str) -> str:
+    """Run a program of its own, and return what it prints."""
+    return subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_command_builds_no_validator_before_it_is_used() -> None:
+    script = (
+        "from cli.lazy_models import import_lightly; import_lightly();"
+        "from models.access.access_file import AccessFile;"
+        "from models.cluster.fleet_file import Fleet;"
+        "print(*(kind.__pydantic_complete__ for kind in (AccessFile, Fleet)))"
+    )
+    assert _run(script).split() == ["False", "False"]
