@@ -30,7 +30,7 @@ from benchmarks.sites import Site, note, site, told
 from models.bringup.entry import BringupEntry
 from models.bringup.messages import BringupStart
 from models.bringup.recipe import ClusterRecipe
-from models.bringup.state import bringup_workflow_id
+from models.temporal_names import bringup_workflow_id
 
 WATCH_SECONDS = 15.0
 ROUND_SECONDS = 15.0

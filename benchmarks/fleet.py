@@ -47,9 +47,9 @@ from benchmarks.polling import QUEUE, Followed, Polling
 from benchmarks.sites import Site, note, quantile, site, told
 from models.cluster.fleet_file import Fleet
 from models.fleet.commands import FleetCommandRequest
-from models.fleet.messages import FLEET_ID, FleetLaunch, FleetStatus
+from models.fleet.messages import FleetLaunch, FleetStatus
 from models.fleet.state import WAVES, FleetStage, Pace, Wave
-from models.temporal_names import WATCH_ID
+from models.temporal_names import FLEET_ID, WATCH_ID
 
 CACHED = 5_000
 """Rollouts that one worker keeps in memory."""

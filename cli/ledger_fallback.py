@@ -17,7 +17,7 @@ from models.errors import Unavailable
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
-    from models.questions import Overview
+    from models.status_questions import Overview
 
 _LATE_SECONDS, _SILENT_SECONDS = 0.4, 2.0
 """An answer is late, or there is none, if no worker has said anything by then."""
@@ -142,7 +142,7 @@ async def _read() -> tuple[tuple[Overview, ...], datetime] | None:
             program.kill()
     if program.returncode:
         return None
-    from models.questions import Overview
+    from models.status_questions import Overview
 
     document = json.loads(output)
     rows = tuple(Overview.model_validate(row) for row in document["rollouts"])

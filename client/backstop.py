@@ -5,8 +5,7 @@ Rollouts, fleet rollouts, requests for quota and questions to the ledger's desk 
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from temporalio.client import Client
 from temporalio.service import RPCError
@@ -14,50 +13,17 @@ from temporalio.service import RPCError
 from client.answer_models import Build, Check
 from client.bringups import Bringups
 from client.connection import connect, current_actor, find_target
-from client.doctor import (
-    access_checks,
-    bringups_checks,
-    clock_check,
-    contacts_checks,
-    doubt_check,
-    fleet_checks,
-    grants_check,
-    guard_checks,
-    health_check,
-    health_source_checks,
-    histories_check,
-    keys_checks,
-    no_ledger_check,
-    notice_checks,
-    promises_checks,
-    rollouts_check,
-    seals_check,
-    senseless_check,
-    temporal_checks,
-    watch_check,
-    without_answers,
-)
 from client.fleet_rollouts import FleetRollouts
 from client.health_pushes import HealthPushes
-from client.lost_rollouts import lost_of, run_nowhere
 from client.requests import QuotaRequests
-from client.rollouts import MOST_ASKED, OVERVIEW_SECONDS, Rollouts
-from client.slack_secret import slack_checks
+from client.rollouts import Rollouts
+from client.watch_check import watch_check
 from client.worker_builds import builds, use
-from models.access.second_persons import Countersigned
-from models.access.tickets import Signer
-from models.base import count_text
-from models.bringup.state import bringup_workflow_id
-from models.errors import BackstopError, Refusal
-from models.questions import BringupsOf, CheckLedger, OpenRollouts, RequestsOf
+from models.errors import Refusal
 
-_DOCTOR_SECONDS = 60
-_LIMITS_ARE_OURS = "its limits can be read and set"
-_REMEDIES = {
-    "slurm": "see docs/slurm.md, and the worker's BACKSTOP_SLURM",
-    "git": "see docs/git.md; the worker's user must be able to fetch and push without a prompt",
-    "kueue": "see docs/kubernetes.md; deploy/kubernetes/rbac.yaml has the rights that the worker needs",
-}
+if TYPE_CHECKING:
+    from models.access.second_persons import Countersigned
+    from models.access.tickets import Signer
 
 
 class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
@@ -85,47 +51,9 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
 
     async def doctor(self) -> list[Check]:
         """Return all checks, each with what to do when it fails."""
-        checks = [*await temporal_checks(self._client, self._target), *slack_checks()]
-        try:
-            ledger = await asyncio.wait_for(self.ask(CheckLedger()), _DOCTOR_SECONDS)
-        except (BackstopError, TimeoutError) as error:
-            heard, ours = self.heard.is_set(), error if isinstance(error, BackstopError) else None
-            checks = checks if heard else [without_answers(check) for check in checks]
-            return [*checks, no_ledger_check(ours, heard=heard, seconds=_DOCTOR_SECONDS)]
-        checks.append(Check.good("ledger", f"answers; {count_text(ledger.open_rollouts, 'rollout')} open"))
-        checks.append(senseless_check(ledger.senseless, ledger.senseless_teams))
-        for cluster, check in sorted(ledger.schedulers.items()):
-            well = f"its limits can be read, not set: {check.barred}" if check.barred else _LIMITS_ARE_OURS
-            remedy = _REMEDIES.get(check.system, "") if check.wrong else ""
-            text = f"{cluster}: {check.wrong or well}"
-            checks.append(Check(name=check.system, ok=not check.wrong, text=text, remedy=remedy))
-            if check.note:
-                checks.append(Check.good(check.system, f"{cluster}: {check.note}"))
-        checks += health_source_checks(ledger)
-        checks += access_checks(ledger.access, tickets=ledger.tickets, proven=ledger.proven)
-        checks += keys_checks(ledger.unknown_keys)
-        checks += contacts_checks(ledger.teams_in_clear)
-        checks += notice_checks(ledger, self._now())
-        checks += seals_check(ledger.seals, self._now())
-        checks += [doubt_check(one) for one in ledger.doubts]
-        checks.append(clock_check(ledger.worker_ahead_seconds))
-        rollouts, now = await self.ask(OpenRollouts()), self._now()
-        checks += promises_checks(rollouts)
-        try:
-            lost_rollouts = await lost_of(self._client, rollouts)
-            checks.append(rollouts_check(rollouts, lost_rollouts))
-            run = [row.cluster for row in rollouts if not row.ended and row not in lost_rollouts]
-            statuses = await self.ask_rollouts(run[:MOST_ASKED], OVERVIEW_SECONDS)
-            checks.append(histories_check(rollouts, statuses))
-            checks += guard_checks(statuses)
-            checks += fleet_checks(await self.lost_fleet())
-            brought = await self.ask(BringupsOf())
-            lost = await run_nowhere(self._client, brought, lambda row: bringup_workflow_id(row.cluster))
-            checks += bringups_checks(brought, lost)
-        except RPCError as error:
-            checks.append(Check.bad("rollouts", error.message))
-        checks.append(grants_check(await self.ask(RequestsOf()), now))
-        return [*checks, health_check(rollouts, now)]
+        from client.doctor import all_checks
+
+        return await all_checks(self, self._client, self._target, self._now)
 
     async def watch(self) -> Check:
         """Check whether the shared watch is alive."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import shlex
 from functools import partial
+from typing import TYPE_CHECKING
 
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
@@ -13,21 +14,14 @@ from client.lost_rollout_sentences import lost_bringup_sentence, stopped_sentenc
 from client.lost_rollouts import runs_there
 from client.questions import Questions
 from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
-from models.bringup.commands import BringupOrder
-from models.bringup.messages import (
-    BRINGUP_WORKFLOW,
-    BringupAnswer,
-    BringupCommandAnswer,
-    BringupInput,
-    BringupRow,
-    BringupStart,
-)
-from models.bringup.stages import BringupCommand
-from models.bringup.state import bringup_workflow_id
-from models.bringup.status import BringupStatus
 from models.errors import BackstopError, Refusal
-from models.questions import BringupsOf, GiveUpBringup
-from models.temporal_names import STATUS_QUERY
+from models.temporal_names import BRINGUP_WORKFLOW, STATUS_QUERY, bringup_workflow_id
+
+if TYPE_CHECKING:
+    from models.bringup.commands import BringupOrder
+    from models.bringup.messages import BringupAnswer, BringupCommandAnswer, BringupRow, BringupStart
+    from models.bringup.stages import BringupCommand
+    from models.bringup.status import BringupStatus
 
 _KEPT_SECONDS = 10
 
@@ -35,6 +29,8 @@ _KEPT_SECONDS = 10
 class Bringups(Questions):
     async def bring_up(self, start: BringupStart) -> BringupAnswer:
         """Start the bring-up, which goes on by itself. Errors: Refusal with its reason, Unavailable."""
+        from models.bringup.messages import BringupAnswer, BringupInput
+
         cluster = start.entry.cluster
         workflow_id = bringup_workflow_id(cluster)
         try:
@@ -55,6 +51,8 @@ class Bringups(Questions):
 
     async def bringup_command(self, cluster: str, command: BringupCommand, order: BringupOrder) -> BringupCommandAnswer:
         """Send the command to the cluster's bring-up. Errors: Refusal with its reason, Unavailable."""
+        from models.bringup.messages import BringupCommandAnswer
+
         try:
             workflow_id = bringup_workflow_id(cluster)
             what = f"{command} of the bring-up of {cluster}"
@@ -68,30 +66,39 @@ class Bringups(Questions):
 
     async def bringup_status(self, cluster: str) -> BringupStatus:
         """Return the bring-up's status. Errors: Refusal where the cluster never had a bring-up, Unavailable."""
+        from models.bringup.status import BringupStatus
+
         try:
             status, stopped = await self._query(bringup_workflow_id(cluster), STATUS_QUERY, BringupStatus)
         except QUERY_FAILED as error:
             raise await self._explain_bringup(error, cluster) from error
         if not stopped or status.stage.has_ended:
             return status
-        lost = [lost_bringup_sentence(row) for row in await self.ask(BringupsOf()) if row.cluster == cluster]
+        lost = [lost_bringup_sentence(row) for row in await self._open_bringups() if row.cluster == cluster]
         return status.but(lost=lost[0] if lost else stopped_sentence(f"the bring-up of {cluster}"), needs="")
 
     async def give_up_bringup(self, cluster: str, reason: str) -> BringupRow:
         """Close a bring-up that Temporal has lost; what it made stays. Errors: Refusal, Unavailable."""
-        if all(row.cluster != cluster for row in await self.ask(BringupsOf())):
+        from models.questions import GiveUpBringup
+
+        if all(row.cluster != cluster for row in await self._open_bringups()):
             raise Refusal(f"the ledger has no open bring-up of {cluster}")
         if await runs_there(self._client, bringup_workflow_id(cluster)):
             line = f"backstop bringup cancel {shlex.quote(cluster)}"
             raise Refusal(f"Temporal runs the bring-up of {cluster}: `{line}` tears down what it made")
         return await self.ask(GiveUpBringup(cluster=cluster, reason=reason))
 
+    async def _open_bringups(self) -> tuple[BringupRow, ...]:
+        from models.questions import BringupsOf
+
+        return await self.ask(BringupsOf())
+
     async def _explain_bringup(self, error: BaseException, cluster: str) -> BackstopError:
         return await self._explain(error, bringup_workflow_id(cluster), partial(self._why_bringup_gone, cluster))
 
     async def _why_bringup_gone(self, cluster: str, ran: bool) -> BackstopError:
         with contextlib.suppress(BackstopError, TimeoutError):
-            for row in await asyncio.wait_for(self.ask(BringupsOf()), _KEPT_SECONDS):
+            for row in await asyncio.wait_for(self._open_bringups(), _KEPT_SECONDS):
                 if row.cluster == cluster:
                     return Refusal(lost_bringup_sentence(row))
         if ran:

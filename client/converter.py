@@ -24,27 +24,35 @@ from client.encryption import ENCRYPTED, IN_CLEAR, Encrypted, run_began
 from client.payload_keys import VARIABLE, KeyRing
 from models.base import brief, in_one_sentence
 from models.errors import BadInput, Unavailable
-from models.fleet.commands import FleetCommandRequest
-from models.fleet.messages import FleetInput
-from models.planning.grants import GrantOrder
-from models.questions import DeskRequest
-from models.requests.commands import RequestOrder
-from models.requests.messages import RequestInput
-from models.rollout.commands import CommandRequest
-from models.rollout.messages import HealthChanged, RolloutInput
-from models.temporal_names import WatchInput
 
-FROM_OUTSIDE = (
-    *(RolloutInput, CommandRequest, HealthChanged, DeskRequest, WatchInput, FleetInput, FleetCommandRequest),
-    *(RequestInput, RequestOrder, GrantOrder),
+_STARTS = frozenset(
+    {
+        "models.rollout.messages:RolloutInput",
+        "models.fleet.messages:FleetInput",
+        "models.requests.messages:RequestInput",
+    }
 )
-"""What people and other programs may send."""
-
-
-_STARTS = (RolloutInput, FleetInput, RequestInput)
 """With them a workflow begins, and goes on in its next run."""
-_LARGE = (DeskRequest, FleetInput, FleetCommandRequest, WatchInput)
+_LARGE = frozenset(
+    {
+        "models.fleet.messages:FleetInput",
+        "models.fleet.commands:FleetCommandRequest",
+        "models.question_base:DeskRequest",
+        "models.temporal_names:WatchInput",
+    }
+)
 """They may name every cluster of a fleet, or say something of each."""
+FROM_OUTSIDE = frozenset(
+    {
+        *_STARTS,
+        *_LARGE,
+        "models.planning.grants:GrantOrder",
+        "models.requests.commands:RequestOrder",
+        "models.rollout.commands:CommandRequest",
+        "models.rollout.messages:HealthChanged",
+    }
+)
+"""What people and other programs may send, by name: a client that reads answers imports none of it."""
 SMALL_BYTES = 65_536
 """Far more than any of these takes, but for what the desk is asked and a state that a run hands to the next.
 
@@ -72,8 +80,8 @@ class PayloadConverter(PydanticPayloadConverter):
         encoding, size = payloads[0].metadata.get("encoding", b""), len(payloads[0].data)
         if encoding != b"json/plain":
             raise _refusal(f"not a {expected.__name__}: the encoding is {brief(encoding)}, and must be json/plain")
-        continues = expected in _STARTS and b'"state":{' in payloads[0].data
-        if size > SMALL_BYTES and expected not in _LARGE and not continues:
+        continues = name_of(expected) in _STARTS and b'"state":{' in payloads[0].data
+        if size > SMALL_BYTES and name_of(expected) not in _LARGE and not continues:
             raise _refusal(f"{size} bytes are too many for a {expected.__name__}: the most is {SMALL_BYTES}")
         try:
             return super().from_payloads(payloads, type_hints)
@@ -88,12 +96,17 @@ class PayloadConverter(PydanticPayloadConverter):
 
 def _from_outside(type_hints: list[type] | None) -> type | None:
     """Return the model from outside that is expected; a handler that takes it or nothing gets it or nothing."""
-    return _model_from_outside(type_hints[0]) if type_hints else None
+    return _outside_in(type_hints[0]) if type_hints else None
 
 
 @cache
-def _model_from_outside(hint: Any) -> type | None:
-    return next((model for model in FROM_OUTSIDE if model is hint or model in get_args(hint)), None)
+def _outside_in(hint: Any) -> type | None:
+    return next((kind for kind in (hint, *get_args(hint)) if name_of(kind) in FROM_OUTSIDE), None)
+
+
+def name_of(kind: Any) -> str:
+    """Return a type's name with its module."""
+    return f"{getattr(kind, '__module__', '')}:{getattr(kind, '__name__', '')}"
 
 
 def _refusal(sentence: str) -> ApplicationError:
@@ -113,12 +126,12 @@ def _refuse_what_is_hidden(payloads: Sequence[Payload], type_hints: list[type] |
                 "the payload is encrypted with a key that this process does not have for this workflow: give each "
                 f"worker and client the same file of payload keys ({VARIABLE})"
             )
-            starts = expected in _STARTS
+            starts = name_of(expected) in _STARTS
         elif since := payload.metadata.get(IN_CLEAR):
             if began is not None and began < datetime.fromisoformat(since.decode()):
                 continue
             sentence = f"the payload is not encrypted, but must be: give its sender the payload keys ({VARIABLE})"
-            starts = expected in _STARTS and b'"state":{' in payload.data
+            starts = name_of(expected) in _STARTS and b'"state":{' in payload.data
         else:
             continue
         if began is None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.client import Client
+from temporalio.service import RPCError
 
+from activities.clock import Clock
 from client.answer_models import STALE, Check
 from client.connection import TemporalTarget
 from client.lost_rollout_sentences import ADOPT_ALL, ADOPT_FLEET, adopt_line, lost_bringup_remedy, lost_fleet_sentence
+from client.lost_rollouts import lost_of, run_nowhere
+from client.rollouts import MOST_ASKED, OVERVIEW_SECONDS
+from client.slack_secret import slack_checks
+from client.watch_check import watch_check
 from client.worker_builds import builds, by_build, by_last_poll, current_of, pollers
 from client.workflow_calls import NO_WORKER
 from models.access.access_versions import AccessCheck
@@ -23,18 +30,33 @@ from models.cluster.source_doubts import DoubtedSource
 from models.errors import BackstopError
 from models.fleet.archived_state import KeptFleet
 from models.notice_digests import Untold
-from models.questions import CLOCK_SKEW_SECONDS, LedgerCheck, Overview
+from models.questions import (
+    CLOCK_SKEW_SECONDS,
+    BringupsOf,
+    CheckLedger,
+    LedgerCheck,
+    OpenRollouts,
+    Overview,
+    RequestsOf,
+)
 from models.requests.state import RequestState
 from models.rollout.gates import CHANGED_BY_OTHERS
 from models.rollout.stages import Command, command_line
 from models.rollout.status import ABOVE_ITS_PARENT, NOBODY_APPROVED
 from models.rollout.status_models import UNGUARDED, RolloutStatus
 from models.seals import Sealing
-from models.temporal_names import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, rollout_workflow_id, watch_parts
+from models.temporal_names import SEARCH_ATTRIBUTES, bringup_workflow_id, rollout_workflow_id
 
-_SILENCE = timedelta(seconds=60)
-"""Heartbeats come at least this often, and a client's clock may differ from the server's."""
+if TYPE_CHECKING:
+    from client.backstop import Backstop
 
+_DOCTOR_SECONDS = 60
+_LIMITS_ARE_OURS = "its limits can be read and set"
+_REMEDIES = {
+    "slurm": "see docs/slurm.md, and the worker's BACKSTOP_SLURM",
+    "git": "see docs/git.md; the worker's user must be able to fetch and push without a prompt",
+    "kueue": "see docs/kubernetes.md; deploy/kubernetes/rbac.yaml has the rights that the worker needs",
+}
 
 _LATE_NOTICE = timedelta(minutes=5)
 """From then on a notice that is due should have gone: the watch looks every few seconds."""
@@ -389,56 +411,46 @@ def clock_check(ahead_seconds: float) -> Check:
     return Check.bad("clocks", text, "set both clocks right (NTP)")
 
 
-async def watches(client: Client) -> set[str]:
-    """Return the ids of the running watches: one, or as many as there are shards."""
-    query = f"WorkflowType = '{WATCH_WORKFLOW}' AND ExecutionStatus = 'Running'"
-    ids = {run.id async for run in client.list_workflows(query)}
-    if await _running(client, WATCH_ID) is not None:  # a list is a moment late
-        ids.add(WATCH_ID)
-    return ids
-
-
-async def _running(client: Client, workflow_id: str) -> WorkflowExecutionDescription | None:
+async def all_checks(door: Backstop, client: Client, target: TemporalTarget, now: Clock) -> list[Check]:
+    """Return all checks, each with what to do when it fails."""
+    checks = [*await temporal_checks(client, target), *slack_checks()]
     try:
-        described = await client.get_workflow_handle(workflow_id).describe()
+        ledger = await asyncio.wait_for(door.ask(CheckLedger()), _DOCTOR_SECONDS)
+    except (BackstopError, TimeoutError) as error:
+        heard, ours = door.heard.is_set(), error if isinstance(error, BackstopError) else None
+        checks = checks if heard else [without_answers(check) for check in checks]
+        return [*checks, no_ledger_check(ours, heard=heard, seconds=_DOCTOR_SECONDS)]
+    checks.append(Check.good("ledger", f"answers; {count_text(ledger.open_rollouts, 'rollout')} open"))
+    checks.append(senseless_check(ledger.senseless, ledger.senseless_teams))
+    for cluster, check in sorted(ledger.schedulers.items()):
+        well = f"its limits can be read, not set: {check.barred}" if check.barred else _LIMITS_ARE_OURS
+        remedy = _REMEDIES.get(check.system, "") if check.wrong else ""
+        text = f"{cluster}: {check.wrong or well}"
+        checks.append(Check(name=check.system, ok=not check.wrong, text=text, remedy=remedy))
+        if check.note:
+            checks.append(Check.good(check.system, f"{cluster}: {check.note}"))
+    checks += health_source_checks(ledger)
+    checks += access_checks(ledger.access, tickets=ledger.tickets, proven=ledger.proven)
+    checks += keys_checks(ledger.unknown_keys)
+    checks += contacts_checks(ledger.teams_in_clear)
+    checks += notice_checks(ledger, now())
+    checks += seals_check(ledger.seals, now())
+    checks += [doubt_check(one) for one in ledger.doubts]
+    checks.append(clock_check(ledger.worker_ahead_seconds))
+    rollouts, asked_at = await door.ask(OpenRollouts()), now()
+    checks += promises_checks(rollouts)
+    try:
+        lost_rollouts = await lost_of(client, rollouts)
+        checks.append(rollouts_check(rollouts, lost_rollouts))
+        run = [row.cluster for row in rollouts if not row.ended and row not in lost_rollouts]
+        statuses = await door.ask_rollouts(run[:MOST_ASKED], OVERVIEW_SECONDS)
+        checks.append(histories_check(rollouts, statuses))
+        checks += guard_checks(statuses)
+        checks += fleet_checks(await door.lost_fleet())
+        brought = await door.ask(BringupsOf())
+        lost = await run_nowhere(client, brought, lambda row: bringup_workflow_id(row.cluster))
+        checks += bringups_checks(brought, lost)
     except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
-            raise
-        return None
-    return described if described.status is WorkflowExecutionStatus.RUNNING else None
-
-
-async def watch_check(client: Client) -> Check:
-    """Check whether every shard of the shared watch is alive; the text names the first one that is not."""
-    ids = await watches(client)
-    parts = sorted({part for one in ids for part in watch_parts(one)}) or [WATCH_ID]
-    checks = [(part, await _watch_check(client, part)) for part in parts]
-    wrong = [(part, check) for part, check in checks if not check.ok]
-    part, check = (wrong or checks)[0]
-    if len(parts) == 1:
-        return check
-    if not wrong:
-        return check.model_copy(update={"text": f"watching, in {count_text(len(parts), 'shard')}"})
-    return check.model_copy(update={"text": f"{len(wrong)} of {count_text(len(parts), 'shard')}; {part}: {check.text}"})
-
-
-async def _watch_check(client: Client, workflow_id: str) -> Check:
-    """Check one shard. A last heartbeat alone proves nothing: it outlives its worker."""
-    described = await _running(client, workflow_id)
-    if described is None:
-        return Check.bad("watch", "not running", "backstop worker starts it")
-    beats = [
-        (a.last_heartbeat_time.ToDatetime(UTC), a.activity_options.heartbeat_timeout.ToTimedelta())
-        for a in described.raw_description.pending_activities
-        if a.HasField("last_heartbeat_time")
-    ]
-    if not beats:
-        return Check.bad("watch", "running, not watching yet")
-    last, timeout = max(beats)
-    if datetime.now(UTC) - last < max(_SILENCE, 2 * timeout):
-        return Check.good("watch", f"watching, last heard of at {last:%Y-%m-%d %H:%M:%SZ}")
-    return Check.bad(
-        "watch",
-        f"silent since {last:%Y-%m-%d %H:%M:%SZ}; rollouts still look by themselves once an hour",
-        "backstop worker",
-    )
+        checks.append(Check.bad("rollouts", error.message))
+    checks.append(grants_check(await door.ask(RequestsOf()), asked_at))
+    return [*checks, health_check(rollouts, asked_at)]

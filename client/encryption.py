@@ -17,7 +17,6 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Self
 
-from cryptography.exceptions import InvalidTag
 from google.protobuf.message import DecodeError
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import (
@@ -90,6 +89,8 @@ class Encrypted(PayloadCodec, WithSerializationContext):
         key = self.ring.key_of(key_id)
         if key is None:
             return None
+        from cryptography.exceptions import InvalidTag
+
         nonce, sealed = payload.data[:_NONCE_BYTES], payload.data[_NONCE_BYTES:]
         try:
             return Payload.FromString(cipher_of(key, workflow).decrypt(nonce, sealed, _bound(key_id, workflow)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
@@ -12,22 +13,14 @@ from client.lost_rollouts import runs_there, status_there
 from client.questions import Questions
 from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
 from models.errors import BackstopError, Refusal
-from models.fleet.archived_state import KeptFleet
-from models.fleet.commands import FleetCommand, FleetCommandRequest
-from models.fleet.messages import (
-    FLEET_ID,
-    FLEET_PLAN_QUERY,
-    FLEET_STATUS_QUERY,
-    FLEET_WORKFLOW,
-    FleetCommandAnswer,
-    FleetInput,
-    FleetLaunch,
-    FleetLaunchAnswer,
-    FleetPlan,
-    FleetStatus,
-)
-from models.fleet.state import FLEET, FleetStage
-from models.questions import FleetKept
+from models.status_questions import FleetKept
+from models.temporal_names import FLEET_ID, FLEET_PLAN_QUERY, FLEET_STATUS_QUERY, FLEET_WORKFLOW
+
+if TYPE_CHECKING:
+    from models.base import Model
+    from models.fleet.archived_state import KeptFleet
+    from models.fleet.commands import FleetCommand, FleetCommandRequest
+    from models.fleet.messages import FleetCommandAnswer, FleetLaunch, FleetLaunchAnswer, FleetPlan, FleetStatus
 
 _KEPT_SECONDS = 10
 _FLEET_SECONDS = 1800
@@ -43,12 +36,14 @@ class FleetRollouts(Questions):
             lambda: self._fleet_already_open(request),
         )
         if not answer.launched or answer.plan is None:
-            await self._archive_refusal(FLEET, "launch", request.reason, answer.reason)
+            await self._archive_fleet_refusal("launch", request.reason, answer.reason)
             raise Refusal(f"no fleet rollout was launched: {answer.reason}")
         return answer.plan
 
     async def _start_fleet(self, request: FleetLaunch) -> FleetLaunchAnswer:
         """Start the workflow. Errors: WorkflowAlreadyStartedError, those of models.errors."""
+        from models.fleet.messages import FleetInput, FleetLaunchAnswer
+
         return await self._start(
             FLEET_WORKFLOW,
             FleetInput(launch=self._sign(request, "fleet.launch", FLEET_ID)),
@@ -62,11 +57,13 @@ class FleetRollouts(Questions):
     async def _fleet_already_open(self, request: FleetLaunch, *, rehearsal: bool = False) -> Refusal:
         what = " (a rehearsal that writes no quota)" if rehearsal else ""
         why = f"a fleet rollout{what} is open already, and there is one at a time: see `backstop fleet status`"
-        await self._archive_refusal(FLEET, "launch", request.reason, why)
+        await self._archive_fleet_refusal("launch", request.reason, why)
         return Refusal(why)
 
     async def _end_fleet_rehearsal(self, request: FleetLaunch) -> str:
         """Abort an open rehearsal for a real launch; return its id. Errors: Refusal where it is none."""
+        from models.fleet.commands import FleetCommandRequest
+
         status = await self.open_fleet()
         if request.shadow or status is None or not status.shadow or request.kept is not None:
             raise await self._fleet_already_open(request, rehearsal=status is not None and status.shadow)
@@ -78,17 +75,21 @@ class FleetRollouts(Questions):
 
     async def fleet_command(self, command: FleetCommand, request: FleetCommandRequest) -> FleetCommandAnswer:
         """Send the command to the fleet rollout. Errors: Refusal with its reason, Unavailable."""
+        from models.fleet.messages import FleetCommandAnswer
+
         try:
             what = f"{command} of the fleet rollout"
             return await self._update(FLEET_ID, "fleet", command, request, FleetCommandAnswer, what)
         except UPDATE_FAILED as error:
             failure = await self._explain_fleet(error)
             if isinstance(failure, Refusal):
-                await self._archive_refusal(FLEET, command, request.reason, failure.message, request)
+                await self._archive_fleet_refusal(command, request.reason, failure.message, request)
             raise failure from error
 
     async def fleet_status(self) -> FleetStatus:
         """Return the fleet rollout's status. Errors: Refusal where there never was one, Unavailable."""
+        from models.fleet.messages import FleetStatus
+
         try:
             status, stopped = await self._query(FLEET_ID, FLEET_STATUS_QUERY, FleetStatus)
         except QUERY_FAILED as error:
@@ -102,6 +103,9 @@ class FleetRollouts(Questions):
 
     async def fleet_plan(self) -> FleetPlan:
         """Return the plan that awaits an approval. Errors: Refusal where there is none, Unavailable."""
+        from models.fleet.messages import FleetLaunchAnswer
+        from models.fleet.state import FleetStage
+
         try:
             answer = await self._query_open(FLEET_ID, FLEET_PLAN_QUERY, FleetLaunchAnswer)
         except QUERY_FAILED as error:
@@ -132,6 +136,11 @@ class FleetRollouts(Questions):
             return await self.fleet_status() if await runs_there(self._client, FLEET_ID) else None
         except (RPCError, BackstopError):
             return None
+
+    async def _archive_fleet_refusal(self, command: str, reason: str, why: str, request: Model | None = None) -> None:
+        from models.fleet.state import FLEET
+
+        await self._archive_refusal(FLEET, command, reason, why, request)
 
     async def _explain_fleet(self, error: BaseException) -> BackstopError:
         return await self._explain(error, FLEET_ID, self._why_fleet_gone)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from client.questions import Questions
-from models.health_pushes import AlertmanagerPush, HealthPush, HealthPushed, PushHealth
+
+if TYPE_CHECKING:
+    from models.health_pushes import AlertmanagerPush, HealthPush, HealthPushed
 
 
 class HealthPushes(Questions):
     async def push_health(self, request: HealthPush) -> HealthPushed:
         """Make the watch read these clusters' health now; health in the request is ignored. Errors: Unavailable."""
+        from models.health_pushes import PushHealth
+
         return await self.ask(PushHealth(clusters=request.clusters, word=request.word))
 
     async def push_alerts(self, request: AlertmanagerPush) -> HealthPushed:

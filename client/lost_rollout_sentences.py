@@ -13,7 +13,7 @@ from models.rollout.stages import command_line
 if TYPE_CHECKING:
     from models.bringup.messages import BringupRow
     from models.fleet.archived_state import KeptFleet
-    from models.questions import Overview
+    from models.status_questions import Overview
 
 ADOPT_ALL = "backstop launch --adopt --all"
 ADOPT_FLEET = "backstop launch --fleet --adopt"

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from models.questions import Overview
 from models.temporal_names import rollout_workflow_id
+
+if TYPE_CHECKING:
+    from models.status_questions import Overview
 
 _AT_ONCE = 16
 STOPPED = {

@@ -14,9 +14,8 @@ import time
 from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from activities.clock import Clock, utc_now
@@ -25,6 +24,9 @@ from client.places import home
 from client.private_files import write_private
 from models.base import Model, Time
 from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 VARIABLE = "BACKSTOP_PAYLOAD_KEYS"
 _BYTES = 32
@@ -166,6 +168,8 @@ def _mark_of(path: Path) -> tuple[int, int, int]:
 @lru_cache(maxsize=8192)
 def cipher_of(key: bytes, workflow: str) -> AESGCM:
     """Return the cipher of one workflow: each key then encrypts few messages, so that random nonces never collide."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # late: most payloads are not encrypted
+
     return AESGCM(hmac.new(key, _ROOT + workflow.encode(errors="surrogatepass"), hashlib.sha256).digest())
 
 

@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from datetime import timedelta
 from itertools import chain, repeat
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 from temporalio.client import WorkflowFailureError, WorkflowHandle
@@ -14,16 +14,29 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from client.composed import Composed
 from client.repeats import repeatable, same_id
 from client.workflow_calls import NEW_EVENTS, NO_WORKER, Calls, stopped_again
-from models import questions as desk
 from models.access.rights import READS_DESK
 from models.audit_chain import ATTEMPT, DESK, AuditEntry, AuditKind
 from models.base import Model, in_one_sentence
 from models.errors import BackstopError, Unavailable
-from models.questions import DeskAnswer, DeskRequest, Question
+from models.question_base import DeskAnswer, DeskRequest, Question
 from models.temporal_names import DESK_WORKFLOW, TASK_QUEUE
+
+if TYPE_CHECKING:
+    from client.composed import Composed
+else:
+
+    class Composed:
+        """Imports client/composed.py, which takes every question there is, when one of its methods is used."""
+
+        def __getattr__(self, name: str) -> Any:
+            from client.operations import composed_method
+
+            if (method := composed_method(self, name)) is None:
+                raise AttributeError(name)
+            return method
+
 
 _WAITS = (1, 1, 2, 4, 12)
 """Seconds after which an answer is waited for anew; the last for ever.
@@ -71,7 +84,7 @@ class Questions(Calls, Composed):
                 self.heard.set()  # a worker has answered, by a failure
             raise self._translate(error) from error
         try:
-            return question.answers().validate_python(answer.result)
+            return question.read(answer.result)
         except ValidationError as error:
             raise Unavailable(
                 f"the worker runs another version of Backstop: install the same version here ({in_one_sentence(error)})"
@@ -109,6 +122,8 @@ class Questions(Calls, Composed):
         self, cluster: str, command: str, reason: str, why: str, request: Model | None = None
     ) -> None:
         """Archive a refused command from here: it leaves no event in the rollout's history."""
+        from models.questions import Archive
+
         entry = AuditEntry(
             key=f"{ATTEMPT}{uuid.uuid4().hex}",
             cluster=cluster,
@@ -121,7 +136,7 @@ class Questions(Calls, Composed):
             data={} if request is None else request.model_dump(mode="json", exclude_defaults=True, exclude={"ticket"}),
         )
         try:
-            await asyncio.wait_for(self.ask(desk.Archive(entries=(entry,))), 10)
+            await asyncio.wait_for(self.ask(Archive(entries=(entry,))), 10)
         except (BackstopError, TimeoutError):
             return  # the refusal itself matters more to the person than its record
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
@@ -11,11 +12,12 @@ from client.questions import Questions
 from client.workflow_calls import UPDATE_FAILED
 from models.base import gpus_text
 from models.errors import BackstopError, Refusal
-from models.questions import OneRequest, RequestsOf
-from models.requests.commands import RequestCommand, RequestOrder
-from models.requests.messages import RequestInput
-from models.requests.state import QuotaAsk, RequestState
+from models.status_questions import RequestsOf
 from models.temporal_names import REQUEST_WORKFLOW, request_workflow_id
+
+if TYPE_CHECKING:
+    from models.requests.commands import RequestCommand, RequestOrder
+    from models.requests.state import QuotaAsk, RequestState
 
 _BESIDE_SECONDS = 10
 """What is only shown beside something else is not waited for longer."""
@@ -24,6 +26,9 @@ _BESIDE_SECONDS = 10
 class QuotaRequests(Questions):
     async def request(self, ask: QuotaAsk) -> RequestState:
         """Make a request, which waits for the owner, or is refused. Errors: Refusal for an unknown cluster or quota."""
+        from models.requests.messages import RequestInput
+        from models.requests.state import RequestState
+
         workflow_id = request_workflow_id(ask.request)
         try:
             return await self._start(
@@ -39,6 +44,9 @@ class QuotaRequests(Questions):
 
     async def decide_request(self, request: str, command: RequestCommand, order: RequestOrder) -> RequestState:
         """Send the command to the request. Errors: Refusal with its reason, Unavailable."""
+        from models.questions import OneRequest
+        from models.requests.state import RequestState
+
         try:
             what = f"{command} of request {request}"
             return await self._update(request_workflow_id(request), "request", command, order, RequestState, what)

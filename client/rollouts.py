@@ -7,30 +7,22 @@ import contextlib
 from collections.abc import Awaitable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.answer_models import STALE, AuditRecord
-from client.audit import WAITS, audit_of, sent_by_rounds
 from client.lost_rollout_sentences import adopt_line, as_summary, lost_sentence, stopped_sentence, summary_of
 from client.lost_rollouts import is_running, lost_of
 from client.questions import Questions
 from client.visibility_query import quote
-from client.who_could_act import could_act_now, who_could_now
 from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
-from models.access.command_targets import command_awaited, team_awaited
-from models.access.decision import Target
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
-from models.questions import FactsOf, OpenRollouts, Overview
 from models.reports.rollout_summary import RolloutSummary
-from models.rollout.command_previews import Ahead
-from models.rollout.commands import CommandRequest
 from models.rollout.holds import holds_text
-from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput
 from models.rollout.stages import Command, command_line
-from models.rollout.status_models import RolloutStatus
+from models.status_questions import OpenRollouts, Overview
 from models.temporal_names import (
     AHEAD_QUERY,
     NOT_LAUNCHED,
@@ -40,6 +32,12 @@ from models.temporal_names import (
     SearchName,
     rollout_workflow_id,
 )
+
+if TYPE_CHECKING:
+    from models.rollout.command_previews import Ahead
+    from models.rollout.commands import CommandRequest
+    from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest
+    from models.rollout.status_models import RolloutStatus
 
 OVERVIEW_SECONDS = 10
 MOST_ASKED = 200
@@ -66,6 +64,8 @@ class Rollouts(Questions):
 
     async def _start_rollout(self, request: LaunchRequest) -> LaunchAnswer:
         """Start the workflow. Errors: WorkflowAlreadyStartedError, those of models.errors."""
+        from models.rollout.messages import LaunchAnswer, RolloutInput
+
         workflow_id = rollout_workflow_id(request.cluster)
         return await self._start(
             ROLLOUT_WORKFLOW,
@@ -78,6 +78,8 @@ class Rollouts(Questions):
 
     async def _end_rehearsal(self, request: LaunchRequest) -> str:
         """Abort an open rehearsal for a real launch; return its id. Errors: Refusal where it is none."""
+        from models.rollout.commands import CommandRequest
+
         try:
             status = await self.status(request.cluster)
         except BackstopError:
@@ -104,6 +106,8 @@ class Rollouts(Questions):
 
     async def command(self, cluster: str, command: Command, request: CommandRequest) -> CommandAnswer:
         """Send the command to the cluster's rollout. Errors: Refusal with the stage table's reason, Unavailable."""
+        from models.rollout.messages import CommandAnswer
+
         try:
             what = f"{command} of {cluster}"
             return await self._update(rollout_workflow_id(cluster), "rollout", command, request, CommandAnswer, what)
@@ -115,6 +119,8 @@ class Rollouts(Questions):
 
     async def status(self, cluster: str) -> RolloutStatus:
         """Return the rollout's status. Errors: Refusal where the cluster never had a rollout, Unavailable."""
+        from models.rollout.status_models import RolloutStatus
+
         status, stopped = await self._explained(
             cluster, self._query(rollout_workflow_id(cluster), STATUS_QUERY, RolloutStatus)
         )
@@ -129,6 +135,8 @@ class Rollouts(Questions):
 
         Errors: as `status`.
         """
+        from client.who_could_act import could_act_now
+
         return list(await could_act_now(self.ask, await self.status(cluster)))
 
     async def who_could(self, needs: str, cluster: str = "", subject: str = "") -> list[str]:
@@ -137,12 +145,14 @@ class Rollouts(Questions):
         Without a file it names nobody. `cluster` empty: the command is the fleet's. `subject`: the request that it
         decides.
         """
-        key, cases = command_awaited(needs)
-        target = Target(cluster=cluster, team=team_awaited(needs), cases=cases)
-        return list(await who_could_now(self.ask, key, target, subject) or ())
+        from client.who_could_act import who_could_give
+
+        return list(await who_could_give(self.ask, needs, cluster, subject))
 
     async def ahead(self, cluster: str) -> Ahead:
         """Return what commands to the rollout would lead to. Errors: as `status`, and Refusal where it has ended."""
+        from models.rollout.command_previews import Ahead
+
         ahead = await self._explained(cluster, self._query_open(rollout_workflow_id(cluster), AHEAD_QUERY, Ahead))
         if ahead.stage.has_ended:
             raise Refusal(f"the rollout of {cluster} has ended ({ahead.stage}); launch a new one")
@@ -167,6 +177,8 @@ class Rollouts(Questions):
         """Say why no rollout runs: BadInput for a cluster that the ledger does not have, where no launch would help."""
         for row in await self.lost(cluster):
             return Refusal(lost_sentence(row))
+        from models.questions import FactsOf
+
         try:
             await asyncio.wait_for(self.ask(FactsOf(cluster=cluster)), OVERVIEW_SECONDS)
         except BadInput as unknown:
@@ -279,6 +291,8 @@ class Rollouts(Questions):
 
         The outcome of notices that waited in the ledger is only in the archive; without a worker they read as waiting.
         """
+        from client.audit import WAITS, audit_of, sent_by_rounds
+
         own = rollout_workflow_id(cluster)
         rollouts = f"WorkflowType = '{ROLLOUT_WORKFLOW}' AND WorkflowId = {quote(own)}"
         requests = f"WorkflowType = '{REQUEST_WORKFLOW}' AND {SearchName.CLUSTER} = {quote(cluster)}"

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from models.cluster.windows import Entry
 from models.fleet.messages import FleetStatus
 from models.fleet.state import FLEET, FleetStage
-from models.questions import OpenRollouts, Overview
 from models.reports.weekly import AHEAD, AtRisk, Blocked, Live, NextStep, Week, week
 from models.rollout.holds import HoldKind
 from models.rollout.stages import Stage
 from models.rollout.status_models import RolloutNote
+from models.status_questions import OpenRollouts, Overview
 
 if TYPE_CHECKING:
     from client.backstop import Backstop

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from models.access.command_targets import command_awaited, team_awaited
 from models.access.decision import Target, who_could
 from models.access.principals import is_one_of
 from models.access.rights import RIGHTS, Case
+from models.access_questions import AccessNow, AimOf
 from models.base import some_of
 from models.errors import BackstopError, Refusal, Unavailable
-from models.questions import AccessNow, AimOf, Question
-from models.rollout.messages import LaunchAnswer
+from models.question_base import Question
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.status_models import RolloutStatus
+
+if TYPE_CHECKING:
+    from models.rollout.messages import LaunchAnswer
 
 _NAMED = 5
 _COULD = 3
@@ -48,6 +51,16 @@ async def who_could_now(ask: AskDesk, key: str, target: Target, subject: str = "
     except (BackstopError, TimeoutError):
         raise Unavailable(UNKNOWN) from None
     return who_could(stands.version.file, key, target)
+
+
+async def who_could_give(ask: AskDesk, needs: str, cluster: str, subject: str) -> tuple[str, ...]:
+    """Return who could give the first command in a status's `needs`; without an access file nobody.
+
+    Errors: as `who_could_now`.
+    """
+    key, cases = command_awaited(needs)
+    target = Target(cluster=cluster, team=team_awaited(needs), cases=cases)
+    return await who_could_now(ask, key, target, subject) or ()
 
 
 async def could_act_now(ask: AskDesk, status: RolloutStatus) -> tuple[str, ...]:

@@ -7,17 +7,15 @@ answer.
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
-from pydantic import Field, PlainSerializer, field_validator
+from pydantic import Field, PlainSerializer
 
 import models.countersign_questions
 import models.fleet_cut_questions
 import models.health_pushes
 import models.import_questions  # noqa: F401 - their questions are among all of them
 from models.access.access_versions import AccessCheck
-from models.access.tickets import Ticketed
 from models.access_questions import (
     AccessNow,
     AimOf,
@@ -29,7 +27,7 @@ from models.access_questions import (
     Tokens,
 )
 from models.audit_chain import AuditEntry, ChainedEntry, ChainHead
-from models.base import ActorGiven, Count, GpuCount, Model, Name, NameGiven, PositiveCount, Text, Time, Words, brief
+from models.base import Count, GpuCount, Model, Name, NameGiven, PositiveCount, Text, Time, Words
 from models.bringup.messages import BringupRow
 from models.buffers.health_hours import HealthHours
 from models.cluster.fleet_export import FleetPage
@@ -42,67 +40,42 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.source_doubts import DoubtedSource
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry
-from models.fleet.archived_state import KeptFleet
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow
 from models.flex.flex_sum import FlexSum
 from models.notice_digests import Untold
-from models.question_base import QUESTIONS, Question
+from models.question_base import QUESTIONS, DeskAnswer, DeskRequest, Question
 from models.reports.milestones import MilestoneFile, PlanNow
 from models.reports.tallies import Point
 from models.reports.weekly import Past
 from models.reports.why import WhyAnswers
 from models.requests.state import RequestState
-from models.rollout.holds import Hold
-from models.rollout.status_models import RolloutNote
 from models.seals import SealedTo, Sealing
+from models.status_questions import FleetKept, OpenRollouts, Overview, RequestsOf
 
 __all__ = [
     "QUESTIONS",
     "AccessNow",
     "AimOf",
+    "DeskAnswer",
+    "DeskRequest",
     "EndedSessions",
+    "FleetKept",
     "ImportAccess",
     "MakeToken",
+    "OpenRollouts",
+    "Overview",
     "Question",
+    "RequestsOf",
     "RevokeToken",
     "TokenOf",
     "Tokens",
 ]
-"""Names of other modules that are part of this one: models/access_questions.py has the questions about access."""
+"""Names of other modules that are part of this one: models/access_questions.py has the questions about access, and
+models/status_questions.py those of `status`."""
 
 CLOCK_SKEW_SECONDS = CLOCK_SKEW.total_seconds()
 """Clocks that are kept right differ by less."""
-
-
-class DeskRequest(Ticketed):
-    """A question from a person on the wire. The workflow's history records who asked."""
-
-    kind: str
-    actor: ActorGiven = ""
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    payload: str = Field(default="", max_length=1_500_000)
-    """Base64 of zlib-compressed JSON, for parts of a large document."""
-
-    @field_validator("kind")
-    @classmethod
-    def _is_a_question(cls, kind: str) -> str:
-        if kind not in QUESTIONS:
-            raise ValueError(f"must be one of {', '.join(QUESTIONS)}, not {brief(kind)}")
-        return kind
-
-    @field_validator("arguments")
-    @classmethod
-    def _has_numbers_alone(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        try:
-            json.dumps(arguments, allow_nan=False)
-        except ValueError:
-            raise ValueError("must contain only finite numbers: JSON has no NaN") from None
-        return arguments
-
-
-class DeskAnswer(Model):
-    result: Any = None
 
 
 class _Page(Model):
@@ -165,35 +138,6 @@ class ArchivePage(Model):
     def seal_of(self, seq: int) -> int | None:
         """Return the first of these seals that covers the row; None: no seal yet."""
         return next((seal.number for seal in reversed(self.seals) if seal.length >= seq), None)
-
-
-class Overview(Model):
-    """An open rollout as one line of the registry."""
-
-    cluster: Name
-    rollout: str
-    stage: str
-    needs: str
-    """The action that a person has to take, as of the last event; empty: nothing."""
-    held: str | None = None
-    """What holds its gates, by its last note and the calendar; empty: nothing does; None: it is not known."""
-    holds: tuple[Hold, ...] = Field(default=(), exclude_if=lambda holds: not holds)
-    """The holds themselves."""
-    note: RolloutNote | None = Field(default=None, exclude_if=lambda note: note is None)
-    """The rest of what it noted for reports, where that was asked for; None: it has noted none."""
-    could: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
-    """People who could take it, by the access file in force, where that was asked for."""
-    health_at: Time | None
-    """The oldest of its islands' latest health samples; None without any."""
-    shadow: bool = False
-    ended: bool = False
-    """True: it is listed only because the last rollout there was a shadow."""
-    owner: str = ""
-    opened_at: Time | None = None
-    fleet: str = ""
-    """The fleet rollout that launched it; empty: none did."""
-    counter: Count = 0
-    """The number of its last effect in the ledger."""
 
 
 class Arrival(Model):
@@ -449,21 +393,6 @@ class EndHold(Question[tuple[Entry, ...]], kind="end_hold"):
     reason: Words = ""
 
 
-class FleetKept(Question[KeptFleet | None], kind="fleet_kept"):
-    """The ledger's record of the fleet rollout that was launched last; null: there never was one."""
-
-
-class OpenRollouts(Question[tuple[Overview, ...]], kind="overview"):
-    """Every open rollout as last noted, by cluster; then ended shadows that were the last rollout of their cluster."""
-
-    could: bool = False
-    """Add who could do what they need, for the first hundred that need a person."""
-    noted: bool = False
-    """Add what each noted for reports, and leave out when its health was last seen."""
-    quiet: bool = True
-    """False: leave out ended ones, and those that are monitored, need nobody, and noted that they lack no GPU."""
-
-
 class Tallies(Question[Curve], kind="tallies"):
     """The curve of a cluster or of all, and when its tallies begin. Errors: BadInput for an unknown cluster."""
 
@@ -503,13 +432,6 @@ class OneRequest(Question[RequestState], kind="request"):
     """The request with this id. Errors: Refusal where there is none."""
 
     request: Name
-
-
-class RequestsOf(Question[tuple[RequestState, ...]], kind="requests"):
-    """Requests by the time they were made; ended ones only with `ended`."""
-
-    cluster: Words = ""
-    ended: bool = False
 
 
 class MilestonesNow(Question[PlanNow], kind="milestones"):

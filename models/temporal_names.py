@@ -24,13 +24,19 @@ ROLLOUT_WORKFLOW = "ClusterRollout"
 WATCH_WORKFLOW = "HealthWatch"
 DESK_WORKFLOW = "LedgerDesk"
 REQUEST_WORKFLOW = "QuotaRequest"
+BRINGUP_WORKFLOW = "Bringup"
+FLEET_WORKFLOW = "FleetRollout"
 ROUND_WORKFLOW = "NoticeRound"
 SOURCE = "ledger"
 """The source of health."""
 WATCH_ID = f"health-watch/{SOURCE}"
 """The id of the watch that looks at all clusters of the source."""
+FLEET_ID = "fleet-rollout"
+"""The id of the only fleet rollout: two would each keep to their own pace, and nobody would know the sum."""
 STATUS_QUERY = "status"
 AHEAD_QUERY = "ahead"
+FLEET_STATUS_QUERY = "fleet_status"
+FLEET_PLAN_QUERY = "fleet_plan"
 LAUNCHED_UPDATE = "launched"
 HEALTH_SIGNAL = "health_changed"
 GRANT_UPDATE = "grant"
@@ -67,6 +73,11 @@ SEARCH_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
 def rollout_workflow_id(cluster: str) -> str:
     """Return the one id per cluster: two rollouts of it cannot run at once."""
     return f"rollout/{cluster}"
+
+
+def bringup_workflow_id(cluster: str) -> str:
+    """Return the one workflow id of the cluster, so that two bring-ups of it cannot run at once."""
+    return f"bringup/{cluster}"
 
 
 def request_workflow_id(request: str) -> str:

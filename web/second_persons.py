@@ -18,13 +18,12 @@ from models.access.principals import Principal
 from models.access.second_persons import SHOWN_DIGITS, Countersigned, TakenCommand, deed_of
 from models.base import Model, count_text
 from models.bringup.messages import BringupStart
-from models.bringup.state import bringup_workflow_id
 from models.countersign_questions import KeepWaiting, TellEmergency, Turn, TurnWaiting
 from models.errors import AwaitsSecond, BackstopError, Refusal, Unavailable
 from models.fleet.commands import FleetCommandRequest
-from models.fleet.messages import FLEET_ID
 from models.import_questions import TakeFleet
 from models.questions import DeskRequest
+from models.temporal_names import FLEET_ID, bringup_workflow_id
 from web.temporal_connection import Doors
 
 

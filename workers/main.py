@@ -61,9 +61,9 @@ from activities.watch.tallies import Tallier
 from activities.workflow_starts import start_unless_running
 from client import telemetry
 from client.connection import connect, find_target
-from client.doctor import watches
 from client.front_key_files import key_book_file
 from client.stop_signal import until_told
+from client.watch_check import watches
 from models.bringup.messages import BRINGUP_QUEUE, runs_queue
 from models.errors import BackstopError, Refusal, Unavailable
 from models.notice_digests import MailPace

@@ -23,10 +23,8 @@ from activities.tickets.warrants import KeysOf
 from models.access.signing import PublicKey
 from models.access.ticket_checks import check_ticket
 from models.base import Model
-from models.bringup.messages import BRINGUP_WORKFLOW
 from models.errors import Refusal
-from models.fleet.messages import FLEET_WORKFLOW
-from models.temporal_names import REQUEST_WORKFLOW, ROLLOUT_WORKFLOW
+from models.temporal_names import BRINGUP_WORKFLOW, FLEET_WORKFLOW, REQUEST_WORKFLOW, ROLLOUT_WORKFLOW
 
 _OUTSIDE = ThreadPoolExecutor(4, "tickets")
 _WHOSE: Mapping[str, str] = {

@@ -26,7 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from models.bringup.status import BringupStatus, row_of, status_of, waiting_sentence
     from models.bringup.undo_lines import bringup_undo_line
     from models.lifecycle.workflow_actions import Finish, Wait
-    from models.temporal_names import LAUNCHED_UPDATE, STATUS_QUERY
+    from models.temporal_names import BRINGUP_WORKFLOW, LAUNCHED_UPDATE, STATUS_QUERY
     from workflows.bringup_runs import BringupRuns
     from workflows.cancellation import live_through
     from workflows.durable import missing_input, raise_if_refused
@@ -42,8 +42,7 @@ _LETS_GO = (actions.Follow, actions.AskChecks, actions.LookForSupply)
 """Actions that the next run begins again by itself."""
 
 
-@workflow.defn(name=messages.BRINGUP_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)
-@takes_commands(BringupCommand, BringupOrder)
+@workflow.defn(name=BRINGUP_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)
 class BringupWorkflow(BringupRuns):
     @workflow.init
     def __init__(self, start: messages.BringupInput | None = None) -> None:

@@ -26,7 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from models.fleet.undo_lines import fleet_undo_line
     from models.fleet.workflow_actions import AbortMembers, PickMembers, PlanFleet, StartMembers
     from models.lifecycle.workflow_actions import Finish, Wait
-    from models.temporal_names import LAUNCHED_UPDATE, TellAnswer
+    from models.temporal_names import FLEET_PLAN_QUERY, FLEET_STATUS_QUERY, FLEET_WORKFLOW, LAUNCHED_UPDATE, TellAnswer
     from workflows.cancellation import live_through
     from workflows.durable import Durable, missing_input, raise_if_refused, stop_tasks
     from workflows.failures import reason_of
@@ -39,8 +39,7 @@ with workflow.unsafe.imports_passed_through():
 _NEEDS = "a fleet rollout needs its launch"
 
 
-@workflow.defn(name=messages.FLEET_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)
-@takes_commands(FLEET_COMMANDS, FleetCommandRequest)
+@workflow.defn(name=FLEET_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)
 class FleetRolloutWorkflow(Durable[FleetRollout]):
     wakes: ClassVar[str] = "until the next wave or look"
     delivery_wakes: ClassVar[bool] = True
@@ -204,7 +203,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
 
     # --- messages ---------------------------------------------------------------------------------
 
-    @workflow.query(name=messages.FLEET_STATUS_QUERY)
+    @workflow.query(name=FLEET_STATUS_QUERY)
     def status(self) -> messages.FleetStatus:
         now, events = asked_at(), workflow.info().get_current_history_length()
         # Apply the time first, as the loop is about to, so that the status waits for no soak that is over.
@@ -216,7 +215,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
         await workflow.wait_condition(lambda: bool(self._state.plan_hash) or self._state.stage.has_ended)
         return self._answer()
 
-    @workflow.query(name=messages.FLEET_PLAN_QUERY)
+    @workflow.query(name=FLEET_PLAN_QUERY)
     def plan(self) -> messages.FleetLaunchAnswer:
         """Return the plan that an approval would take; none if this run has made none."""
         return self._answer()

@@ -20,7 +20,7 @@ from models.bringup.entry import BringupEntry
 from models.bringup.first_quotas import FirstStand, due_grants, first_stand, of_leaves, opening_policy, spec_of
 from models.bringup.messages import BringupRecord, BringupStart, HandedOver, HandOverRequest, OpenedBringup
 from models.bringup.stages import BringupStage
-from models.bringup.state import bringup_key, bringup_workflow_id
+from models.bringup.state import bringup_key
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
 from models.cluster.policy import Policy
@@ -34,6 +34,7 @@ from models.planning.plan import Plan, make_plan
 from models.requests.writes import writes
 from models.rollout.effects import Change, EffectKind, Fence
 from models.rollout.stages import Stage
+from models.temporal_names import bringup_workflow_id
 
 _CATCHES_UP = timedelta(minutes=2)
 """The time that the ledger's health may be behind the check that saw the hardware."""

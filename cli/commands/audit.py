@@ -224,7 +224,7 @@ def _refuse_unknown(cluster: str, actor: str) -> None:
 
 def tell_bringups(cluster: str, person: str, *, as_json: bool) -> None:
     """Print the archive of the cluster's bring-ups."""
-    from models.bringup.state import bringup_workflow_id
+    from models.temporal_names import bringup_workflow_id
 
     lines = [each for each in _read_archive(cluster, person) if each.rollout == bringup_workflow_id(cluster)]
     if not lines:

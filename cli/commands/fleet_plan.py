@@ -104,7 +104,7 @@ async def plan_now(door: Backstop, launch: FleetLaunch) -> tuple[FleetPlan, Cuts
     from models.fleet.messages import FleetPlan, Noted
     from models.fleet.order import plan_hash, prospect_of, take_prospects, unplanned_prospect
     from models.planning.plan import make_plan
-    from models.questions import OpenRollouts
+    from models.status_questions import OpenRollouts
 
     snapshots, unplannable = await door.plannable(launch.policy)
     opened = {

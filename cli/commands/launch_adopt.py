@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from models.fleet.archived_state import KeptFleet
     from models.fleet.messages import FleetLaunch, FleetPlan
     from models.fleet.state import Pace
-    from models.questions import Overview
     from models.rollout.messages import LaunchAnswer
+    from models.status_questions import Overview
 
 
 _ADOPTED = "Each rollout waits for an approval, and nobody guards its quotas until it is buffered."

@@ -144,7 +144,7 @@ def list_all(
     from views.request import list_parts
 
     async def question(door: Backstop) -> tuple[RequestState, ...]:
-        from models.questions import RequestsOf
+        from models.status_questions import RequestsOf
 
         return await door.ask(RequestsOf(cluster=cluster, ended=ended))
 

@@ -20,7 +20,6 @@ from models.cluster.island import Island
 from models.cluster.sources import SlurmSource
 from models.lifecycle.command_base import Order
 
-BRINGUP_WORKFLOW = "Bringup"
 BRINGUP_QUEUE = "backstop-bringups"
 """The task queue of looks, checks and follows: most of them wait, without taking slots of other work."""
 _RUNS_QUEUE = "backstop-runs-"

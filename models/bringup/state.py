@@ -25,6 +25,7 @@ from models.bringup.stages import BRINGUP_TRANSITIONS, BringupStage
 from models.cluster.island import Island
 from models.lifecycle.outgoing import ArchivePlace, Lifecycle
 from models.notices import NoticeKind
+from models.temporal_names import bringup_workflow_id
 
 MOST_ATTEMPTS = 1000
 """The most starts of one step in one bring-up; the next bring-up of the cluster counts on from here."""
@@ -295,11 +296,6 @@ _Account = TypeVar("_Account")
 def put_down(times: Mapping[_Account, timedelta], account: _Account, passed: timedelta) -> dict[_Account, timedelta]:
     """Return the times with this much more in one account."""
     return {**times, account: times.get(account, _ZERO) + passed}
-
-
-def bringup_workflow_id(cluster: str) -> str:
-    """Return the one workflow id of the cluster, so that two bring-ups of it cannot run at once."""
-    return f"bringup/{cluster}"
 
 
 def bringup_key(cluster: str, number: int) -> str:

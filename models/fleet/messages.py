@@ -29,12 +29,6 @@ from models.fleet.archived_state import KeptFleet
 from models.fleet.state import BudgetLeft, FleetRollout, FleetStage, Member, Pace, Wave
 from models.rollout.holds import Hold
 
-FLEET_WORKFLOW = "FleetRollout"
-FLEET_ID = "fleet-rollout"
-"""The id of the only fleet rollout: two would each keep to their own pace, and nobody would know the sum."""
-FLEET_STATUS_QUERY = "fleet_status"
-FLEET_PLAN_QUERY = "fleet_plan"
-
 
 class FleetLaunch(Ticketed):
     """A request to start a fleet rollout. No wave named: all of them; pilots go first in any case."""

@@ -30,7 +30,6 @@ from models.bringup.commands import BringupOrder
 from models.bringup.entry import BringupEntry
 from models.bringup.first_quotas import first_plan, next_values, too_much
 from models.bringup.messages import (
-    BRINGUP_WORKFLOW,
     BringupAnswer,
     BringupCommandAnswer,
     BringupInput,
@@ -45,12 +44,11 @@ from models.bringup.messages import (
 )
 from models.bringup.recipe import ClusterRecipe
 from models.bringup.runs import RunOrder, RunPhase, RunReport
-from models.bringup.state import bringup_workflow_id
 from models.bringup.status import BringupStatus
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.errors import BadInput, Unavailable
-from models.temporal_names import LAUNCHED_UPDATE, STATUS_QUERY, TASK_QUEUE
+from models.temporal_names import BRINGUP_WORKFLOW, LAUNCHED_UPDATE, STATUS_QUERY, TASK_QUEUE, bringup_workflow_id
 from tests.e2e.world import PATIENCE, seen
 from tests.loop.temporal import InMemoryTemporal
 from tests.unit.bringup_world import owed

@@ -16,11 +16,11 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from models.errors import Refusal
-from models.fleet.messages import FLEET_WORKFLOW
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command, Stage
 from models.temporal_names import (
     DESK_WORKFLOW,
+    FLEET_WORKFLOW,
     HEALTH_SIGNAL,
     LAUNCHED_UPDATE,
     ROLLOUT_WORKFLOW,

@@ -15,7 +15,7 @@ from temporalio.client import Client
 
 import workers.main
 from activities.watch import health_watch as activity
-from client import doctor as checks
+from client import watch_check as checks
 from client.connection import NAMESPACE
 from models.rollout.stages import Stage
 from models.temporal_names import WATCH_ID, watch_parts

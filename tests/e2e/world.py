@@ -45,7 +45,7 @@ from models.cluster.island import Island
 from models.cluster.readings import HealthSample
 from models.errors import Unavailable
 from models.fleet.commands import FleetCommand, FleetCommandRequest
-from models.fleet.messages import FLEET_ID, FleetLaunch, FleetPlan, FleetStatus
+from models.fleet.messages import FleetLaunch, FleetPlan, FleetStatus
 from models.fleet.state import Pace
 from models.notice_digests import MailPace
 from models.questions import Pulse
@@ -54,7 +54,7 @@ from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest
 from models.rollout.stages import Command, Stage
 from models.rollout.status_models import RolloutStatus
-from models.temporal_names import MOVES_ON, WATCH_ID, request_workflow_id, rollout_workflow_id
+from models.temporal_names import FLEET_ID, MOVES_ON, WATCH_ID, request_workflow_id, rollout_workflow_id
 from tests import waiting
 from tests.integration.ledger.world import ForeignTool
 from tests.loop.temporal import InMemoryTemporal

@@ -21,14 +21,13 @@ from temporalio.service import RPCError
 
 from models.errors import BackstopError
 from models.fleet.commands import FLEET_COMMANDS, FleetCommandRequest
-from models.fleet.messages import FLEET_ID
 from models.questions import OneRequest
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.state import QuotaAsk
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command, Stage
-from models.temporal_names import request_workflow_id
+from models.temporal_names import FLEET_ID, request_workflow_id
 from tests.e2e.conftest import *  # noqa: F403 - its worlds are fixtures here too
 from tests.e2e.world import World, cluster, fresh, team, worked_case
 from tests.hostile import COUNTS, NAMES, TIMES, Rubbish, threw

@@ -11,11 +11,11 @@ from models.access.tickets import nonce_of
 from models.audit_chain import proof_of
 from models.cluster.readings import LimitMode
 from models.fleet.commands import FleetCommandRequest
-from models.fleet.messages import FLEET_ID
 from models.requests.commands import RequestOrder
 from models.requests.state import QuotaAsk
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
+from models.temporal_names import FLEET_ID
 from tests.e2e.rogue import asks, asks_as, rogue_worker
 from tests.e2e.world import World, eventually, fresh, worked_case
 from tests.loop.turned_loop import EPOCH

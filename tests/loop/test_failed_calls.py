@@ -25,12 +25,11 @@ from models.bringup.runs import RunPhase
 from models.bringup.stages import BringupStage
 from models.cluster.island import Island
 from models.errors import Refusal
-from models.fleet.messages import FLEET_ID
 from models.questions import OneRequest
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.state import QuotaAsk, RequestStage
 from models.rollout.stages import Command, Stage
-from models.temporal_names import request_workflow_id
+from models.temporal_names import FLEET_ID, request_workflow_id
 from tests.e2e.bringup_site import BARE, Site, Story
 from tests.e2e.world import CLOCKS, World, cluster, seen, team, without_flex_moves, worked_case, world_of
 from tests.loop.runs import Call, Mishap

@@ -18,9 +18,10 @@ from cli.commands.fleet_plan import cuts_of, plan_now
 from cli.watching import follow, follow_fleet
 from models.errors import Refusal
 from models.fleet.commands import FLEET_COMMANDS
-from models.fleet.messages import FLEET_ID, FleetLaunch, FleetStatus
+from models.fleet.messages import FleetLaunch, FleetStatus
 from models.fleet.state import FleetStage, MemberState, Wave
 from models.rollout.stages import Command, Stage
+from models.temporal_names import FLEET_ID
 from tests.e2e.world import CLOCKS, World, eventually, fresh, team
 from tests.waiting import PATIENCE, async_attempts
 from views.fleet_rollout import status_parts

@@ -37,7 +37,6 @@ from models.access.signing import verify_ticket
 from models.access.tickets import arguments_hash
 from models.access_questions import ImportAccess
 from models.bringup.messages import BringupStart
-from models.bringup.state import bringup_workflow_id
 from models.cluster.fleet_file import Fleet
 from models.cluster.import_outcome import ImportTerms
 from models.countersign_questions import SeenEmergency, UnseenEmergencies, WaitingNow, WaitingOne
@@ -49,6 +48,7 @@ from models.requests.state import QuotaAsk, RequestStage
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command, Stage
+from models.temporal_names import bringup_workflow_id
 from tests.e2e.front_world import doors_of, http_to, listening_at, through_url
 from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.world import World, cluster, eventually, fresh, team, worked_case, world_of

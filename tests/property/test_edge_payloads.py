@@ -21,7 +21,7 @@ from activities.adapters.prometheus.prometheus import Prometheuses
 from activities.adapters.slurm.slurm import Slurms
 from activities.desk.desk import DeskActivities
 from activities.rollout.cluster_calls import ClusterActivities
-from client.converter import FROM_OUTSIDE, data_converter
+from client.converter import FROM_OUTSIDE, data_converter, name_of
 from models.base import Model
 from models.fleet import commands as fleet_commands
 from models.fleet import reducers as fleet_outcomes
@@ -174,7 +174,7 @@ def decoded(model: type[Model], payload: Payload) -> Any:
 @given(data=st.data())
 def test_a_payload_is_read_or_refused_in_one_sentence(data: st.DataObject) -> None:
     model: type[Model] = data.draw(st.sampled_from(tuple(VALID)))
-    assert set(VALID) == set(FROM_OUTSIDE)
+    assert {name_of(model) for model in VALID} == FROM_OUTSIDE
     found = decoded(model, data.draw(payloads(VALID[model])))
     if isinstance(found, RolloutInput):
         # What it is made of later, where a refusal would fail a rollout that is under way.

@@ -21,7 +21,6 @@ from typing import Any
 from temporalio.client import Client, WorkflowHistory
 
 from activities.adapters.ledger.facade import upgrade
-from models.fleet.messages import FLEET_ID
 from models.fleet.state import Wave
 from models.questions import OneRequest
 from models.requests.commands import RequestCommand, RequestOrder
@@ -29,7 +28,7 @@ from models.requests.state import QuotaAsk, RequestStage
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
 from models.rollout.status_models import RolloutStatus
-from models.temporal_names import request_workflow_id, rollout_workflow_id
+from models.temporal_names import FLEET_ID, request_workflow_id, rollout_workflow_id
 from tests.e2e.faults import Fault, Faulty, FaultyQuotas, Way, away, refused
 from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.late_admission import refused_late

@@ -22,6 +22,12 @@ OF_A_PLAN = (*SLOW, "asyncio", "ssl", "joserfc", "cryptography", "cli.json_answe
 
 OF_A_QUESTION = ("opentelemetry", "joserfc", "numpy", "scipy")
 """What a question to Temporal has no use for: signatures, and the arithmetic of health."""
+OF_A_STATUS = (
+    *(*OF_A_QUESTION, "cryptography"),
+    *("models.questions", "models.access.access_file", "models.bringup", "models.cluster", "models.fleet"),
+    *("models.requests", "models.rollout.messages", "models.rollout.state", "client.composed", "client.doctor"),
+)
+"""What `status` straight at Temporal has no use for: the models of all other answers, and of what people send."""
 
 
 def test_the_table_lists_what_the_modules_add() -> None:
@@ -48,6 +54,7 @@ def test_a_command_that_is_not_listed_yet_comes_last_and_one_that_is_gone_leaves
         (["plan", "--file", "examples/fleet.yaml", "--cluster", "h100-pods", "--json"], {}, "rl-training", OF_A_PLAN),
         (["haircut", "--file", "examples/fleet.yaml"], {}, "phantom", OF_A_PLAN),
         (["haircut", "--file", "examples/fleet.yaml", "--by", "team", "--json"], {}, "rl-training", OF_A_PLAN),
+        (["status"], {"TEMPORAL_ADDRESS": "127.0.0.1:1", "BACKSTOP_HOME": "/nowhere"}, "does not answer", OF_A_STATUS),
         (
             ["audit", "x"],
             {"TEMPORAL_ADDRESS": "127.0.0.1:1"},
@@ -82,6 +89,18 @@ def test_a_command_imports_nothing_that_it_does_not_need(
 def _run(script: str) -> str:
     """Run a program of its own, and return what it prints."""
     return subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_an_empty_answer_to_status_imports_and_builds_nothing() -> None:
+    script = (
+        "import sys; from cli.lazy_models import import_lightly; import_lightly();"
+        "from models.status_questions import FleetKept, OpenRollouts, Overview, RequestsOf;"
+        "print(FleetKept.read(None), OpenRollouts.read([]), RequestsOf.read([]), Overview.__pydantic_complete__);"
+        "print(*sys.modules)"
+    )
+    answers, modules = _run(script).splitlines()
+    assert answers == "None () () False"
+    assert set(modules.split()) & {"models.fleet", "models.requests", "models.rollout.status_models"} == set()
 
 
 def test_a_command_builds_no_validator_before_it_is_used() -> None:

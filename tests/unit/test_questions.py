@@ -21,9 +21,11 @@ from models.questions import (
     DeskAnswer,
     DeskRequest,
     EndWindow,
+    FleetKept,
     FlexOf,
     LedgerCluster,
     LedgerClusters,
+    RequestsOf,
     SnapshotNow,
     WhyNot,
 )
@@ -61,6 +63,14 @@ def test_so_do_their_arguments() -> None:
         "namespace": "",
     }
     assert FlexOf().model_dump(mode="json") == {"after": "", "limit": 20, "cluster": "", "mode": "equal"}
+
+
+def test_an_answer_of_nothing_is_taken_only_where_it_may_be_nothing() -> None:
+    assert FleetKept.read(None) is None
+    assert RequestsOf.read([]) == ()
+    for question, result in ((CheckLedger, None), (RequestsOf, None), (CheckLedger, []), (FleetKept, [])):
+        with pytest.raises(ValidationError):
+            question.read(result)
 
 
 def test_what_no_desk_would_take_is_refused_before_it_is_sent() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import models.access.rights as module
 from client.backstop import Backstop
+from client.operations import COMPOSED
 from models.access.rights import RIGHTS, Case, Right, Second, Where
 from models.access.roles import INCLUDED, Role, with_included
 from models.bringup.stages import BringupCommand
@@ -57,7 +58,7 @@ NO_COMMAND = {"client", "close", "connect"}
 
 
 def door_methods() -> set[str]:
-    return {name for name, _ in inspect.getmembers(Backstop) if not name.startswith("_")} - NO_COMMAND
+    return ({name for name, _ in inspect.getmembers(Backstop) if not name.startswith("_")} | set(COMPOSED)) - NO_COMMAND
 
 
 def every_key() -> set[str]:

@@ -32,7 +32,7 @@ from models.bringup.entry import policy_fault
 from models.bringup.first_quotas import opening_policy, too_much
 from models.bringup.messages import BringupRecord, BringupRow, BringupStart, HandedOver, OpenedBringup
 from models.bringup.stages import BringupStage
-from models.bringup.state import bringup_key, bringup_workflow_id
+from models.bringup.state import bringup_key
 from models.cluster.fleet_file import Fleet
 from models.cluster.import_outcome import ImportTerms
 from models.cluster.island import Island
@@ -50,6 +50,7 @@ from models.ledger_tables import (
     QuotaRow,
 )
 from models.rollout.effects import Fence, Receipt
+from models.temporal_names import bringup_workflow_id
 
 
 class LedgerBringups(LedgerPart):

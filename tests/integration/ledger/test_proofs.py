@@ -20,9 +20,10 @@ from models.access.warrants import Warrant, service
 from models.audit_chain import AuditEntry, AuditKind, broken_links
 from models.base import canonical_json
 from models.fleet.archived_state import KeptFleet
-from models.fleet.messages import FLEET_ID, FleetLaunch, FleetRecord
+from models.fleet.messages import FleetLaunch, FleetRecord
 from models.fleet.reducers import open_fleet
 from models.fleet.state import FLEET
+from models.temporal_names import FLEET_ID
 from tests.integration.ledger.world import NOW, open_rollout
 
 SRE = Principal(name="sre", human="sre", proof=Proof.OIDC, how="an issuer")
