@@ -35,7 +35,6 @@ with workflow.unsafe.imports_passed_through():
     from workflows.query_clock import asked_at
     from workflows.search_attributes import bringup_attributes
     from workflows.ticket_admission import TicketBook
-    from workflows.updates import takes_commands
 
 _BEYOND_LIMIT = timedelta(minutes=1)
 _LETS_GO = (actions.Follow, actions.AskChecks, actions.LookForSupply)
