@@ -27,7 +27,7 @@ WaveOption = Annotated[
     str,
     opt(
         "N|TIER",
-        "Open rollouts of this wave: 1 unallocated, 2 unscheduled, 3 idle, 4 busy; 5: of clusters after all waves.",
+        "Open rollouts of this wave: 1 unallocated, 2 unscheduled, 3 idle, 4 busy, 5 after all waves.",
         "--wave",
     ),
 ]

@@ -244,7 +244,7 @@ def _touches(brought: BringupsWeek) -> str:
     if brought.touches_median is None:
         return "None has come to production yet."
     return (
-        f"{count(brought.finished, 'cluster')} came to production. Beside entry and check-in, people had to act "
+        f"{count(brought.finished, 'cluster')} came to production. Not counting entry and check-in, people had to act "
         f"{_mean(brought.touches_median)} times in the median, {_big(brought.touches_most)} at most."
     )
 

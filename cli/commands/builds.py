@@ -70,7 +70,7 @@ def use(
     show(
         line(
             ("Serving", "bold"),
-            f" build {build}, before {before or 'none'}. Keep the workers of other builds running until",
+            f" build {build}; until now: {before or 'none'}. Keep the workers of other builds running until",
         )
     )
     show(line("`backstop builds show` lists no rollout for them."))

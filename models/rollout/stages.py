@@ -90,8 +90,8 @@ _FIRST = _No("nothing to retry: the rollout is waiting at its first gate")
 _GOES_ON = _No("nothing to retry: the rollout goes on by itself when its gate opens")
 _WATCHED = _No("nothing to retry: the rollout is done and being watched")
 _UNPROMISED = _No("nothing is promised yet; `abort` ends the rollout")
-_UNENFORCED = _No("not enforced yet; `abort` undoes it and ends the rollout")
-_UNWATCHED = _No("not monitored yet; `promote` shortens the wait, `abort` undoes it")
+_UNENFORCED = _No("not enforced yet; `abort` undoes the rollout and ends it")
+_UNWATCHED = _No("not monitored yet; `promote` shortens the wait, `abort` undoes the rollout and ends it")
 
 # fmt: off
 _COLUMNS =                   (_P,           _B,          _E,         _M,       _BACK, _DONE,        _HELD)

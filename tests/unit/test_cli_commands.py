@@ -442,7 +442,7 @@ def test_builds_say_who_serves_and_who_may_go(fake: FakeBackstop, capsys: pytest
     assert lines[2].endswith("its rollouts do not go on: start a worker of this build")
     assert lines[3].endswith("its workers may be stopped")
     assert run(["builds", "use", "2026-11-21.1"]) == 0
-    assert "Serving build 2026-11-21.1, before 2026-11-07.2." in capsys.readouterr().out
+    assert "Serving build 2026-11-21.1; until now: 2026-11-07.2." in capsys.readouterr().out
     assert fake.asked[-1] == ("use_build", "2026-11-21.1")
     fake.refuses = Refusal("no worker of build x is running, so new rollouts would wait: start one first")
     assert run(["builds", "use", "x"]) == 3
