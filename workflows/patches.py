@@ -46,6 +46,9 @@ ASKS_OF_DRIFT = "drift-asked"
 FEWER_EVENTS = "fewer-events"
 """A rollout's run asks for this patch as it begins, and then has the behaviour of every other patch of a rollout."""
 
+MARKS_LATE_MAIL = "late-mail-marked"
+"""The end of a notice's wait leaves an event although no mail may go out then."""
+
 
 def has_fewer_events() -> bool:
     return workflow.patched(FEWER_EVENTS)

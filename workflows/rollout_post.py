@@ -8,7 +8,6 @@ archive also gets a new stage, on which others rely, when no entry is left.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from datetime import datetime
 from functools import partial
 
@@ -170,9 +169,12 @@ class RolloutPost(Host[Rollout]):
     async def _mail_is_due(self) -> None:
         """Wait until mail is due. A timer runs only if the ledger sends a notice that the notice period waits for."""
         while True:
-            with contextlib.suppress(TimeoutError):
+            try:
                 await workflow.wait_condition(self._may_mail, timeout=mailing.ask_delay(self._state, workflow.now()))
                 return
+            except TimeoutError:
+                if not self._may_mail() and workflow.patched(patches.MARKS_LATE_MAIL):
+                    self._leave_mark(always=True)
 
     async def _mail(self) -> None:
         while True:

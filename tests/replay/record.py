@@ -11,21 +11,27 @@ import gzip
 import json
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from temporalio.client import Client, WorkflowHistory
 
 from activities.adapters.ledger.facade import upgrade
+from activities.adapters.ledger.rollouts import LedgerRegistry
+from models.base import parse_duration
+from models.fleet.messages import FLEET_ID
 from models.fleet.state import Wave
 from models.questions import OneRequest
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.state import QuotaAsk, RequestStage
 from models.rollout.effects import EffectKind
+from models.rollout.messages import RecordRequest
 from models.rollout.stages import Command, Stage
 from models.rollout.status_models import RolloutStatus
 from models.temporal_names import FLEET_ID, request_workflow_id, rollout_workflow_id
@@ -422,6 +428,41 @@ async def freed(world: World, name: str, _: FaultyQuotas) -> None:
     await finish(world, name, Command.ABORT)
 
 
+async def overslept(world: World, name: str, _: FaultyQuotas) -> None:
+    """A notice is due while the archive keeps the rollout from its next run; then a command comes."""
+    with web_server() as web, held_archive() as archive:
+        teams = [{"name": "b", "contacts": [f"webhook+http://127.0.0.1:{web.port}/"]}]
+        quotas = [team("a", 200), team("b", 161, busy=100)]
+        await world.fleet(cluster(name, {"main": (361, 361)}, quotas, **POLICIES[name]), teams=teams)
+        await world.start(name)
+        unsent = "SELECT 1 FROM notices WHERE message IS NULL"
+        await eventually(lambda: bool(world.sql.rows(unsent)), "a notice waits in the ledger")
+        archive.clear()
+        await asyncio.gather(*(world.say(name, Command.ACK, team="b", reason=f"{number}") for number in range(20)))
+        await asyncio.sleep(parse_duration(POLICIES[name]["notice"]).total_seconds() + 2)
+        await world.say(name, Command.ACK, team="b", reason="after it was due")
+        archive.set()
+        await world.until(name, lambda status: status.runs > 1)
+        await finish(world, name, Command.ABORT)
+
+
+@contextmanager
+def held_archive() -> Iterator[threading.Event]:
+    """Calls to the archive go on while the event is set."""
+    goes_on, record = threading.Event(), LedgerRegistry.record
+    goes_on.set()
+
+    def late(self: LedgerRegistry, request: RecordRequest) -> None:
+        goes_on.wait(120)
+        record(self, request)
+
+    with patch.object(LedgerRegistry, "record", late):
+        try:
+            yield goes_on
+        finally:
+            goes_on.set()
+
+
 async def fleet(world: World, name: str, __: FaultyQuotas) -> None:
     """A fleet rollout with a pilot, through all of its commands but an abort."""
     a, b, _, pilot = await import_fleet(world, name)
@@ -567,18 +608,19 @@ SCENES: dict[str, Scene] = {
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
         *(swift, slow, called, warned, digested, risen, rederived, granted, requested, unheard, untold),
         *(insisted, reworded, reported, marked, ticketed, rested, together, freed, asked, refitted, aimed_again, noted),
-        *(lean, lean_breach),
+        *(lean, lean_breach, overslept),
         *(fleet, fleet_undone, fleet_paced, fleet_continued, fleet_marked),
     )
 }
 FLEETS = ("fleet", "fleet_undone", "fleet_paced", "fleet_continued", "fleet_marked")
 REQUESTS = ("requested", "unheard", "untold")
-FORGETFUL = ("continued", "left", "fleet_continued", "unmade", "ticketed", "freed")
+FORGETFUL = ("continued", "left", "fleet_continued", "unmade", "ticketed", "freed", "overslept")
 TICKETED = ("ticketed", "freed")
 POLICIES: dict[str, dict[str, Any]] = {
     "realigned": {"on_breach": "realign"},
     "warned": {"breach_after": "1h", "safety_poll": "0.7s"},
     "digested": {"notify": "digest", "notice": "3s"},
+    "overslept": {"notify": "digest", "notice": "8s"},
     "risen": {"breach_after": "1h", "safety_poll": "0.7s"},
     "cancelled": {"soak_buffered": "1h"},
     "rested": {"breach_after": "1h"},

@@ -194,6 +194,7 @@ async def test_a_plan_in_a_history_has_the_hash_that_was_approved() -> None:
 
 NEWEST = ("rested", "together", "freed", "reported", "asked", "refitted", "aimed_again", "noted")
 LEAN = ("lean", "lean_breach")
+OVERSLEPT = "overslept-1.json.gz"
 MOMENT = timedelta(milliseconds=5)
 
 
@@ -257,7 +258,9 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
     assert since.REFITS in taken["refitted.json.gz"]
     assert since.AIMS_AGAIN in taken["aimed_again.json.gz"]
     assert since.NOTES_AT_REST in taken["noted.json.gz"]
-    assert {name.split(".")[0] for name, took in taken.items() if took == {since.FEWER_EVENTS}} == {*LEAN}
+    assert taken[OVERSLEPT] == {since.FEWER_EVENTS, since.MARKS_LATE_MAIL}
+    lean = {name.split(".")[0] for name, took in taken.items() if took == {since.FEWER_EVENTS}}
+    assert lean == {*LEAN, "overslept-2"}
     newest = {
         since.FEWER_EVENTS,
         since.NOTES_AT_REST,
@@ -268,7 +271,7 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
         since.TOGETHER,
         since.LEAVES_IN_TIME,
     }
-    assert all(not took & newest for name, took in taken.items() if not name.startswith((*NEWEST, *LEAN)))
+    assert all(not took & newest for name, took in taken.items() if not name.startswith((*NEWEST, *LEAN, "overslept")))
     assert [since.LEAVES_IN_TIME in taken[f"freed-{run}.json.gz"] for run in (1, 2, 3, 4)] == WAITED
     assert taken["swift.json.gz"] == taken["slow.json.gz"] == {since.UNDO_FIRST}
 
@@ -314,6 +317,11 @@ async def test_a_run_with_fewer_events_writes_nothing_twice(name: str) -> None:
     assert await late_notices(path) == 0 < await late_notices(before)
     assert marks_beside_others(path) == 0 < marks_beside_others(before)
     assert led_to_nothing(parsed(path)) == []
+
+
+def test_a_notice_that_is_due_while_no_mail_may_go_out_leaves_an_event() -> None:
+    """Its timer ends in a task of its own, which nothing but a command follows."""
+    assert led_to_nothing(parsed(HISTORIES / OVERSLEPT)) == []
 
 
 async def test_another_shape_would_be_noticed() -> None:
