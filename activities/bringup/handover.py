@@ -46,11 +46,11 @@ class FleetBringups(BringupExit):
     """BringupsPort and ProductionPort: the ledger's book, and the way in and out through a cluster's rollouts."""
 
     def open(self, start: BringupStart, at: datetime) -> OpenedBringup:
-        return self._ledger.open_bringup(start, at)
+        return self.ledger.open_bringup(start, at)
 
     def record(self, record: BringupRecord) -> None:
         """Record the row; take a retired cluster out of the fleet too, if a deadline came before it was empty."""
-        self._ledger.note_bringup(record)
+        self.ledger.note_bringup(record)
         if record.row.stage is BringupStage.RETIRED:
             self.finish_retirement(record.row)
 
@@ -58,10 +58,10 @@ class FleetBringups(BringupExit):
 
     def hand_over(self, request: HandOverRequest) -> HandedOver:
         entry = request.entry
-        handed = self._ledger.handed_over(entry.cluster, request.number)
+        handed = self.ledger.handed_over(entry.cluster, request.number)
         if handed is None:
             incoming = self._incoming(request) if entry.slurm is None else self._incoming_from_slurm(request)
-            handed = self._ledger.take_in(incoming)
+            handed = self.ledger.take_in(incoming)
         return self.grant_owed(request) if entry.slurm is not None and entry.quotas else handed
 
     def _incoming(self, request: HandOverRequest) -> Incoming:
@@ -70,7 +70,7 @@ class FleetBringups(BringupExit):
         stand = first_stand(entry, request.islands, policy)
         spec = spec_of(entry, request.islands, stand)
         if source := entry.git or entry.kueue:  # it has the first quotas, and the ledger reads them from it
-            gpus = self._schedulers.quotas_at(entry.cluster, source)
+            gpus = self.schedulers.quotas_at(entry.cluster, source)
             quotas = tuple(Quota(team=team, gpus=number) for team, number in sorted(gpus.items()))
             self._refuse_unbacked(entry, spec.but(quotas=quotas), f"quotas that {source.title}", "quotas there")
         return self._make_incoming(request, stand.plan, spec, stand.granted_gpus, stand)
@@ -79,7 +79,7 @@ class FleetBringups(BringupExit):
         """Take Slurm's limits as the first quotas. Errors: Refusal if they are no honest ones."""
         entry = request.entry
         assert entry.slurm is not None
-        held = self._schedulers.describe(entry.cluster, entry.slurm)
+        held = self.schedulers.describe(entry.cluster, entry.slurm)
         missing = sorted({q.team for q in entry.quotas} - {q.team for q in held.quotas})
         if missing:
             raise Refusal(
@@ -133,31 +133,31 @@ class FleetBringups(BringupExit):
         )
 
     def _policy(self, entry: BringupEntry) -> Policy:
-        return entry.policy_over(self._ledger.default_policy())
+        return entry.policy_over(self.ledger.default_policy())
 
     # --- what is owed ---------------------------------------------------------------------------
 
     def grant_owed(self, request: HandOverRequest) -> HandedOver:
         """Grant what fits. Errors: Unavailable while a rollout is on its way, or somebody else has just written."""
         entry, cluster = request.entry, request.entry.cluster
-        owed = self._ledger.owed(cluster)
+        owed = self.ledger.owed(cluster)
         if owed is None or request.number < owed.number:  # it came late, and the cluster is another bring-up's
             granted = request.granted or {}
             return HandedOver(granted=granted, islands=request.islands, said="nothing is owed")
         islands = request.islands
         if entry.slurm is not None:
-            islands = self._schedulers.describe(cluster, entry.slurm).islands
-        self._ledger.add_islands(cluster, islands, request.actor, request.at)
+            islands = self.schedulers.describe(cluster, entry.slurm).islands
+        self.ledger.add_islands(cluster, islands, request.actor, request.at)
         request = request.but(islands=islands)
         owed = self._catch_up(request, owed)
         plan, more = due_grants(entry, islands, owed.granted, self._policy(entry))
-        opened = self._registry.open_rollout_of(cluster)
+        opened = self.registry.open_rollout_of(cluster)
         sentence = "nothing more may be promised yet"
         if more and opened is not None:
             sentence = self._grant_through(request, owed, plan, more, opened)
         elif more:
             sentence = self._grant_alone(request, owed, plan, more)
-        now = self._ledger.owed(cluster) or owed
+        now = self.ledger.owed(cluster) or owed
         still = _lacking(now.wanted, now.granted) if now.until is not None else {}
         if not (more or still):
             sentence = "all that was owed is granted"  # by an earlier attempt, whose answer was lost
@@ -171,19 +171,19 @@ class FleetBringups(BringupExit):
             return owed
         plan, _ = due_grants(entry, request.islands, owed.granted, self._policy(entry))
         self._note(request, owed.orders + 1, plan.hash, landed.raised, landed.by)
-        return self._catch_up(request, self._ledger.owed(entry.cluster) or owed)
+        return self._catch_up(request, self.ledger.owed(entry.cluster) or owed)
 
     def _landed(self, cluster: str, owed: Owed) -> LandedGrant | None:
         """Return the next grant if it took effect already."""
         order = owed.orders + 1
-        return self._ledger.landed_grant(
+        return self.ledger.landed_grant(
             _fence(cluster, owed.number, order), cluster, _order_id(cluster, owed.number, order)
         )
 
     def _grant_alone(self, request: HandOverRequest, owed: Owed, plan: Plan, more: Mapping[str, int]) -> str:
         """Write in one piece while no rollout is open. Errors: Unavailable if somebody else wrote meanwhile."""
         cluster, order = request.entry.cluster, owed.orders + 1
-        snapshot, policy = self._clusters.present(cluster, request.at)
+        snapshot, policy = self.clusters.present(cluster, request.at)
         fits, why = _fitting(snapshot, policy, request.islands, more)
         if fits != more:
             self._require_sight(request, snapshot)
@@ -208,7 +208,7 @@ class FleetBringups(BringupExit):
             writes=writes(tree, before, {t: g for t, g in raised.items() if g}, ends=False),
         )
         try:
-            receipt = self._quotas.apply(change)
+            receipt = self.quotas.apply(change)
         except (Drift, Conflict) as error:
             raise Unavailable(
                 f"Backstop tries again to give {cluster} the rest of its first quotas: {error.message}"
@@ -230,7 +230,7 @@ class FleetBringups(BringupExit):
             raise Unavailable(
                 f"{what} of {cluster} is {opened.stage}: the rest of the quotas is written once the rollout is {ends}"
             )
-        snapshot, policy = self._clusters.present(cluster, request.at)
+        snapshot, policy = self.clusters.present(cluster, request.at)
         before = {quota.team: quota.gpus for quota in opened.baseline.quotas}
         claimed = snapshot.with_values({q.team: max(q.gpus, before.get(q.team, 0)) for q in snapshot.quotas})
         fits, why = _fitting(claimed, policy, request.islands, more)
@@ -247,13 +247,13 @@ class FleetBringups(BringupExit):
                 actor=request.actor,
                 reason=f"owed to the first quotas of {cluster}",
             )
-            answer = self._rollouts.grant(cluster, wanted)
+            answer = self.rollouts.grant(cluster, wanted)
             if answer.outcome is GrantOutcome.DONE:
                 order += 1
                 sentences.append(self._note(request, order, plan.hash, answer.raised, f"rollout {opened.rollout}"))
                 if not fits or answer.raised.get(team) != gpus:
                     raise Unavailable(f"an earlier grant is in place in {cluster}: Backstop computes the rest again")
-            elif answer.outcome is GrantOutcome.LATER or (fits and self._now() - request.at < _INSISTS):
+            elif answer.outcome is GrantOutcome.LATER or (fits and self.now() - request.at < _INSISTS):
                 raise Unavailable(f"Backstop tries again to give {cluster} the rest of its first quotas: {answer.said}")
             else:
                 sentences.append(answer.said)
@@ -262,7 +262,7 @@ class FleetBringups(BringupExit):
     def _require_sight(self, request: HandOverRequest, snapshot: Snapshot) -> None:
         """Raise Unavailable for a while if the ledger has not seen the new healthy hardware yet."""
         came = sum(island.healthy_gpus for island in request.islands)
-        if snapshot.healthy_gpus < came and self._now() - request.at < _CATCHES_UP:
+        if snapshot.healthy_gpus < came and self.now() - request.at < _CATCHES_UP:
             raise Unavailable(
                 f"{gpus_text(came)} of {request.entry.cluster} {verb_of(came)} healthy by its check, but so far only "
                 f"{snapshot.healthy_gpus} in the ledger: Backstop tries again to give the rest of the first quotas"
@@ -283,7 +283,7 @@ class FleetBringups(BringupExit):
             text=f"owed, and granted now by {by}: {what}",
             data={"command": "grant_owed", "order": order, "plan": plan_hash, "granted": raised},
         )
-        self._ledger.note_granted(cluster, order, raised, entry)
+        self.ledger.note_granted(cluster, order, raised, entry)
         return what
 
 

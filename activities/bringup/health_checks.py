@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 
 from activities.clock import Clock, utc_now
@@ -18,25 +19,19 @@ from models.errors import BackstopError
 _OWN = (CheckKind.HEALTHY, CheckKind.CONTIGUOUS, CheckKind.CAPACITY)
 
 
+@dataclass(eq=False)
 class OwnHealth:
     """Checks by our own sources. `described`: a cluster in its Slurm now. `health`: of clusters in the ledger."""
 
-    def __init__(
-        self,
-        described: Callable[[str, SlurmSource], ClusterSpec],
-        health: HealthPort,
-        others: CheckPort,
-        now: Clock = utc_now,
-    ) -> None:
-        self._now = now
-        self._described = described
-        self._health = health
-        self._others = others
+    described: Callable[[str, SlurmSource], ClusterSpec]
+    health: HealthPort
+    others: CheckPort
+    now: Clock = utc_now
 
     def check(self, order: CheckOrder) -> CheckAnswer:
         if order.kind not in _OWN or order.run or order.url:
-            return self._others.check(order)
-        now = self._now()
+            return self.others.check(order)
+        now = self.now()
         try:
             islands = self._islands(order)
         except BackstopError as error:
@@ -46,8 +41,8 @@ class OwnHealth:
     def _islands(self, order: CheckOrder) -> tuple[Island, ...]:
         """Return the present islands; for a cluster without a source the ordered ones (for capacity only)."""
         if order.slurm is not None:
-            return self._described(order.cluster, order.slurm).islands
-        samples = self._health.read([order.cluster])
+            return self.described(order.cluster, order.slurm).islands
+        samples = self.health.read([order.cluster])
         if order.cluster in samples:
             return samples[order.cluster].islands
         return order.islands if order.kind is CheckKind.CAPACITY else ()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import shlex
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -35,30 +36,18 @@ _LEAVES_WITHIN = timedelta(hours=1)
 _OUT = WoundDown(quota_gpus=0, jobs=0, said="it is out of the fleet")
 
 
+@dataclass(eq=False)
 class BringupExit:
-    def __init__(
-        self,
-        ledger: BringupLedger,
-        quotas: QuotaPort,
-        registry: RegistryPort,
-        usage: UsagePort,
-        jobs: JobPort,
-        schedulers: SchedulerPort,
-        clusters: ClusterActivities,
-        rollouts: RolloutDoor,
-        warrants: Warrants | None = None,
-        now: Clock = utc_now,
-    ) -> None:
-        self._now = now
-        self._warrants = warrants
-        self._ledger = ledger
-        self._quotas = quotas
-        self._registry = registry
-        self._usage = usage
-        self._jobs = jobs
-        self._schedulers = schedulers
-        self._clusters = clusters
-        self._rollouts = rollouts
+    ledger: BringupLedger
+    quotas: QuotaPort
+    registry: RegistryPort
+    usage: UsagePort
+    jobs: JobPort
+    schedulers: SchedulerPort
+    clusters: ClusterActivities
+    rollouts: RolloutDoor
+    warrants: Warrants | None = None
+    now: Clock = utc_now
 
     def wind_down(self, request: WindDownRequest) -> WoundDown:
         """Go on with the retirement; called until no quota and no job is left and the cluster is out of the fleet.
@@ -66,10 +55,10 @@ class BringupExit:
         Errors: Refusal if a person has to make way; Unavailable while a rollout is being closed.
         """
         cluster = request.cluster
-        came_late = 0 < request.number < self._ledger.number(cluster)  # the cluster is another bring-up's by now
-        if came_late or not self._ledger.in_fleet(cluster):
+        came_late = 0 < request.number < self.ledger.number(cluster)  # the cluster is another bring-up's by now
+        if came_late or not self.ledger.in_fleet(cluster):
             return _OUT
-        opened = self._registry.open_rollout_of(cluster)
+        opened = self.registry.open_rollout_of(cluster)
         stands, running = self._assigned_gpus(cluster), self._running(request)
         if opened is not None and not opened.rollout.startswith(retires_cluster(cluster)):
             return self._make_way(request, opened, running.but(quota_gpus=stands))
@@ -90,7 +79,7 @@ class BringupExit:
         if opened is not None:
             self._close(request, opened)
         by = Signature(request.actor, request.at, self._key(cluster, "leaves"), request.reason)
-        self._ledger.leave_fleet(cluster, by)
+        self.ledger.leave_fleet(cluster, by)
         return _OUT
 
     def finish_retirement(self, row: BringupRow) -> None:
@@ -99,23 +88,23 @@ class BringupExit:
         If only a person can end what keeps it in, its archive says so. Errors: Unavailable while its rollout ends.
         """
         cluster = row.cluster
-        came_late = row.number < self._ledger.number(cluster)
-        if came_late or not self._ledger.in_fleet(cluster):
+        came_late = row.number < self.ledger.number(cluster)
+        if came_late or not self.ledger.in_fleet(cluster):
             return
         self._retire_warrant(cluster)  # raises unless a person's command retires it
-        opened = self._registry.open_rollout_of(cluster)
+        opened = self.registry.open_rollout_of(cluster)
         if opened is not None:
             closes = opened.stage in (Stage.MONITORED, Stage.ROLLED_BACK, Stage.STUCK)
             if opened.stage is not Stage.ROLLING_BACK:
                 word = CommandRequest(
                     actor=row.owner, reason=f"{cluster} is retired", warrant=self._retire_warrant(cluster)
                 )
-                self._rollouts.command(cluster, Command.CLOSE if closes else Command.ABORT, word)
-            if self._now() - row.stage_at < _LEAVES_WITHIN:
+                self.rollouts.command(cluster, Command.CLOSE if closes else Command.ABORT, word)
+            if self.now() - row.stage_at < _LEAVES_WITHIN:
                 raise Unavailable(f"rollout {opened.rollout} is being ended")
             return
         try:
-            self._ledger.leave_fleet(cluster, Signature(row.owner, row.stage_at, self._key(cluster, "leaves")))
+            self.ledger.leave_fleet(cluster, Signature(row.owner, row.stage_at, self._key(cluster, "leaves")))
         except Refusal as error:
             log.warning("%s is retired, but stays in the fleet: %s", cluster, error.message)
             stays = AuditEntry(
@@ -127,7 +116,7 @@ class BringupExit:
                 text=f"retired, but still in the fleet: {error.message}; "
                 f"after that, run `backstop fleet remove {shlex.quote(cluster)}`",
             )
-            self._registry.archive([stays])
+            self.registry.archive([stays])
 
     def _make_way(self, request: WindDownRequest, opened: OpenRollout, there: WoundDown) -> WoundDown:
         """Close another rollout that is monitored; ask a person to end any other."""
@@ -144,9 +133,9 @@ class BringupExit:
         """Launch the rollout to nothing, and approve its plan. Errors: Refusal."""
         cluster = request.cluster
         key = self._key(cluster, f"floors/{rollout}")
-        self._ledger.open_floors(cluster, Signature(request.actor, request.at, key, request.reason))
-        own = self._registry.facts(cluster).policy
-        snapshot, _ = self._clusters.present(cluster, request.at)
+        self.ledger.open_floors(cluster, Signature(request.actor, request.at, key, request.reason))
+        own = self.registry.facts(cluster).policy
+        snapshot, _ = self.clusters.present(cluster, request.at)
         policy: dict[str, Any] = {
             "spare_gpus": max(1, snapshot.total_gpus),
             "max_tier": "busy",
@@ -160,27 +149,27 @@ class BringupExit:
         launch = LaunchRequest(
             cluster=cluster, rollout=rollout, owner=request.owner, actor=request.actor, reason=reason, policy=policy
         )
-        answer = self._rollouts.launch(launch)
+        answer = self.rollouts.launch(launch)
         if answer.plan is None:
             raise Refusal(f"the rollout that sets the quotas of {cluster} to 0 was refused: {answer.reason}")
         if answer.rollout == rollout and answer.stage is Stage.PLANNED:
             word = CommandRequest(
                 actor=request.actor, reason=reason, plan_hash=answer.plan.hash, warrant=self._retire_warrant(cluster)
             )
-            self._rollouts.command(cluster, Command.APPROVE, word)  # refused where it is approved already
+            self.rollouts.command(cluster, Command.APPROVE, word)  # refused where it is approved already
 
     def _retire_warrant(self, cluster: str) -> str:
         """Return the warrant that retires the cluster; empty without keys."""
-        return "" if self._warrants is None else self._warrants.word(f"bringup/{cluster}", "bringup.retire")
+        return "" if self.warrants is None else self.warrants.word(f"bringup/{cluster}", "bringup.retire")
 
     def _assigned_gpus(self, cluster: str) -> int:
-        return QuotaTree(quota.as_quota() for quota in self._quotas.read(cluster).quotas).assigned_gpus()
+        return QuotaTree(quota.as_quota() for quota in self.quotas.read(cluster).quotas).assigned_gpus()
 
     def _running(self, request: WindDownRequest) -> WoundDown:
         """Count jobs by name or, if no source names them, teams whose jobs hold GPUs."""
         cluster, now = request.cluster, request.at
-        use = self._usage.latest([cluster], now).get(cluster, {})
-        named = [job for job in self._jobs.jobs([cluster], now).get(cluster, ()) if job.ended is None]
+        use = self.usage.latest([cluster], now).get(cluster, {})
+        named = [job for job in self.jobs.jobs([cluster], now).get(cluster, ()) if job.ended is None]
         teams = 0 if named else sum(team.scheduled_gpus > 0 for team in use.values())
         if not named and not teams:
             with suppress(BackstopError):  # asked again before anything is removed
@@ -191,11 +180,11 @@ class BringupExit:
         """Count teams whose jobs hold GPUs at this moment, by their Slurm. Errors: Unavailable, BadInput."""
         if request.slurm is None:
             return 0
-        there = self._schedulers.describe(request.cluster, request.slurm)
+        there = self.schedulers.describe(request.cluster, request.slurm)
         return sum(bool(quota.scheduled_gpus) for quota in there.quotas)
 
     def _stage_of(self, opened: OpenRollout) -> str:
-        noted = self._registry.newest([opened.cluster]).get(opened.cluster)
+        noted = self.registry.newest([opened.cluster]).get(opened.cluster)
         needs = f", and needs a person: {noted.needs}" if noted is not None and noted.needs else ""
         return f"rollout {opened.rollout} of {opened.owner} is {opened.stage}{needs}"
 
@@ -203,9 +192,9 @@ class BringupExit:
         """Close the rollout. Errors: Refusal; Unavailable until it has ended."""
         reason = f"{request.cluster} is retired: {request.reason}"[:500]
         word = CommandRequest(actor=request.actor, reason=reason, warrant=self._retire_warrant(request.cluster))
-        if refused := self._rollouts.command(request.cluster, Command.CLOSE, word):
+        if refused := self.rollouts.command(request.cluster, Command.CLOSE, word):
             raise Refusal(f"rollout {opened.rollout} could not be closed: {refused}")
         raise Unavailable(f"rollout {opened.rollout} is being closed")
 
     def _key(self, cluster: str, what: str) -> str:
-        return f"{bringup_key(cluster, self._ledger.number(cluster))}/{what}"
+        return f"{bringup_key(cluster, self.ledger.number(cluster))}/{what}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -47,33 +48,27 @@ class _Measured(NamedTuple):
     outcomes: tuple[BeforeAndAfter, ...]
 
 
+@dataclass(eq=False)
 class ReportFacts:
-    def __init__(
-        self,
-        tallies: TallyPort,
-        report: ReportPort,
-        milestones: MilestonePort,
-        bringups: Callable[[bool], tuple[BringupRow, ...]] = lambda _: (),
-        emergencies: Callable[[], tuple[Emergency, ...]] = tuple,
-        now: Clock = utc_now,
-        wave_of: Callable[[Sequence[str]], Mapping[str, str]] = lambda _: {},
-    ) -> None:
-        """`wave_of`: the waves of clusters by today's plan."""
-        self._now = now
-        self._wave_of = wave_of
-        self._tallies = tallies
-        self._report = report
-        self._milestones = milestones
-        self._bringups = bringups
-        self._emergencies = emergencies
+    """The facts of reports, by the ledger. `wave_of`: the waves of clusters by today's plan."""
+
+    tallies: TallyPort
+    report: ReportPort
+    milestones: MilestonePort
+    bringups: Callable[[bool], tuple[BringupRow, ...]] = lambda _: ()
+    emergencies: Callable[[], tuple[Emergency, ...]] = tuple
+    now: Clock = utc_now
+    wave_of: Callable[[Sequence[str]], Mapping[str, str]] = lambda _: {}
+
+    def __post_init__(self) -> None:
         self._ways = _Ways((), (), ())
         self._measured = _Measured((), (), ())
 
     def curve(self, asked: Tallies) -> Curve:
         within = timedelta(seconds=asked.within_seconds)
         return Curve(
-            points=self._tallies.points(asked.cluster, asked.times, within),
-            began=self._tallies.begin_at(asked.cluster),
+            points=self.tallies.points(asked.cluster, asked.times, within),
+            began=self.tallies.begin_at(asked.cluster),
             arrived=self._arrivals(asked),
         )
 
@@ -82,7 +77,7 @@ class ReportFacts:
         if not asked.times:
             return ()
         first, last = min(asked.times), max(asked.times)
-        rows = (row for row in self._bringups(False) if row.stage is BringupStage.IN_PRODUCTION)
+        rows = (row for row in self.bringups(False) if row.stage is BringupStage.IN_PRODUCTION)
         arrivals = [
             Arrival(cluster=r.cluster, at=r.stage_at, gpus=r.gpus)
             for r in rows
@@ -94,38 +89,38 @@ class ReportFacts:
         within = timedelta(seconds=asked.within_seconds)
         ways = self._ways_to(asked.until)
         passages = ways.passages
-        monitored, milestones = monitored_at(passages, asked.until), self._milestones.milestones()
-        week_ago = self._tallies.points("", [asked.since], timedelta(days=1))
+        monitored, milestones = monitored_at(passages, asked.until), self.milestones.milestones()
+        week_ago = self.tallies.points("", [asked.since], timedelta(days=1))
         past = Past(
             since=asked.since,
             until=asked.until,
-            clusters=len(names := self._report.clusters()),
+            clusters=len(names := self.report.clusters()),
             names=names,
-            cuts=self._report.cuts(asked.since, asked.until),
+            cuts=self.report.cuts(asked.since, asked.until),
             moves=tuple(move for move in in_order(passages) if asked.since < move.at <= asked.until),
             monitored=monitored,
             monitored_before=len(monitored_at(passages, asked.since)),
             steps=ways.steps,
             outcomes=self._outcomes(ways, asked.until),
-            points=self._tallies.points("", asked.times, within),
+            points=self.tallies.points("", asked.times, within),
             week_ago=week_ago[0] if week_ago else None,
-            began=self._tallies.begin_at(""),
+            began=self.tallies.begin_at(""),
             milestones=milestones,
             waves=self._waves_done(names, monitored) if measures_waves(milestones) else None,
-            bringups=bringups_week(self._bringups(True), asked.since, asked.until),
-            emergencies=tuple(one for one in self._emergencies() if one.at <= asked.until),
+            bringups=bringups_week(self.bringups(True), asked.since, asked.until),
+            emergencies=tuple(one for one in self.emergencies() if one.at <= asked.until),
         )
         return past if asked.most is None else shortened(past, asked.most)
 
     def _ways_to(self, until: datetime) -> _Ways:
-        passages, ways = self._report.passages(until), self._ways
+        passages, ways = self.report.passages(until), self._ways
         if passages is not ways.passages:
             ways = self._ways = _Ways(passages, steps_of(passages, until), tuple(spans(passages, until)))
         return ways
 
     def _outcomes(self, ways: _Ways, until: datetime) -> tuple[BeforeAndAfter, ...]:
         befores = [before for _, _, before, _ in ways.spans]
-        means = self._report.means([*befores, *(after for *_, after in ways.spans if after is not None)], until)
+        means = self.report.means([*befores, *(after for *_, after in ways.spans if after is not None)], until)
         kept = self._measured
         if ways.spans is not kept.spans or means != kept.means:
             kept = self._measured = _Measured(ways.spans, means, tuple(_outcomes_of(ways.spans, means)))
@@ -133,19 +128,19 @@ class ReportFacts:
 
     def _waves_done(self, clusters: Sequence[str], monitored: Sequence[str]) -> int:
         """Count the waves that are monitored whole. A cluster's wave is its open rollout's, or that of today's plan."""
-        noted = self._report.waves()
-        planned = self._wave_of([cluster for cluster in clusters if cluster not in noted])
+        noted = self.report.waves()
+        planned = self.wave_of([cluster for cluster in clusters if cluster not in noted])
         return waves_done({**planned, **noted}, monitored)
 
     def plan_now(self, *, waves: bool = False) -> PlanNow:
         """Return the plan and its figures. `waves`: count them even if no milestone measures them."""
-        now, plan = self._now(), self._milestones.milestones()
-        points = self._tallies.points("", [now], timedelta(days=1))
-        monitored = monitored_at(self._report.passages(now), now)
+        now, plan = self.now(), self.milestones.milestones()
+        points = self.tallies.points("", [now], timedelta(days=1))
+        monitored = monitored_at(self.report.passages(now), now)
         point = points[0] if points and points[0].known else None
         measured = {MONITORED_CLUSTERS: len(monitored), PHANTOM_GPUS: None if point is None else point.phantom_gpus}
         if waves or measures_waves(plan):
-            measured[ROLLED_OUT_WAVES] = self._waves_done(self._report.clusters(), monitored)
+            measured[ROLLED_OUT_WAVES] = self._waves_done(self.report.clusters(), monitored)
         return PlanNow(
             plan=plan,
             measured=measured,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
@@ -49,34 +50,25 @@ _NAMED = 5
 """The number of other clusters that are named."""
 
 
+@dataclass(eq=False)
 class RequestActivities:
-    def __init__(
-        self,
-        client: Client,
-        quotas: QuotaPort,
-        registry: RegistryPort,
-        usage: UsagePort,
-        clusters: ClusterActivities,
-        owed: OwedIn = lambda _, __: MappingProxyType({}),
-        warrants: Warrants | None = None,
-    ) -> None:
-        self._warrants = warrants
-        self._client = client
-        self._quotas = quotas
-        self._registry = registry
-        self._usage = usage
-        self._clusters = clusters
-        self._owed = owed
+    client: Client
+    quotas: QuotaPort
+    registry: RegistryPort
+    usage: UsagePort
+    clusters: ClusterActivities
+    owed: OwedIn = lambda _, __: MappingProxyType({})
+    warrants: Warrants | None = None
 
     @activity.defn(name="assess_request", no_thread_cancel_exception=True)
     def assess(self, request: AssessRequest) -> Assessment:
         """Assess whether it fits now. Errors: Refusal for a cluster or a quota that does not exist."""
         with translate_errors():
-            if self._warrants is not None:
-                self._warrants.admit_request(request.ask)
+            if self.warrants is not None:
+                self.warrants.admit_request(request.ask)
             ask, now = request.ask, request.at
-            snapshot, policy = self._clusters.present(ask.cluster, now)
-            opened = self._registry.open_rollout_of(ask.cluster)
+            snapshot, policy = self.clusters.present(ask.cluster, now)
+            opened = self.registry.open_rollout_of(ask.cluster)
             quota = snapshot.tree.by_team.get(ask.team)
             if quota is None or ask.team not in snapshot.tree.leaves:
                 what = (
@@ -86,7 +78,7 @@ class RequestActivities:
                 )
                 raise Refusal(f"the quota of {ask.team!r} in cluster {ask.cluster} {what}")
             owners = _owners(policy, opened)
-            ticketed = None if self._warrants is None else self._warrants.is_required
+            ticketed = None if self.warrants is None else self.warrants.is_required
             assessment = Assessment(
                 fits=False, owners=owners, quota_gpus=quota.gpus, ticketed=ticketed, by_roles=self._by_roles
             )
@@ -99,7 +91,7 @@ class RequestActivities:
             barred = self._barred_by_policy(opened, policy)
             if barred:
                 return assessment.but(why=barred, **self._alternatives(ask, snapshot, now))
-            owed = self._owed(ask.cluster, now)
+            owed = self.owed(ask.cluster, now)
             claimed = _claimed_snapshot(snapshot, opened)
             space = room(_beside_owed(claimed, owed), policy, ask.team, ask.gpus)
             taken = claimed.tree.assigned_gpus() - snapshot.tree.assigned_gpus()
@@ -115,12 +107,12 @@ class RequestActivities:
     def owners(self, request: OwnersRequest) -> Owners:
         """Return who decides on requests for the cluster today."""
         with translate_errors():
-            facts = self._registry.facts(request.cluster)
-            return Owners(names=_owners(facts.policy, self._registry.open_rollout_of(request.cluster)))
+            facts = self.registry.facts(request.cluster)
+            return Owners(names=_owners(facts.policy, self.registry.open_rollout_of(request.cluster)))
 
     @property
     def _by_roles(self) -> bool:
-        return self._warrants is not None and self._warrants.by_roles
+        return self.warrants is not None and self.warrants.by_roles
 
     def _barred_by_policy(self, opened: OpenRollout | None, policy: Policy) -> str:
         if opened is None or policy.requests is Requests.WAIT or _takes_grants(opened):
@@ -129,7 +121,7 @@ class RequestActivities:
         return f"{sentence}, and the policy refuses requests until the rollout is monitored"
 
     def _alternatives(self, ask: QuotaAsk, snapshot: Snapshot, now: datetime) -> dict[str, Any]:
-        usage = self._usage.latest([ask.cluster], now).get(ask.cluster, {})
+        usage = self.usage.latest([ask.cluster], now).get(ask.cluster, {})
         return {
             "assessed": True,
             "flex_gpus": share_expected(snapshot, usage, ask.team, ask.gpus),
@@ -138,19 +130,19 @@ class RequestActivities:
 
     def _other_clusters(self, ask: QuotaAsk, now: datetime) -> tuple[Elsewhere, ...]:
         """Return other clusters under their ceiling: first where the team has a quota, then where all of it fits."""
-        wanted = self._registry.facts(ask.cluster).gpu_model
+        wanted = self.registry.facts(ask.cluster).gpu_model
         clusters = []
-        for name in self._registry.names():
+        for name in self.registry.names():
             if name == ask.cluster:
                 continue
             try:
-                snapshot, policy = self._clusters.present(name, now, within=HISTORY_FRESH)
-                opened = self._registry.open_rollout_of(name)
+                snapshot, policy = self.clusters.present(name, now, within=HISTORY_FRESH)
+                opened = self.registry.open_rollout_of(name)
             except Unavailable:
                 raise
             except BackstopError:
                 continue  # its health is unknown, or it makes no sense: nothing to offer
-            claimed = _beside_owed(_claimed_snapshot(snapshot, opened), self._owed(name, now))
+            claimed = _beside_owed(_claimed_snapshot(snapshot, opened), self.owed(name, now))
             headroom = max(0, ceiling_of(claimed, policy) - claimed.tree.assigned_gpus())
             has = ask.team in snapshot.tree.leaves
             if headroom and has:
@@ -159,7 +151,7 @@ class RequestActivities:
             elif headroom:
                 headroom = min(headroom, back(claimed).surplus_gpus)
             if headroom:
-                model = self._registry.facts(name).gpu_model
+                model = self.registry.facts(name).gpu_model
                 clusters.append(Elsewhere(cluster=name, gpu_model=model, headroom_gpus=headroom, has_quota=has))
         clusters.sort(
             key=lambda other: (
@@ -176,8 +168,8 @@ class RequestActivities:
     def prepare(self, request: PrepareRequest) -> Prepared:
         """Return how the order can be written now, if it can, by the ledger at this moment."""
         with translate_errors():
-            opened = self._registry.open_rollout_of(request.cluster)
-            reading = {quota.team: quota for quota in self._quotas.read(request.cluster).quotas}
+            opened = self.registry.open_rollout_of(request.cluster)
+            reading = {quota.team: quota for quota in self.quotas.read(request.cluster).quotas}
             order, asks = request.order, reading.get(request.order.team)
             theirs = sorted(t for t, hand in request.hands.items() if t not in reading or reading[t].hand != hand)
             if order.ends and theirs:
@@ -198,7 +190,7 @@ class RequestActivities:
             barred = self._barred_by_owed(request, opened)
             return Prepared(outcome=GrantOutcome.NO, said=barred) if barred else Prepared(through=True)
         refused = (
-            "" if request.order.ends else self._barred_by_policy(opened, self._registry.facts(request.cluster).policy)
+            "" if request.order.ends else self._barred_by_policy(opened, self.registry.facts(request.cluster).policy)
         )
         if refused:
             return Prepared(outcome=GrantOutcome.NO, said=refused)
@@ -209,17 +201,17 @@ class RequestActivities:
     def _barred_by_owed(self, request: PrepareRequest, opened: OpenRollout) -> str:
         """Return why owed first quotas bar the order: the rollout knows the quotas it writes, and not what is owed."""
         order, cluster = request.order, request.cluster
-        owed = {} if order.ends else self._owed(cluster, request.at)
+        owed = {} if order.ends else self.owed(cluster, request.at)
         if not owed:
             return ""
-        snapshot, policy = self._clusters.present(cluster, request.at)
+        snapshot, policy = self.clusters.present(cluster, request.at)
         why = room(_beside_owed(_claimed_snapshot(snapshot, opened), owed), policy, order.team, order.gpus).why
         return why + _owed_words(owed) if why else ""
 
     def _prepare_alone(self, request: PrepareRequest) -> Prepared:
         order, cluster = request.order, request.cluster
         try:
-            snapshot, policy = self._clusters.present(cluster, request.at)
+            snapshot, policy = self.clusters.present(cluster, request.at)
         except Refusal as error:
             return Prepared(said=error.message)
         values = snapshot.values
@@ -230,7 +222,7 @@ class RequestActivities:
             age = request.at - (snapshot.health_at or request.at)
             if age >= policy.stale_after:
                 return Prepared(said=f"the last health sample of {cluster} is {duration_text(_minutes(age))} old")
-            owed = self._owed(cluster, request.at)
+            owed = self.owed(cluster, request.at)
             why = room(_beside_owed(snapshot, owed), policy, order.team, order.gpus).why
             if why:
                 return Prepared(outcome=GrantOutcome.NO, said=why + _owed_words(owed))
@@ -249,7 +241,7 @@ class RequestActivities:
     async def through(self, request: ThroughRequest) -> Granted:
         """Return the answer of the open rollout. Errors: ApplicationError of type Unavailable, to be tried again."""
         order = request.order
-        handle = self._client.get_workflow_handle(rollout_workflow_id(request.cluster))
+        handle = self.client.get_workflow_handle(rollout_workflow_id(request.cluster))
         try:
             answer: Granted = await asyncio.wait_for(
                 handle.execute_update(
@@ -278,7 +270,7 @@ class RequestActivities:
         """Store the request in the book, and archive its entries, once per key."""
         with translate_errors():
             state = request.request
-            self._registry.keep_request(state.but(outbox=(), mail=()), state.outbox)
+            self.registry.keep_request(state.but(outbox=(), mail=()), state.outbox)
             meters.requests.add(1, {"cluster": state.ask.cluster, "stage": state.stage.value})
 
 

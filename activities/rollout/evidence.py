@@ -7,7 +7,7 @@ The request counts only as the wish to write. models/rollout/effect_approval.py 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -66,34 +66,25 @@ class Standing(NamedTuple):
     limits: MayMove
 
 
+@dataclass(eq=False)
 class EvidenceRoom:
     """Judges effects by the ledger. `present`: a snapshot of a cluster now, for grants while no rollout is open.
 
     `next_order`: the id under which the next of a cluster's first quotas are owed; empty: none are.
     """
 
-    def __init__(
-        self,
-        warrants: Warrants,
-        registry: RegistryPort,
-        quotas: QuotaPort,
-        surplus: SurplusOf,
-        present: Callable[[str, datetime], Snapshot],
-        owed: OwedOf,
-        next_order: Callable[[str], str],
-    ) -> None:
-        self.warrants = warrants
-        self._registry = registry
-        self._quotas = quotas
-        self._surplus = surplus
-        self._present = present
-        self._owed = owed
-        self._next_order = next_order
+    warrants: Warrants
+    registry: RegistryPort
+    quotas: QuotaPort
+    surplus: SurplusOf
+    present: Callable[[str, datetime], Snapshot]
+    owed: OwedOf
+    next_order: Callable[[str], str]
 
     def standing_of(self, request: EffectRequest) -> Standing:
         """Return the justification. Errors: Refusal if there is none; Conflict for another's cluster; Drift."""
         change = request.change
-        opened = self._registry.open_rollout_of(change.cluster)
+        opened = self.registry.open_rollout_of(change.cluster)
         if opened is None or opened.rollout != change.fence.rollout:
             if change.kind is not EffectKind.GRANT or not change.fence.rollout.startswith(_REQUEST):
                 owner = "no rollout is" if opened is None else f"rollout {opened.rollout} is"
@@ -101,7 +92,7 @@ class EvidenceRoom:
                     f"rollout {change.fence.rollout} may not write to cluster {change.cluster}: {owner} open there"
                 )
             alone = Known(
-                baseline=self._present(change.cluster, self.warrants.now()),
+                baseline=self.present(change.cluster, self.warrants.now()),
                 decided=self._decision(change.cluster, request.order, alone=change.fence.rollout),
             )
             return Standing(prove_change(change, alone, request.order), MayMove(None, None))
@@ -126,8 +117,8 @@ class EvidenceRoom:
     def _gather(self, opened: OpenRollout, change: Change, order: GrantOrder | None) -> Known:
         book, rollout = self.warrants.book, opened.rollout
         receipts, proofs, rows = book.receipts(rollout), book.proofs(rollout), book.warrants(rollout)
-        reading = self._quotas.read(change.cluster)
-        changed = self._quotas.changes(change.cluster, opened.baseline.generation)
+        reading = self.quotas.read(change.cluster)
+        changed = self.quotas.changes(change.cluster, opened.baseline.generation)
         back, forward = change.kind in INVERSE.values(), change.kind in INVERSE
         policy = self._policy(rows) if back else None
         approval, ordered = self._orders(rows, opened)
@@ -148,7 +139,7 @@ class EvidenceRoom:
             close=_nonce(self.warrants.live_among(rows, "rollout.close")) if change.kind is EffectKind.CLOSE else "",
             aims=self._aims(rollout) if back else (),
             to_baseline=policy is not None and policy.rollback_to is RollbackTo.BASELINE,
-            surplus_gpus=self._surplus(change.cluster) if change.kind is EffectKind.FOLLOW else None,
+            surplus_gpus=self.surplus(change.cluster) if change.kind is EffectKind.FOLLOW else None,
             decided=self._decision(change.cluster, order) if change.kind is EffectKind.GRANT else None,
         )
         if not change.refits:
@@ -171,7 +162,7 @@ class EvidenceRoom:
     def _written_before(self, opened: OpenRollout) -> dict[str, int]:
         """Return the last values of the rollouts that it adopted."""
         written: dict[str, int] = {}
-        for rollout in adopted_by(opened, self._registry):
+        for rollout in adopted_by(opened, self.registry):
             own: dict[str, int] = {}
             for receipt in self.warrants.book.receipts(rollout):
                 own |= receipt.after
@@ -243,9 +234,9 @@ class EvidenceRoom:
     def _owed_decision(self, cluster: str, order: GrantOrder) -> Decided | None:
         """Return the first quotas still owed, by a live entry; one order after the other, as the book records."""
         entry = self.warrants.live(f"bringup/{cluster}", "bringup.add")
-        if entry is None or order.ends or order.request != self._next_order(cluster):
+        if entry is None or order.ends or order.request != self.next_order(cluster):
             return None
-        owed = self._owed(cluster, self.warrants.now()).get(order.team, 0)
+        owed = self.owed(cluster, self.warrants.now()).get(order.team, 0)
         return Decided(entry.nonce, order.team, owed, self._grants_by(entry.nonce, order.request))
 
     # --- limits ---------------------------------------------------------------------------------

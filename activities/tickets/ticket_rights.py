@@ -10,6 +10,7 @@ Source: docs/access.md, "The table of rights"; docs/adr/0060.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
@@ -60,20 +61,14 @@ class SignedBook(Protocol):
     def oldest(self, subject: str, command: str) -> Warrant | None: ...
 
 
+@dataclass(eq=False)
 class Admission:
     """Judges commands. `short`: whether a quota of a cluster lacks healthy GPUs now, as far as known."""
 
-    def __init__(
-        self,
-        access: AccessPort,
-        attribution: AttributionPort,
-        registry: RegistryPort,
-        short: Callable[[str], bool] = lambda _: False,
-    ) -> None:
-        self._access = access
-        self._attribution = attribution
-        self._registry = registry
-        self._short = short
+    access: AccessPort
+    attribution: AttributionPort
+    registry: RegistryPort
+    short: Callable[[str], bool] = lambda _: False
 
     def judge(
         self,
@@ -90,7 +85,7 @@ class Admission:
         `subject`: the rollout, fleet rollout or request that it is about; empty: none. `given`: the signed message, if
         this message came inside of it.
         """
-        in_force = None if command in _OF_ALL else self._access.access()
+        in_force = None if command in _OF_ALL else self.access.access()
         if in_force is None:
             return None
         target = target_of(command, message, _cluster_of(ticket.workflow))
@@ -116,7 +111,7 @@ class Admission:
     def who_could(self, asked: Iterable[AwaitedCommand], signed: SignedBook) -> list[tuple[str, ...]]:
         """Return who may give each command by the access file in force; nobody without a file."""
         try:
-            in_force = self._access.access()
+            in_force = self.access.access()
         except BackstopError:
             in_force = None
         return [() if in_force is None else self._could(in_force.file, one, signed) for one in asked]
@@ -135,19 +130,19 @@ class Admission:
     @property
     def by_roles(self) -> bool:
         """True if an access file is in force: its roles decide, and not a policy's owners. Errors: Unavailable."""
-        return self._access.access() is not None
+        return self.access.access() is not None
 
     @property
     def two_persons(self) -> bool:
         """True if an access file is in force, and wants a second person where the table does. Errors: Unavailable."""
-        in_force = self._access.access()
+        in_force = self.access.access()
         return in_force is not None and in_force.file.two_person
 
     def _scope(self, principal: Principal) -> TokenScope | None:
         """Return the scope of the token that it came in with. Errors: Refusal for one that counts no more."""
         if principal.proof is not Proof.TOKEN:
             return None
-        token = next((one for one in self._access.tokens() if principal.how == f"token {one.name}"), None)
+        token = next((one for one in self.access.tokens() if principal.how == f"token {one.name}"), None)
         if token is None or token.owner != principal.name:
             raise Refusal(f"{principal.how} of {principal.name} is no longer valid: ask an admin for another token")
         return token.scope
@@ -174,7 +169,7 @@ class Admission:
         if asked is not None:
             ask = QuotaAsk.model_validate(asked.message)
             return target.but(cluster=ask.cluster, team=ask.team, first=giver_of(asked, signed.keys))
-        state = self._registry.request(request)
+        state = self.registry.request(request)
         if state is None:
             raise Refusal(f"there is no request {request!r}: see `backstop request list`")
         return target.but(cluster=state.ask.cluster, team=state.ask.team, first=state.ask.actor)
@@ -182,14 +177,14 @@ class Admission:
     def _fill_fleet(self, command: str, target: Target, fleet: str, signed: SignedBook) -> Target:
         launches = command == "fleet.launch"
         # A new fleet rollout adopts the one before it, whichever it claims to adopt.
-        about = self._attribution.newest_fleet(but=fleet) if launches or not fleet else fleet
+        about = self.attribution.newest_fleet(but=fleet) if launches or not fleet else fleet
         if Case.UNDO in target.cases:
-            return target.but(breaker_open=bool(about) and self._attribution.breaker_open(about))
+            return target.but(breaker_open=bool(about) and self.attribution.breaker_open(about))
         first = self._fleet_launcher(about, signed) if about else ""
         return self._with_changers(command, target.but(first=first), "", signed)
 
     def _fill_rollout(self, command: str, target: Target, signed: SignedBook) -> Target:
-        one = self._attribution.open_one(target.cluster)
+        one = self.attribution.open_one(target.cluster)
         if command == "rollout.launch" and one is None:
             return target.but(cases=target.cases - {Case.ADOPT})  # nothing is there to adopt
         if command == "rollout.close" and one is not None and self._is_at_risk(target.cluster, one):
@@ -201,11 +196,11 @@ class Admission:
     def _with_changers(self, command: str, target: Target, cluster: str, signed: SignedBook) -> Target:
         if not _asks_for(command, target, Second.NOT_CHANGER):
             return target
-        return target.but(changed=self._attribution.changed_by(cluster, proven=bool(signed.keys)))
+        return target.but(changed=self.attribution.changed_by(cluster, proven=bool(signed.keys)))
 
     def _is_at_risk(self, cluster: str, one: OpenOne) -> bool:
         stage = one.stage
-        return stage == Stage.STUCK or (stage in _STAGES and Stage(stage).is_guarded and self._short(cluster))
+        return stage == Stage.STUCK or (stage in _STAGES and Stage(stage).is_guarded and self.short(cluster))
 
     def _launcher(self, one: OpenOne, signed: SignedBook) -> str:
         """Return who launched the rollout; for a fleet rollout's member, who launched that."""
@@ -213,16 +208,16 @@ class Admission:
         if own is not None and not (own.inherits and one.fleet):
             return giver_of(own, signed.keys)
         if one.fleet:
-            return self._fleet_launcher(one.fleet, signed) or self._attribution.begun_by(one.rollout)
-        return self._attribution.begun_by(one.rollout)
+            return self._fleet_launcher(one.fleet, signed) or self.attribution.begun_by(one.rollout)
+        return self.attribution.begun_by(one.rollout)
 
     def _fleet_launcher(self, fleet: str, signed: SignedBook) -> str:
         launch = signed.live(fleet, "fleet.launch")
-        return self._attribution.begun_by(fleet) if launch is None else giver_of(launch, signed.keys)
+        return self.attribution.begun_by(fleet) if launch is None else giver_of(launch, signed.keys)
 
     def _enterer(self, cluster: str, signed: SignedBook) -> str:
         added = signed.live(f"{_BRINGUP}{cluster}", "bringup.add")
-        return self._attribution.entered_by(cluster) if added is None else giver_of(added, signed.keys)
+        return self.attribution.entered_by(cluster) if added is None else giver_of(added, signed.keys)
 
 
 _STAGES = frozenset(stage.value for stage in Stage)
