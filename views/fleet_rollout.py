@@ -263,7 +263,8 @@ def status_parts(
         parts += [Text(), _waves(fleet), *_joined_note(fleet.members)]
     if chosen is not None:
         return [*parts, Text(), _members(chosen, shadow=fleet.shadow) if chosen else line("No cluster matches.")]
-    return [*parts, *_running(fleet), *_failed(fleet), *_held(fleet)]
+    failed = [m for m in fleet.members if m.state is MemberState.FAILED]
+    return [*parts, *_running(fleet), *_some(fleet, "rolled back", "red", failed, "--failed"), *_held(fleet)]
 
 
 def title_of(fleet: FleetStatus, now: datetime) -> Text:
@@ -433,10 +434,6 @@ def _running(fleet: FleetStatus) -> list[RenderableType]:
     states = (MemberState.RUNNING, MemberState.STARTING)
     members = [m for m in fleet.members if m.state in states]
     return _some(fleet, f"on {'its' if len(members) == 1 else 'their'} way", "bold", members, "--all")
-
-
-def _failed(fleet: FleetStatus) -> list[RenderableType]:
-    return _some(fleet, "rolled back", "red", [m for m in fleet.members if m.state is MemberState.FAILED], "--failed")
 
 
 def _held(fleet: FleetStatus) -> list[RenderableType]:

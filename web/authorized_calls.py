@@ -111,7 +111,9 @@ class Giving:
         judged = await self.judge(asking)
         if isinstance(judged.decision, Denied):
             raise forbidden_problem(judged.decision.reason)
-        door = await self._door(asking.who, judged.decision)
+        roles, emergency = judged.decision.roles, judged.decision.emergency
+        two_person = self.rights.two_person
+        door = await self.doors.door_of(asking.who, two_person=two_person, roles=roles, emergency=emergency)
         before = repeat_key.set(asking.key)
         try:
             await self._require_second(asking, judged, judged.decision)
@@ -134,11 +136,6 @@ class Giving:
     async def give(self, asking: Asking) -> Any:
         """Check the rights and carry the call out. Errors: as `allow` and `carry_out`."""
         return await self.carry_out(asking, await self.allow(asking))
-
-    async def _door(self, who: Principal, permitted: Permitted) -> Backstop:
-        return await self.doors.door_of(
-            who, two_person=self.rights.two_person, roles=permitted.roles, emergency=permitted.emergency
-        )
 
     async def _require_second(self, asking: Asking, judged: Judged, permitted: Permitted) -> None:
         """Keep a command that needs a second person; tell all admins of an emergency. Errors: AwaitsSecond, Refusal."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
@@ -20,9 +19,6 @@ class Problem(Exception):
         super().__init__(detail)
         self.kind, self.status, self.title, self.detail = kind, status, title, detail
         self.headers = dict(headers or {})
-
-    def document(self, request_id: str) -> dict[str, Any]:
-        return own_problem(self.kind, self.status, self.title, self.detail, request_id)
 
 
 def not_found(detail: str) -> Problem:
@@ -58,6 +54,7 @@ def too_slow(status: int, detail: str) -> Problem:
 def failure_response(failure: Problem | BackstopError, request_id: str) -> Response:
     """Return the HTTP response of a failure."""
     if isinstance(failure, Problem):
-        return JSONResponse(failure.document(request_id), failure.status, headers=failure.headers, media_type=MEDIA)
+        document = own_problem(failure.kind, failure.status, failure.title, failure.detail, request_id)
+        return JSONResponse(document, failure.status, headers=failure.headers, media_type=MEDIA)
     status, document = problem(failure, request_id)
     return JSONResponse(document, status, headers={"retry-after": "1"} if status == 503 else {}, media_type=MEDIA)

@@ -52,9 +52,6 @@ class Story:
     began: float = field(default_factory=time.monotonic)
     _last: str = ""
 
-    def clock(self) -> str:
-        return f"{time.monotonic() - self.began:6.1f} s"
-
     def run(self, *words: str, show: bool = True) -> str:
         """Run a command as a person types it, and show its output. Errors: Unavailable when it fails."""
         if show:
@@ -118,7 +115,7 @@ class Story:
         line = f"{status.stage:<12} {quotas}{risk}"
         if line != self._last:
             self._last = line
-            say(f"[{self.clock()}] {line}")
+            say(f"[{time.monotonic() - self.began:6.1f} s] {line}")
 
 
 @asynccontextmanager

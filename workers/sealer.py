@@ -92,14 +92,11 @@ class Sealer:
         faults = {head.cluster: fault for head in moved if (fault := book.fault_of(before.get(head.cluster), head))}
         there = {head.cluster for head in heads}
         faults |= {cluster: "has no rows any more, but a seal covers it" for cluster in before if cluster not in there}
-        if self._due(seals[-1].at if seals else None, now) or (stops and moved):
+        if not seals or now - seals[-1].at >= self._every or (stops and moved):
             good = [head for head in moved if head.cluster not in faults]
             have = self._seal(have, good, now)
         self._bring_up_to_date(have)
         return f"chains differ from what was sealed: {forgeries(faults)}" if faults else ""
-
-    def _due(self, last: datetime | None, now: datetime) -> bool:
-        return last is None or now - last >= self._every
 
     def _seal(self, have: list[SealedSeal], heads: Sequence[ChainHead], now: datetime) -> list[SealedSeal]:
         seal = next_seal(have, heads, now, seal_key(self._key_file))

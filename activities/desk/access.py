@@ -16,7 +16,6 @@ from models.access.access_versions import (
     EXPIRES_SOON,
     AccessCheck,
     AccessOutcome,
-    AccessProposal,
     AccessStands,
     AccessVersion,
     HowImported,
@@ -42,16 +41,16 @@ class AccessDesk:
     """Answers the questions of models/access_questions.py. `by`: who asks, when, and why."""
 
     def __init__(self, book: AccessPort) -> None:
-        self._book = book
+        self.book = book
 
     # --- the file -------------------------------------------------------------------------------
 
     def stands(self) -> AccessStands:
-        return AccessStands(version=self._book.access(), proposal=self._book.proposal())
+        return AccessStands(version=self.book.access(), proposal=self.book.proposal())
 
     def import_access(self, question: ask.ImportAccess, who: Principal, by: Signature) -> AccessOutcome:
         """Import or confirm a file. Errors: BadInput, Refusal, Conflict."""
-        standing = self._book.access()
+        standing = self.book.access()
         if question.confirm:
             if question.file is not None:
                 raise BadInput(
@@ -78,7 +77,7 @@ class AccessDesk:
             return outcome.but(awaits=standing.file.two_person, said="nothing was changed: this was a dry run")
         if not allowed.complete:
             return self._propose(file, standing, outcome, allowed, by)
-        version = self._book.put_in_force(file, standing.version, by, HowImported.ONE_PERSON)
+        version = self.book.put_in_force(file, standing.version, by, HowImported.ONE_PERSON)
         return outcome.but(in_force=True, version=version.version, said=standing_sentence(version))
 
     def _import_first(
@@ -92,13 +91,13 @@ class AccessDesk:
             )
         if dry_run:
             return outcome.but(said="nothing was changed: this was a dry run")
-        version = self._book.put_in_force(file, 0, by, HowImported.FIRST)
+        version = self.book.put_in_force(file, 0, by, HowImported.FIRST)
         return outcome.but(in_force=True, version=version.version, said=standing_sentence(version))
 
     def _propose(
         self, file: AccessFile, standing: AccessVersion, outcome: AccessOutcome, allowed: Permitted, by: Signature
     ) -> AccessOutcome:
-        proposal = self._book.propose(file, standing.version, by)
+        proposal = self.book.propose(file, standing.version, by)
         until = proposal.at + COUNTERSIGNED_WITHIN
         sentence = (
             f"the file waits: another admin ({some_of(allowed.by) or 'the access file names no other'}) must confirm "
@@ -111,17 +110,19 @@ class AccessDesk:
     ) -> AccessOutcome:
         if standing is None:
             raise Refusal(_UNCONFIGURED)
-        proposal = self._book.proposal()
+        proposal = self.book.proposal()
         if standing.hash == question.confirm:
             raise Refusal(f"{question.confirm} is already in force: {standing_sentence(standing)}")
         if proposal is None or proposal.hash != question.confirm:
             waits = "no file waits" if proposal is None else f"that is {proposal.hash}, proposed by {proposal.by}"
             raise Refusal(f"{question.confirm!r} is not the hash of the file that waits to be confirmed: {waits}")
         require_permitted(decide_countersign(standing.file, proposal.by, who, _IMPORT, Target()))
-        outcome = _outcome_of(proposal, standing, who)
+        warnings = _warnings(standing, proposal.file, who)
+        changes = changes_between(standing.file, proposal.file)
+        outcome = AccessOutcome(hash=proposal.hash, changes=changes, warnings=warnings, said="")
         if question.dry_run:
             return outcome.but(said="nothing was changed: this was a dry run")
-        version = self._book.put_in_force(
+        version = self.book.put_in_force(
             proposal.file, standing.version, by, HowImported.COUNTERSIGNED, proposal=proposal
         )
         return outcome.but(in_force=True, version=version.version, said=standing_sentence(version))
@@ -152,27 +153,21 @@ class AccessDesk:
             made_at=by.at,
             expires_at=by.at + timedelta(days=question.days),
         )
-        return line_of(self._book.make_token(token, by))
+        return line_of(self.book.make_token(token, by))
 
     def revoke_token(self, question: ask.RevokeToken, who: Principal, by: Signature) -> TokenLine:
         require_permitted(decide(self._file(), who, "desk.revoke_token", Target()))
-        return line_of(self._book.revoke_token(question.name, by))
+        return line_of(self.book.revoke_token(question.name, by))
 
     def tokens(self, question: ask.Tokens) -> tuple[TokenLine, ...]:
-        return tuple(map(line_of, self._book.tokens(ended=question.ended)))
-
-    def token_of(self, question: ask.TokenOf) -> Token | None:
-        return self._book.token_of(question.hash)
-
-    def ended_sessions(self, question: ask.EndedSessions) -> dict[str, datetime]:
-        return dict(self._book.end_sessions(question.end, question.at))
+        return tuple(map(line_of, self.book.tokens(ended=question.ended)))
 
     # --- for doctor -----------------------------------------------------------------------------
 
     def check(self) -> AccessCheck | None:
         """Check access for `doctor`; None: no access is configured."""
         try:
-            standing = self._book.access()
+            standing = self.book.access()
         except BackstopError as error:
             return AccessCheck(configured=True, wrong=error.message)
         if standing is None:
@@ -181,11 +176,11 @@ class AccessDesk:
             configured=True,
             admins=len(standing.file.admins),
             two_person=standing.file.two_person,
-            expiring=_expiring(self._book, self._book.now()),
+            expiring=_expiring(self.book, self.book.now()),
         )
 
     def _file(self) -> AccessFile:
-        standing = self._book.access()
+        standing = self.book.access()
         if standing is None:
             raise Refusal(_UNCONFIGURED)
         return standing.file
@@ -206,15 +201,6 @@ def _warnings(standing: AccessVersion | None, file: AccessFile, who: Principal) 
     """Warn of oddities in the file itself, and of readers who lose a right that they use each day."""
     before = None if standing is None else standing.file
     return (*warnings_of(file), *no_longer_read(before, file, named_by(file, who) if before is None else who))
-
-
-def _outcome_of(proposal: AccessProposal, standing: AccessVersion, who: Principal) -> AccessOutcome:
-    return AccessOutcome(
-        hash=proposal.hash,
-        changes=changes_between(standing.file, proposal.file),
-        warnings=_warnings(standing, proposal.file, who),
-        said="",
-    )
 
 
 def _expiring(book: AccessPort, now: datetime) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ from models.access.command_targets import command_awaited
 from models.access.decision import Target
 from models.access.principals import Principal
 from models.access.rights import Case
-from models.audit_chain import ATTEMPT, BESIDE, DESK, AuditEntry, AuditKind, ChainedEntry, Deed, Signature
+from models.audit_chain import ATTEMPT, BESIDE, DESK, AuditEntry, AuditKind, Deed, Signature
 from models.base import brief, count_text, hash_of
 from models.bringup.messages import BringupRow
 from models.cluster.contact_secrets import shown
@@ -335,7 +335,8 @@ class DeskActivities:
             question.cluster, last if question.newest else question.after, question.limit
         )
         seals = self._sealed(question.cluster) if question.newest else ()
-        return ask.ArchivePage(rows=tuple(_first_rows(rows, _json_bytes, _BYTES_A_PAGE)), head=head, seals=seals)
+        page = _first_rows(rows, lambda row: len(row.model_dump_json()), _BYTES_A_PAGE)
+        return ask.ArchivePage(rows=tuple(page), head=head, seals=seals)
 
     def _declare(self, question: ask.Declare, request: DeskRequest) -> Declaration:
         declaration = self._fleet.declare(question.declared, request.actor, self._now())
@@ -466,8 +467,8 @@ def _access_answers(
         ask.MakeToken: lambda q, by: book().make_token(*_with_signature(q, by)),
         ask.RevokeToken: lambda q, by: book().revoke_token(*_with_signature(q, by)),
         ask.Tokens: lambda q, _: book().tokens(q),
-        ask.TokenOf: lambda q, _: book().token_of(q),
-        ask.EndedSessions: lambda q, _: book().ended_sessions(q),
+        ask.TokenOf: lambda q, _: book().book.token_of(q.hash),
+        ask.EndedSessions: lambda q, _: book().book.end_sessions(q.end, q.at),
     }
 
 
@@ -532,10 +533,6 @@ def _plan_entry(request: DeskRequest, text: str, reason: str) -> AuditEntry:
     """Make the entry of a change to the milestones, in their chain."""
     text = text if len(text) <= 500 else f"{text[:500]} and so on"
     return _entry(request, CHAIN, text, reason, data={"command": request.kind, **request.arguments})
-
-
-def _json_bytes(row: ChainedEntry) -> int:
-    return len(row.model_dump_json())
 
 
 def _first_rows(rows: Iterable[_T], weight: Callable[[_T], int], most: int = _QUOTAS_A_PAGE) -> Iterator[_T]:

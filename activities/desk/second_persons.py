@@ -55,10 +55,6 @@ def changes_of(fleet: FleetFilePort) -> Callable[[KeptCommand], tuple[str, ...]]
     return changes
 
 
-def _no_changes(_: KeptCommand) -> tuple[str, ...]:
-    return ()
-
-
 class SecondPersonsDesk:
     """Answers the questions of models/countersign_questions.py. `tell`: sends notices, to the log first."""
 
@@ -67,7 +63,7 @@ class SecondPersonsDesk:
         book: SecondPersonsPort,
         access: AccessPort,
         tell: Callable[[TellRequest], object] = _tell_nobody,
-        leads_to: Callable[[KeptCommand], tuple[str, ...]] = _no_changes,
+        leads_to: Callable[[KeptCommand], tuple[str, ...]] = lambda _: (),
     ) -> None:
         """`leads_to`: what a command would change, if its message does not say."""
         self._leads_to = leads_to

@@ -184,7 +184,8 @@ def explain_team(
     fits = min(loose, largest)
     barred = bool(namespace) and not quota.admits(namespace)
     if barred and fits:
-        counted.insert(0, Reason(cause=Cause.BARRED, gpus=fits, text=_barred_text(namespace)))
+        text = f"jobs of namespace {namespace} may not target this quota"
+        counted.insert(0, Reason(cause=Cause.BARRED, gpus=fits, text=text))
     if fits < loose:
         counted.append(
             Reason(cause=Cause.FRAGMENTED, gpus=loose - fits, text=_fragments_text(loose, largest, here, seen))
@@ -228,10 +229,6 @@ def _job_quota(snapshot: Snapshot, team: str) -> Quota:
             + (f"is the sum of its sub-quotas: name one of those ({under})" if under else "does not exist")
         )
     return snapshot.tree.by_team[team]
-
-
-def _barred_text(namespace: str) -> str:
-    return f"jobs of namespace {namespace} may not target this quota"
 
 
 def _islands_of(snapshot: Snapshot, quota: Quota) -> list[Island]:
