@@ -229,7 +229,7 @@ class Ours:
 
     def held(self) -> set[str]:
         """Those that the fleet's brake holds, as the archive says."""
-        words = "%clusters had a breach within an hour%"
+        words = "%within an hour after breaches%"
         return {
             c for (c,) in self._site.rows("SELECT DISTINCT cluster FROM audit WHERE entry LIKE :words", words=words)
         }

@@ -10,7 +10,7 @@ from sqlmodel import Session, col, func
 
 from activities.adapters.ledger.bulk import store
 from activities.adapters.ledger.database import one_at_a_time
-from models.base import DAY, HOUR, count_text, gpus_text
+from models.base import DAY, HOUR, count_text, gpus_text, some_of
 from models.errors import BlastRadius
 from models.ledger_tables import BreachRow, MoveRow, ReceiptRow
 from models.rollout.effects import Fence
@@ -45,10 +45,10 @@ def reserve_breach(session: Session, cluster: str, most_clusters: int | None, no
     recent = sa.select(col(BreachRow.cluster)).where(col(BreachRow.at) > now - HOUR, col(BreachRow.cluster) != cluster)
     others = sorted(session.execute(recent).scalars())
     if most_clusters is not None and len(others) + 1 > most_clusters:
-        breaching = f"{count_text(len(others) + 1, 'cluster')} had a breach within an hour"
+        names = f" ({some_of(others, 5)})" if others else ""
         raise BlastRadius(
-            f"{breaching}, more than max_breaching_clusters {most_clusters}; Backstop has already begun to roll back "
-            f"{', '.join(others[:5])}"
+            f"Backstop has begun to roll back {count_text(len(others), 'cluster')} within an hour after breaches{names}, "
+            f"and max_breaching_clusters {most_clusters} allows no more"
         )
     store(session, BreachRow, [{"cluster": cluster, "at": now}])
 
