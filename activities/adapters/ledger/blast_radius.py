@@ -45,10 +45,10 @@ def reserve_breach(session: Session, cluster: str, most_clusters: int | None, no
     recent = sa.select(col(BreachRow.cluster)).where(col(BreachRow.at) > now - HOUR, col(BreachRow.cluster) != cluster)
     others = sorted(session.execute(recent).scalars())
     if most_clusters is not None and len(others) + 1 > most_clusters:
-        names = f" ({some_of(others, 5)})" if others else ""
+        begun = count_text(len(others), "cluster") + (f" ({some_of(others, 5)})" if others else "")
         raise BlastRadius(
-            f"Backstop has begun to roll back {count_text(len(others), 'cluster')} within an hour after breaches{names}, "
-            f"and max_breaching_clusters {most_clusters} allows no more"
+            f"Backstop has begun to roll back {begun} within an hour after breaches, and max_breaching_clusters "
+            f"{most_clusters} allows no more"
         )
     store(session, BreachRow, [{"cluster": cluster, "at": now}])
 
