@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import cache
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -96,11 +95,7 @@ class PayloadConverter(PydanticPayloadConverter):
 
 def _from_outside(type_hints: list[type] | None) -> type | None:
     """Return the model from outside that is expected; a handler that takes it or nothing gets it or nothing."""
-    return _outside_in(type_hints[0]) if type_hints else None
-
-
-@cache
-def _outside_in(hint: Any) -> type | None:
+    hint: Any = type_hints[0] if type_hints else None
     return next((kind for kind in (hint, *get_args(hint)) if name_of(kind) in FROM_OUTSIDE), None)
 
 

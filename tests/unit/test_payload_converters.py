@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 from temporalio.converter import ActivitySerializationContext, WorkflowSerializationContext
 
 from client.converter import PayloadConverter, data_converter
@@ -24,3 +26,9 @@ def test_nothing_takes_a_context_where_payloads_are_not_encrypted() -> None:
 
 def test_all_converters_share_what_they_have_learnt_of_types() -> None:
     assert PayloadConverter().converters[b"json/plain"] is PayloadConverter().converters[b"json/plain"]
+
+
+def test_a_type_that_cannot_be_hashed_is_read() -> None:
+    converter = PayloadConverter()
+    hint: Any = Annotated[int, ["a list, which has no hash"]]
+    assert converter.from_payloads(converter.to_payloads([3]), [hint]) == [3]
