@@ -141,7 +141,7 @@ def access_checks(access: AccessCheck | None, *, tickets: bool, proven: bool = F
         text = "not configured: everybody who reaches Temporal may do everything, under any name (docs/access.md)"
         if proven:
             text = (
-                "no access file: the front checks who calls, nobody checks those who reach Temporal, and both "
+                "no access file: the front checks who calls, but nothing checks who reaches Temporal, and all of them "
                 "may do everything (docs/access.md)"
             )
         if tickets:
@@ -270,7 +270,7 @@ def notice_checks(ledger: LedgerCheck, now: datetime) -> list[Check]:
             f"{_notices(w)} for {w.audience} since {w.since:%Y-%m-%d %H:%MZ}: {w.trouble or 'due, and not sent'}",
             (w.remedy or "correct the contact in the fleet file; Backstop tries again by itself")
             if w.trouble
-            else "the watch sends due notices: see the line of the watch here",
+            else "due notices are sent by the watch: mend what its line in this list says",
         )
         for w in late
     ]

@@ -35,6 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.query_clock import asked_at
     from workflows.search_attributes import bringup_attributes
     from workflows.ticket_admission import TicketBook
+    from workflows.updates import takes_commands
 
 _BEYOND_LIMIT = timedelta(minutes=1)
 _LETS_GO = (actions.Follow, actions.AskChecks, actions.LookForSupply)
@@ -42,6 +43,7 @@ _LETS_GO = (actions.Follow, actions.AskChecks, actions.LookForSupply)
 
 
 @workflow.defn(name=BRINGUP_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)
+@takes_commands(BringupCommand, BringupOrder)
 class BringupWorkflow(BringupRuns):
     @workflow.init
     def __init__(self, start: messages.BringupInput | None = None) -> None:

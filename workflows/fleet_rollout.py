@@ -19,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.fleet.calls import FleetActivities
     from models.audit_chain import AuditEntry
     from models.fleet import call_requests, messages, reducers
-    from models.fleet.commands import FleetCommand, FleetCommandRequest, apply_cancel, obey, refusal
+    from models.fleet.commands import FLEET_COMMANDS, FleetCommand, FleetCommandRequest, apply_cancel, obey, refusal
     from models.fleet.decide import decide
     from models.fleet.state import FleetRollout, MemberState
     from models.fleet.status import status_of, waiting_sentence
@@ -35,10 +35,12 @@ with workflow.unsafe.imports_passed_through():
     from workflows.query_clock import asked_at
     from workflows.search_attributes import fleet_attributes
     from workflows.ticket_admission import TicketBook
+    from workflows.updates import takes_commands
 _NEEDS = "a fleet rollout needs its launch"
 
 
 @workflow.defn(name=FLEET_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)
+@takes_commands(FLEET_COMMANDS, FleetCommandRequest)
 class FleetRolloutWorkflow(Durable[FleetRollout]):
     wakes: ClassVar[str] = "until the next wave or look"
     delivery_wakes: ClassVar[bool] = True

@@ -237,7 +237,7 @@ def can(
     cluster: ClusterOrNone = "",
     team: OfTeam = "",
     groups: Annotated[
-        list[str] | None, opt("GROUP", "Take USER for a member of this group. Repeatable.", "--group")
+        list[str] | None, opt("GROUP", "Answer as if USER were in this group. Repeatable.", "--group")
     ] = None,
     file: FileOption = "",
     as_json: AsJson = False,

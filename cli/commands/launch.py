@@ -54,7 +54,7 @@ PaceOptions = Annotated[
 OwnerOption = Annotated[str, opt("NAME", "The rollout's owner. Default: the actor.")]
 Shadow = Annotated[bool, flag("--shadow", "Rehearse: write no quota, notify no team, wait for no notice period.")]
 Adopt = Annotated[bool, flag("--adopt", "Take over a lost rollout; with --fleet, the lost fleet rollout.")]
-Every = Annotated[bool, flag("--all", "With --adopt: every lost rollout.")]
+EveryLost = Annotated[bool, flag("--all", "With --adopt: every lost rollout.")]
 
 
 @command(
@@ -74,7 +74,7 @@ def launch(
     owner: OwnerOption = "",
     shadow: Shadow = False,
     adopt: Adopt = False,
-    every: Every = False,
+    every: EveryLost = False,
     buffer: Buffer = "",
     max_tier: MaxTier = "",
     policy: SettingsOption = None,

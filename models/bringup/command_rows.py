@@ -79,7 +79,7 @@ BRINGUP_ROWS = rows_of(
         (CommandField("stop", "Stop running steps. Without --stop, Backstop waits for them."),),
         asks=Asks.STATUS,
         question="Cancel the bring-up of {cluster}?",
-        undo=f"{NEVER}. When it has ended: backstop bringup add",
+        undo=f"{NEVER}. Once it has ended, enter the cluster again with `backstop bringup add`",
     ),
     _Row(
         "retire",
@@ -94,6 +94,6 @@ BRINGUP_ROWS = rows_of(
         ),
         asks=Asks.STATUS,
         question="Retire {cluster}?",
-        undo=f"{NEVER}. When it has ended: backstop bringup add",
+        undo=f"{NEVER}. Once it has ended, enter the cluster again with `backstop bringup add`",
     ),
 )

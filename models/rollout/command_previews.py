@@ -17,6 +17,7 @@ from models.planning.plan import Plan
 from models.rollout.commands import backing_for, reason_refusal, start_undo
 from models.rollout.mailing import newly_cut
 from models.rollout.promotion_text import unwaived_conditions
+from models.rollout.proposals import proposal_is_approved
 from models.rollout.stages import Command, Stage, answer
 from models.rollout.state import Rollout
 from models.rollout.status import present_values
@@ -114,9 +115,7 @@ def _teams_notified(rollout: Rollout, teams: Iterable[str]) -> tuple[str, ...]:
 def _plan_to_approve(rollout: Rollout) -> Plan | None:
     """Return the plan that `approve` would take: a proposal comes before the plan in force."""
     if rollout.proposal is not None:
-        envelope = rollout.envelope
-        approved = envelope is not None and envelope.plan_hash == rollout.proposal.plan.hash
-        return None if approved else rollout.proposal.plan
+        return None if proposal_is_approved(rollout) else rollout.proposal.plan
     return None if rollout.plan is None or rollout.stay.replan or rollout.is_approved else rollout.plan
 
 

@@ -24,6 +24,7 @@ from models.rollout.effects import EffectKind
 from models.rollout.gates import changed_by_others, doubt_of
 from models.rollout.holds import BREACH, PROPOSAL, RADIUS, REALIGN, REPLAN, ROLLBACK, UNMERGED, Hold, HoldKind
 from models.rollout.promotion_text import promotion_text
+from models.rollout.proposals import proposal_is_approved
 from models.rollout.stages import Command, Stage, answer
 from models.rollout.state import Approval, Rollout, Undo, UndoCause
 
@@ -120,7 +121,7 @@ def _refuse_proposal(rollout: Rollout, proposed: str, request: CommandRequest) -
     if request.plan_hash != proposed:
         meant = request.plan_hash or "(none given)"
         return f"the proposed plan is {proposed}, not {meant}: look at the proposed plan, then approve it"
-    if rollout.envelope is not None and rollout.envelope.plan_hash == proposed:
+    if proposal_is_approved(rollout):
         return f"plan {proposed} is approved already, by {rollout.approved_by}"
     return None
 
@@ -262,6 +263,7 @@ def _approve(rollout: Rollout, request: CommandRequest, now: datetime) -> tuple[
     if rollout.proposal is not None:
         plan = rollout.proposal.plan
         agreed = rollout.but(approval=Approval(envelope=envelope_of(plan), by=request.actor), look_asked=True)
+        agreed = agreed.with_outlook(proposal=rollout.proposal.but(approved=True))
         return agreed, f"plan {plan.hash} is approved, and Backstop writes it if today's health backs it"
     assert rollout.plan is not None
     approved = drift.approve_others(rollout).but(

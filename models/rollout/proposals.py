@@ -40,13 +40,19 @@ def may_apply(rollout: Rollout, now: datetime) -> bool:
     if rollout.proposal is None or rollout.envelope is None or rollout.is_realigning or not at_rest(rollout, now):
         return False
     plan = rollout.proposal.plan
-    if plan.hash == rollout.envelope.plan_hash:
-        return True
-    return (
+    return proposal_is_approved(rollout) or (
         rollout.policy.on_long_run is OnLongRun.APPLY
         and rollout.envelope.holds(plan)
         and not promises_less(rollout, plan)
     )
+
+
+def proposal_is_approved(rollout: Rollout) -> bool:
+    """Return whether a person has approved the proposal; one that promises less, since it was proposed."""
+    proposal, envelope = rollout.proposal, rollout.envelope
+    if proposal is None or envelope is None or envelope.plan_hash != proposal.plan.hash:
+        return False
+    return proposal.approved or not promises_less(rollout, proposal.plan)
 
 
 def promises_less(rollout: Rollout, plan: Plan) -> bool:
@@ -106,8 +112,7 @@ def _begin_proposal(rollout: Rollout, now: datetime) -> Rollout:
     plan = rollout.proposal.plan
     begun = rollout.but(plan=plan).with_stay(realigning=Realigning(before=rollout.plan, proposed=True), done=())
     begun = begun.with_outlook(proposal=None)
-    itself = rollout.envelope is not None and rollout.envelope.plan_hash == plan.hash
-    why = "approved" if itself else "inside what was approved"
+    why = "approved" if proposal_is_approved(rollout) else "inside what was approved"
     return begun.record(AuditKind.PLAN, f"the proposed plan {plan.hash} is written: {why}", now, plan=plan.hash)
 
 

@@ -52,6 +52,8 @@ class Proposal(Model):
 
     plan: Plan
     at: Time
+    approved: bool = Field(default=False, exclude_if=lambda approved: not approved)
+    """Whether a person has approved it since it was proposed."""
 
 
 class Outlook(Model):

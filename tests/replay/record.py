@@ -25,7 +25,6 @@ from temporalio.client import Client, WorkflowHistory
 from activities.adapters.ledger.facade import upgrade
 from activities.adapters.ledger.rollouts import LedgerRegistry
 from models.base import parse_duration
-from models.fleet.messages import FLEET_ID
 from models.fleet.state import Wave
 from models.questions import OneRequest
 from models.requests.commands import RequestCommand, RequestOrder

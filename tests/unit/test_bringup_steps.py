@@ -521,7 +521,7 @@ def test_how_a_command_is_undone_is_said(command: str) -> None:
             "skip": (
                 "It cannot be undone; to tear down the whole bring-up: backstop bringup cancel h100-new --reason '...'"
             ),
-            "cancel": "It cannot be undone. When it has ended: backstop bringup add",
+            "cancel": "It cannot be undone. Once it has ended, enter the cluster again with `backstop bringup add`",
         }[command]
     )
 

@@ -35,11 +35,11 @@ EXCEPTIONS = {
     "activities/adapters/http.py": 1,  # an event loop of its own, begun by a thread that has a deadline
     "activities/adapters/runners/command.py": 1,  # the age of what the supervisor noted, by the same host's clock
     "activities/adapters/runners/wrapper.py": 2,  # the supervisor, a program of its own
-    "client/doctor.py": 1,  # the age of what the Temporal server noted
     "client/inputs/csv_table.py": 1,
     "client/login.py": 2,
     "client/new_rollout_id.py": 1,
-    "client/worker_builds.py": 1,  # as the doctor
+    "client/watch_check.py": 1,  # the age of what the Temporal server noted
+    "client/worker_builds.py": 1,  # as the check of the watch
     "workers/demo.py": 2,
     "workers/demo_harness.py": 6,
     "workers/offline_status.py": 1,

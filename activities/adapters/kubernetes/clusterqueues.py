@@ -80,7 +80,9 @@ def queue_in(raw: Any) -> LiveQueue:
         raise ValueError(f"{brief(raw)} is no ClusterQueue: {type(error).__name__}") from None
     texts = (name, uid, version, api, *notes.values())
     if not all(isinstance(text, str) for text in texts) or not name or not isinstance(number, int):
-        raise ValueError(f"a ClusterQueue has a name, a uid or a version of another type: {brief(meta)}")
+        raise ValueError(
+            f"name, uid, version and notes of a ClusterQueue must be text, its generation a number: {brief(meta)}"
+        )
     document = {"apiVersion": api, "kind": "ClusterQueue", "metadata": {"name": name}}
     text = json.dumps({**document, "spec": {"resourceGroups": spelled_out(groups)}}, ensure_ascii=False)
     own = {key.removeprefix(_NOTES): value for key, value in notes.items()}
