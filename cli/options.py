@@ -91,7 +91,7 @@ def _alone(context: typer.Context, wanted: bool) -> bool:
 
 
 Once = Annotated[bool, flag("--once", "Look once and end.")]
-Every = Annotated[str, opt("SECONDS", "How often to look.")]
+EverySeconds = Annotated[str, opt("SECONDS", "How often to look.")]
 Alone = Annotated[
     bool,
     flag(

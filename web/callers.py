@@ -7,6 +7,7 @@ from typing import Protocol
 from starlette.requests import Request
 
 from models.access.principals import Principal, Proof
+from models.access.tokens import TOKEN_PREFIX, token_hash
 from web.failures import unauthenticated_problem
 from web.peer import PEER, Peer
 
@@ -21,6 +22,23 @@ class Tokens(Protocol):
 
     async def principal(self, token: str) -> Principal | None:
         """Return the token's owner; None: another verifier's token. Errors: Refusal, which never quotes it."""
+
+
+class TokenBook(Protocol):
+    """A store of tokens' hashes."""
+
+    async def principal_by_token(self, token_hash: str) -> Principal | None:
+        """Return the token's owner; None: there is none. Errors: Refusal: expired or revoked; Unavailable."""
+
+
+class OwnTokens:
+    """Tokens that an admin made, for people and services without a browser; a book knows them by their hash."""
+
+    def __init__(self, book: TokenBook) -> None:
+        self._book = book
+
+    async def principal(self, token: str) -> Principal | None:
+        return await self._book.principal_by_token(token_hash(token)) if token.startswith(TOKEN_PREFIX) else None
 
 
 def at_the_socket(peer: Peer) -> Principal:

@@ -42,7 +42,7 @@ _NOT_SET_UP = (
 
 
 class LedgerRights:
-    """web.rights.Rights and web.tokens.TokenBook, by questions to the desk."""
+    """web.rights.Rights and web.callers.TokenBook, by questions to the desk."""
 
     def __init__(self, doors: Doors) -> None:
         self._doors = doors

@@ -20,7 +20,7 @@ from client.front_key_files import FrontKey
 from client.payload_keys import configured_ring
 from client.stop_signal import until_told
 from models.errors import BackstopError, BadInput
-from web.callers import Callers, Tokens
+from web.callers import Callers, OwnTokens, Tokens
 from web.console.login import BrowserClient
 from web.front import Codec, Front
 from web.ledger_rights import LedgerRights
@@ -29,7 +29,6 @@ from web.server import listening
 from web.settings import beside_up, load_front_settings
 from web.slack.endpoint import REPLIES, SlackTerms
 from web.temporal_connection import Doors
-from web.tokens import OwnTokens
 
 _READY = "front: ready"
 """The line that whoever started it waits for."""

@@ -18,7 +18,7 @@ from cli.options import (
     AsJson,
     Cluster,
     ClusterOrAll,
-    Every,
+    EverySeconds,
     NeededReason,
     Once,
     ReasonOption,
@@ -259,7 +259,9 @@ def status(
     )
 
 
-def watch(cluster: Cluster, once: Once = False, every: Every = "2", as_json: AsJson = False, actor: Actor = "") -> None:
+def watch(
+    cluster: Cluster, once: Once = False, every: EverySeconds = "2", as_json: AsJson = False, actor: Actor = ""
+) -> None:
     """Follow a bring-up until it is in production or has ended; in a pipe, one line for each change."""
     from cli.watching import follow_bringup
 

@@ -14,7 +14,7 @@ from cli.list_options import Listing, listed
 from cli.options import (
     Actor,
     AsJson,
-    Every,
+    EverySeconds,
     Once,
     actor_of,
     check_model,
@@ -171,7 +171,7 @@ def status(
     )
 
 
-def watch(once: Once = False, every: Every = "2", as_json: AsJson = False, actor: Actor = "") -> None:
+def watch(once: Once = False, every: EverySeconds = "2", as_json: AsJson = False, actor: Actor = "") -> None:
     """Follow the fleet rollout live until it ends: a tree of waves and clusters; in a pipe, one line for each change.
 
     It waits while the server or the worker does not answer.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from cli.lazy import command
-from cli.options import LOOK, Actor, AsJson, Cluster, Every, Once, actor_of, number
+from cli.options import LOOK, Actor, AsJson, Cluster, EverySeconds, Once, actor_of, number
 from cli.session import ask
 
 
 @command(LOOK, "backstop watch h100-worked")
-def watch(cluster: Cluster, once: Once = False, every: Every = "2", as_json: AsJson = False, actor: Actor = "") -> None:
+def watch(
+    cluster: Cluster, once: Once = False, every: EverySeconds = "2", as_json: AsJson = False, actor: Actor = ""
+) -> None:
     """Follow a rollout live until it ends; in a pipe, one line for each change.
 
     It waits while the server or the worker does not answer.

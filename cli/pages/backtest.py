@@ -169,9 +169,10 @@ def _sentences(records: Sequence[Record]) -> list[str]:
         rows = [r for r in records if r.horizon_weeks == horizon]
         ours = [r for r in rows if r.policy == "health"]
         if ours:
+            mean = sum(r.mean_buffer for r in ours) / len(ours)
             sentences.append(
                 f"With promises for {count(horizon, 'week')}, the health policy leaves a mean of "
-                f"{percent(_mean(ours))} unpromised and breaks {percent(_broken(ours))} of hours. "
+                f"{percent(mean)} unpromised and breaks {percent(_broken(ours))} of hours. "
                 f"{_fixed_beside(rows)}".strip()
             )
     return sentences or ["What each policy would have promised each week, and what hardware would have kept."]
@@ -187,10 +188,6 @@ def _fixed_beside(rows: Sequence[Record]) -> str:
         f"Fixed buffers that broke no hour: {', '.join(whole)}" if whole else "Each fixed buffer shown broke some hours"
     )
     return f"{'; '.join([kept, *others])}." if broken else ""
-
-
-def _mean(rows: Sequence[Record]) -> float:
-    return sum(r.mean_buffer for r in rows) / len(rows)
 
 
 def _broken(rows: Sequence[Record]) -> float:

@@ -110,13 +110,15 @@ def of_leaves(entry: BringupEntry, values: Mapping[str, int]) -> dict[str, int]:
 def first_stand(entry: BringupEntry, islands: Sequence[Island], policy: Policy) -> FirstStand:
     """Return the first quotas on these islands, backed and under C."""
     own = opening_policy(policy)
-    for loose in (entry, _without_minimums(entry)):  # the strictest floors first
+    no_minimums = entry.but(quotas=tuple(quota.but(minimum_gpus=0) for quota in entry.quotas))
+    for loose in (entry, no_minimums):  # the strictest floors first
         plan = first_plan(loose, islands, own)
         if _is_backed(plan):
             return FirstStand(plan, loose)
     loose = entry.but(quotas=tuple(quota.but(minimum_gpus=0, protected_blocks=()) for quota in entry.quotas))
     plan = first_plan(loose, islands, own)  # without floors every cut can be taken
-    for team, size in sorted(_blocks(entry), key=lambda block: (-block[1], block[0])):
+    blocks = [(quota.team, size) for quota in entry.quotas for size in quota.protected_blocks]
+    for team, size in sorted(blocks, key=lambda block: (-block[1], block[0])):
         with_one = _with_block(loose, team, size)
         tried = first_plan(with_one, islands, own)
         if _is_backed(tried):
@@ -158,14 +160,6 @@ def _quota_at(quota: Quota, gpus: int) -> Quota:
 
 def _is_backed(plan: Plan) -> bool:
     return plan.backed and plan.short_by_gpus == 0
-
-
-def _without_minimums(entry: BringupEntry) -> BringupEntry:
-    return entry.but(quotas=tuple(quota.but(minimum_gpus=0) for quota in entry.quotas))
-
-
-def _blocks(entry: BringupEntry) -> list[tuple[str, int]]:
-    return [(quota.team, size) for quota in entry.quotas for size in quota.protected_blocks]
 
 
 def _with_block(entry: BringupEntry, team: str, size: int) -> BringupEntry:

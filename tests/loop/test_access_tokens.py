@@ -19,9 +19,9 @@ from models.rollout.stages import Stage
 from tests.e2e.front_world import doors_of, front_of, http_to
 from tests.e2e.keys import FRONT_KEY
 from tests.e2e.world import World, cluster, eventually, fresh, seen, team
+from web.callers import OwnTokens
 from web.ledger_rights import LedgerRights
 from web.settings import Address
-from web.tokens import OwnTokens
 
 ME = f"user:{getpass.getuser()}"
 ROLLOUT = ("approve", "pause", "resume", "promote", "abort", "rollback", "close", "retry", "resolve", "ack", "object")

@@ -22,9 +22,9 @@ from tests.e2e.world import World, fresh, team, worked_case, world_of
 from tests.e2e.world import cluster as a_cluster
 from tests.loop.fronts import AT_SOCKET
 from web import ledger_rights as rights
+from web.callers import OwnTokens
 from web.ledger_rights import LedgerRights
 from web.settings import Address
-from web.tokens import OwnTokens
 
 ME = getpass.getuser()
 ASKS_ALWAYS = -1.0

@@ -207,7 +207,7 @@ def _broken_clusters(
     if terms.prune:
         stay = barred_reasons(session, sorted(own.keys() - specs.keys()))
         own = {name: text for name, text in own.items() if name in specs or name in stay}
-    standing_own = dict(those_that_do(own.items(), _settings))
+    standing_own = dict(those_that_do(own.items(), lambda row: (row[0], settings_of(row[1]))))
     reasons = {
         name: why
         for name, policy in standing_own.items()
@@ -222,10 +222,6 @@ def _broken_clusters(
             if taken and not policy_fault(default, after.policy):
                 del reasons[name]
     return dict(sorted(reasons.items()))
-
-
-def _settings(row: tuple[str, str]) -> tuple[str, dict[str, Any]]:
-    return row[0], settings_of(row[1])
 
 
 def _policy_refused(cluster: str, fault: str, place: int) -> Line:
