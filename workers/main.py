@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -343,36 +344,34 @@ def _calls(
     )
 
 
+@dataclass(eq=False)
 class Workers:
-    """The workers of one process, one for each task queue: they begin and end together, with their own threads."""
+    """The workers of one process, one for each task queue: they begin and end together, with their own threads.
 
-    def __init__(
-        self,
-        workers: Sequence[Worker],
-        threads: Sequence[ThreadPoolExecutor],
-        first_looks: Callable[[], Iterator[str]],
-        disconnect: Callable[[], None],
-    ) -> None:
-        """`first_looks`: works out what pages tell of all clusters. `disconnect`: ends what sources keep open."""
-        self.first_looks = first_looks
-        self._disconnect = disconnect
-        self._workers = workers
-        self._threads = threads
+    `first_looks`: works out what pages tell of all clusters. `disconnect`: ends what sources keep open.
+    """
+
+    workers: Sequence[Worker]
+    threads: Sequence[ThreadPoolExecutor]
+    first_looks: Callable[[], Iterator[str]]
+    disconnect: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._stack = AsyncExitStack()
         self._stop_asked = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        for worker in self._workers:
+        for worker in self.workers:
             await self._stack.enter_async_context(worker)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await asyncio.gather(*(worker.shutdown() for worker in self._workers))
+        await asyncio.gather(*(worker.shutdown() for worker in self.workers))
         await self._stack.__aexit__(kind, error, trace)
-        await asyncio.to_thread(self._disconnect)
-        for pool in self._threads:
+        await asyncio.to_thread(self.disconnect)
+        for pool in self.threads:
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def run(self) -> None:

@@ -221,7 +221,8 @@ class RequestActivities:
         if not order.ends:
             age = request.at - (snapshot.health_at or request.at)
             if age >= policy.stale_after:
-                return Prepared(said=f"the last health sample of {cluster} is {duration_text(_minutes(age))} old")
+                minutes = timedelta(minutes=max(1, round(age.total_seconds() / 60)))
+                return Prepared(said=f"the last health sample of {cluster} is {duration_text(minutes)} old")
             owed = self.owed(cluster, request.at)
             why = room(_beside_owed(snapshot, owed), policy, order.team, order.gpus).why
             if why:
@@ -302,7 +303,3 @@ def _beside_owed(snapshot: Snapshot, owed: Mapping[str, int]) -> Snapshot:
 
 def _owed_words(owed: Mapping[str, int]) -> str:
     return f", {gpus_text(sum(owed.values()))} of them owed to its first quotas" if owed else ""
-
-
-def _minutes(age: timedelta) -> timedelta:
-    return timedelta(minutes=max(1, round(age.total_seconds() / 60)))

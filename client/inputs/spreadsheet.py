@@ -72,10 +72,6 @@ def fields_of(model: type[Model], *names: str) -> dict[str, FieldInfo]:
     return {name: model.model_fields[name] for name in names}
 
 
-def is_table(path: str) -> bool:
-    return path.lower().endswith((".csv", ".csv.gz", ".tsv"))
-
-
 @dataclass(frozen=True)
 class Table:
     name: str

@@ -130,18 +130,13 @@ def _cluster_in_file(spec: ClusterSpec) -> ClusterNow:
         islands={island.name: island.total_gpus for island in spec.islands},
         policy=spec.policy,
         quotas=tuple(_present(quota) for quota in spec.quotas),
-        windows=tuple(_sort_islands(window) for window in spec.windows),
+        windows=tuple(window.in_order for window in spec.windows),
         slurm=spec.slurm,
         git=spec.git,
         kueue=spec.kueue,
         prometheus=spec.prometheus,
         kubernetes=spec.kubernetes,
     )
-
-
-def _sort_islands(window: Window) -> Window:
-    """Return the window with its islands in the ledger's order."""
-    return window if window.islands is None else window.but(islands=tuple(sorted(window.islands)))
 
 
 _QUOTA_FIELDS = ("gpus", "islands", "protected_blocks", "minimum_gpus", "parent", "namespaces", "classes")

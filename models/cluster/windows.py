@@ -58,6 +58,11 @@ class Window(Documented):
             raise ValueError(f"ends {self.ends.isoformat()} is not after starts {self.starts.isoformat()}")
         return self
 
+    @property
+    def in_order(self) -> Self:
+        """The window with its islands in the ledger's order."""
+        return self if self.islands is None else self.but(islands=tuple(sorted(self.islands)))
+
 
 def without_absences(islands: Sequence[Island], windows: Sequence[Window], now: datetime) -> tuple[Island, ...]:
     """The islands as they would be without declared absences: what a window explains counts as healthy.

@@ -41,7 +41,9 @@ def undo_status(rollout: Rollout) -> UndoStatus | None:
         left=tuple(kind.value for kind in rollout.owed),
         stuck_on=tuple(f"{u.kind}: {u.reason}" for u in rollout.stuck_on),
         commands=tuple(c.command for c in ways if c.command != LAUNCH),
-        undone=undo_sentences(rollout),
+        undone=tuple(
+            f"{kind}: {'rehearsed' if rollout.shadow else _undone_text(rollout, kind)}" for kind in rollout.undone
+        ),
         not_undone=not_undone(rollout),
         values=values_left(rollout) if stuck else (),
         choices=ways,
@@ -72,11 +74,6 @@ def call_owner(rollout: Rollout, detail: str) -> Rollout:
 
 
 # --- what is undone, and what is not -----------------------------------------------------------
-
-
-def undo_sentences(rollout: Rollout) -> tuple[str, ...]:
-    """Return the effects whose inverse has landed, in that order, each with its meaning."""
-    return tuple(f"{kind}: {'rehearsed' if rollout.shadow else _undone_text(rollout, kind)}" for kind in rollout.undone)
 
 
 def _undone_text(rollout: Rollout, kind: EffectKind) -> str:

@@ -45,7 +45,9 @@ class LedgerArchive(LedgerPart):
                 .order_by(col(AuditRow.seq))
                 .limit(limit)
             ).all()
-            return tuple(_chained_entry(row) for row in rows)
+            return tuple(
+                ChainedEntry(seq=r.seq, previous_hash=r.previous_hash, hash=r.hash, entry=_entry(r)) for r in rows
+            )
 
     def archived_of(self, keys: Sequence[str]) -> frozenset[str]:
         with self._database.reading() as session:
@@ -165,10 +167,6 @@ def _stored_entries() -> sa.Select[str, str]:
     return sa.select(col(AuditRow.key), col(AuditRow.entry)).where(
         col(AuditRow.key).in_(sa.bindparam("keys", expanding=True))
     )
-
-
-def _chained_entry(row: AuditRow) -> ChainedEntry:
-    return ChainedEntry(seq=row.seq, previous_hash=row.previous_hash, hash=row.hash, entry=_entry(row))
 
 
 def _entry(row: AuditRow) -> AuditEntry:

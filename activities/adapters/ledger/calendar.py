@@ -69,7 +69,7 @@ class LedgerCalendar(LedgerPart):
                 .where(theirs, col(WindowRow.ends) > now)
                 .order_by(col(WindowRow.id))
             )
-            wanted = {(name, each.source, _tidy(window)) for each in declared for name, window in each.windows}
+            wanted = {(name, each.source, window.in_order) for each in declared for name, window in each.windows}
             present = _entries(session.connection().execute(live))
             stale = [e for e in present if (e.cluster, e.source, e.window) not in wanted]
             for entry in stale:
@@ -140,11 +140,6 @@ def hold_new_clusters(session: Session, clusters: Sequence[str], now: datetime) 
     live = sa.select(*columns).where(col(WindowRow.source).startswith(FLEET_HOLD), col(WindowRow.ends) > now).distinct()
     rows = [dict(row) for row in session.connection().execute(live).mappings()]
     add(session, WindowRow, [{**row, "cluster": name} for name in clusters for row in rows])
-
-
-def _tidy(window: Window) -> Window:
-    """Return the window as it is read back."""
-    return window if window.islands is None else window.but(islands=tuple(sorted(window.islands)))
 
 
 def _by_name(each: tuple[str, str, Window]) -> tuple[str, datetime, str]:

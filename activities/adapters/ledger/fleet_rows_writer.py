@@ -44,7 +44,6 @@ from models.cluster.fleet_export import cluster_document
 from models.cluster.fleet_file import ClusterSpec, Fleet, Team
 from models.cluster.fleet_oddities import oddities_of
 from models.cluster.import_outcome import WRITES, FleetOutcome, ImportTerms, Line, Verb, outcome_of
-from models.cluster.quota import Quota
 from models.cluster.readings import Present
 from models.cluster.sources import source_text
 from models.cluster.windows import FILE
@@ -407,7 +406,14 @@ def _write_samples(
     ]
     store(session, HealthRow, health)
     usage = [
-        _usage_row(c.name, quota, now)
+        {
+            "cluster": c.name,
+            "team": quota.team,
+            "at": now,
+            "scheduled_gpus": quota.scheduled,
+            "idle_gpus": quota.idle,
+            "pending_gpus": quota.pending_gpus,
+        }
         for c in clusters
         for quota in c.quotas
         if (quota.scheduled_gpus is not None or quota.idle_gpus is not None) and (c.name, quota.team) not in fed[1]
@@ -456,15 +462,4 @@ def _quota_row(cluster: str, quota: Present) -> Row:
         "parent": quota.parent,
         "namespaces": comma_joined(quota.namespaces),
         "classes": None if quota.classes is None else ",".join(quota.classes),
-    }
-
-
-def _usage_row(cluster: str, quota: Quota, at: datetime) -> Row:
-    return {
-        "cluster": cluster,
-        "team": quota.team,
-        "at": at,
-        "scheduled_gpus": quota.scheduled,
-        "idle_gpus": quota.idle,
-        "pending_gpus": quota.pending_gpus,
     }
