@@ -11,14 +11,14 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from pydantic import Field, ValidationError
 
 from models.audit_chain import ChainedEntry, ChainHead
-from models.base import Count, Model, Time, canonical_json, some_of
+from models.base import Count, Model, Time, canonical_json
 from models.errors import BadInput
 
 ORIGIN = "backstop/audit"
@@ -208,11 +208,6 @@ def against_seals(cluster: str, rows: Sequence[ChainedEntry], seals: Sequence[Se
             return state.but(differs=f"{one} differs from {sealed_part}")
         good = head.length or good
     return state
-
-
-def forgeries(state: Mapping[str, str]) -> str:
-    """Return the differences by cluster, as a sentence."""
-    return some_of([f"{cluster}: {text}" for cluster, text in sorted(state.items())], 3, by="; ")
 
 
 class SealedTo(Model):

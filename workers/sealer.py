@@ -23,8 +23,9 @@ from activities.adapters.seals.keepers import Keeper, lock_keeper
 from activities.metrics import seal_age
 from client.private_files import written_beside
 from models.audit_chain import ChainHead
+from models.base import some_of
 from models.errors import BackstopError, Refusal, Unavailable
-from models.seals import SealedSeal, forgeries, next_seal, sealed_heads, verifier_key
+from models.seals import SealedSeal, next_seal, sealed_heads, verifier_key
 
 logger = logging.getLogger("backstop.seals")
 _LOOKS = 4
@@ -96,7 +97,8 @@ class Sealer:
             good = [head for head in moved if head.cluster not in faults]
             have = self._seal(have, good, now)
         self._bring_up_to_date(have)
-        return f"chains differ from what was sealed: {forgeries(faults)}" if faults else ""
+        differ = some_of([f"{cluster}: {text}" for cluster, text in sorted(faults.items())], 3, by="; ")
+        return f"chains differ from what was sealed: {differ}" if faults else ""
 
     def _seal(self, have: list[SealedSeal], heads: Sequence[ChainHead], now: datetime) -> list[SealedSeal]:
         seal = next_seal(have, heads, now, seal_key(self._key_file))

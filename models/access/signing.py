@@ -10,7 +10,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import OKPKey
 from pydantic import ValidationError
 
-from models.access.tickets import LIFETIME, SKEW, TICKET_CHARS, Ticket, unverified_field
+from models.access.tickets import LIFETIME, SKEW, TICKET_CHARS, Ticket
 from models.base import Model, Time
 from models.errors import Refusal
 
@@ -56,11 +56,6 @@ def verify_ticket(text: str, keys: Mapping[str, PublicKey]) -> Ticket:
 
 def _key_named_in(text: str, keys: Mapping[str, PublicKey]) -> PublicKey | None:
     return keys.get(str(jws.extract_compact(text.encode()).headers().get("kid")))
-
-
-def key_id_in(head: str) -> str:
-    """Return the key that the beginning of a ticket names, unverified; empty where it names none."""
-    return unverified_field(head, 0, "kid")
 
 
 def revoked_by(text: str, keys: Mapping[str, PublicKey], at: datetime) -> bool:

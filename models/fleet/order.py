@@ -10,7 +10,7 @@ from datetime import datetime
 
 from models.base import Model, content_hash, gpus_text, verb_of
 from models.cluster.windows import Window, active, span_text
-from models.fleet.messages import Candidate, FleetLaunch, Noted, Passed, PickAnswer, Picked, PickRequest, Prospect
+from models.fleet.messages import FleetLaunch, Noted, Passed, PickAnswer, Picked, PickRequest, Prospect
 from models.fleet.state import BudgetLeft, Pace, Wave
 from models.planning.plan import Plan
 
@@ -143,7 +143,7 @@ def pick(
     person chose stands; otherwise today's plan decides.
     """
     pace, candidates = request.pace, {c.cluster: c for c in request.candidates}
-    waves = {p.cluster: _wave_of(p, candidates[p.cluster]) for p in prospects}
+    waves = {p.cluster: candidates[p.cluster].wave if candidates[p.cluster].moved else p.wave for p in prospects}
     hour, day = booked
     left = BudgetLeft(
         hour_gpus=min(request.hour_gpus, max(0, pace.budget_per_hour - hour)),
@@ -169,7 +169,3 @@ def pick(
         waiting=basket.waiting,
         left=BudgetLeft(hour_gpus=left.hour_gpus - taken, day_gpus=left.day_gpus - taken, short_for=basket.short_for),
     )
-
-
-def _wave_of(prospect: Prospect, candidate: Candidate) -> Wave:
-    return candidate.wave if candidate.moved else prospect.wave

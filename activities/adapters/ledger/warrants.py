@@ -16,7 +16,7 @@ from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from activities.adapters.ledger.second_persons import note_admitted
 from activities.ports.warrants import Drawn, EffectProof, LoneDeed
 from models.access.principals import Principal
-from models.access.signing import key_id_in
+from models.access.tickets import unverified_field
 from models.access.warrants import Warrant
 from models.base import canonical_json
 from models.errors import Refusal
@@ -142,7 +142,7 @@ class LedgerWarrants(LedgerPart):
         head = sa.func.substr(col(WarrantRow.ticket), 1, _HEAD)
         heads = select(head).where(col(WarrantRow.ticket) != "", col(WarrantRow.voided_at).is_(None)).distinct()
         with self._database.reading() as session:
-            return frozenset(filter(None, map(key_id_in, session.exec(heads))))
+            return frozenset(key for head in session.exec(heads) if (key := unverified_field(head, 0, "kid")))
 
     def receipts(self, rollout: str) -> tuple[Receipt, ...]:
         texts: list[str] = []

@@ -20,7 +20,6 @@ from activities.adapters.prometheus.queries import (
     Queries,
     SeriesRead,
     answers,
-    clusters_by_label,
     dcgm,
     samples_of,
 )
@@ -148,7 +147,7 @@ class Prometheuses:
         connection = self._connections.get(name)
         if connection is None:
             raise Unavailable(f"this worker has no Prometheus {name!r}: add it to the file of BACKSTOP_PROMETHEUS")
-        labels = clusters_by_label({cluster: source.cluster for cluster, source in sources.items()})
+        labels = {source.cluster or cluster: cluster for cluster, source in sources.items()}
         ends = time.monotonic() + connection.timeout.total_seconds()
         queries = connection.queries
         installed, healthy, seen = (

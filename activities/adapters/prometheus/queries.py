@@ -207,8 +207,3 @@ def _time(seconds: float, now: datetime) -> datetime:
             f"it is dated {seconds:.15g} s since 1970, which is not a recent time (now: {now.timestamp():.0f})"
         )
     return datetime.fromtimestamp(seconds, UTC)
-
-
-def clusters_by_label(sources: Mapping[str, str | None]) -> dict[str, str]:
-    """Return our clusters by the label that Prometheus has for them."""
-    return {label or cluster: cluster for cluster, label in sources.items()}
