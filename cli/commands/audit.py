@@ -48,7 +48,7 @@ def audit(
         str,
         arg(
             "CLUSTER",
-            "The cluster. Leave it out with --fleet. With --verify alone, every record is checked.",
+            "The cluster. Leave it out with --fleet, and with --seals to check all that is sealed.",
             show_default=False,
             callback=named_or_all,
         ),
@@ -97,6 +97,8 @@ def audit(
         raise BadInput(f"CLUSTER {cluster!r} is given together with --fleet: give one of them")
     if (seals and not verify) or (seal_key and not seals):
         raise BadInput("--seals needs --verify, and --seal-key needs --seals")
+    if verify and not (cluster or fleet or seals):
+        raise BadInput("--verify needs a CLUSTER, or --seals to check all that is sealed")
     cluster = FLEET if fleet else cluster if seals else needed_cluster(cluster)
     person = actor_of(os.environ.get("BACKSTOP_ACTOR", ""))
     wanted = _read_filter(since, until, actor or (), kind or ())

@@ -278,6 +278,15 @@ def test_entries_are_chosen_and_what_is_left_out_is_said(
     assert [one["text"] for one in yaml.safe_load_all(capsys.readouterr().out)] == [f"{n}" for n in left]
 
 
+def test_what_is_verified_is_a_cluster_or_what_is_sealed(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(FakeBackstop()) as door:
+        assert run(["audit", "--verify"]) == 2
+    assert door.asked == []
+    assert capsys.readouterr().err == "backstop: --verify needs a CLUSTER, or --seals to check all that is sealed\n"
+    assert run(["audit", "--help"]) == 0
+    assert "and with --seals to check all that is sealed" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
 def test_a_time_may_be_so_long_ago(audited: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*audited, "--since", "1h", "--json"]) == 0
     assert capsys.readouterr().out == "", "all of it is long over"
