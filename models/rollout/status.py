@@ -62,7 +62,8 @@ def status_of(rollout: Rollout, now: datetime, *, history_events: int = 0, runs:
         total_gpus=rollout.baseline.total_gpus if seen is None or seen.health is None else seen.health.total_gpus,
         healthy_gpus=None if rollout.sight.known is None else rollout.sight.known.healthy_gpus,
         doubted_gpus=_doubted_gpus(rollout),
-        health_at=None if rollout.sight.known is None else rollout.sight.known.at,
+        # Before a source came into doubt each island had its best at a time of its own.
+        health_at=None if rollout.sight.known is None or rollout.sight.doubted else rollout.sight.known.at,
         health_known=health_fresh(rollout),
         health_fault="" if seen is None else seen.fault,
         assigned_gpus=stands.assigned_gpus,

@@ -4,18 +4,30 @@ counts."""
 from __future__ import annotations
 
 import asyncio
+import io
+from datetime import datetime
+
+from rich.console import Console
 
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
 from models.questions import CheckLedger, ConfirmSource
 from models.rollout.stages import Stage
+from models.rollout.status_models import RolloutStatus
 from tests.e2e.world import World, cluster, eventually, fresh, team
+from views.status import status_parts
 
 
 async def says(world: World, source: str, healthy: int, *names: str) -> None:
     islands = (Island(name="main", total_gpus=100, healthy_gpus=healthy),)
     samples = [HealthSample(cluster=name, at=world.now(), islands=islands) for name in names]
     assert await world.person(source).add_health(samples) == len(names)
+
+
+def plain_lines(status: RolloutStatus, now: datetime) -> list[str]:
+    page = io.StringIO()
+    Console(file=page, width=200).print(*status_parts(status, now))
+    return page.getvalue().splitlines()
 
 
 async def test_a_source_in_doubt_cuts_nothing_until_a_person_confirms_it(world: World) -> None:
@@ -35,6 +47,10 @@ async def test_a_source_in_doubt_cuts_nothing_until_a_person_confirms_it(world: 
         status = await world.until(name, lambda s: line in s.needs)
         assert (status.stage, status.lifts) == (Stage.MONITORED, {"unknown_health": line})
         assert sum(world.sql.gpus(name).values()) == 84
+        # No sample has these figures at any time since, so that no time is given.
+        assert (status.healthy_gpus, status.health_at, status.doubted_gpus) == (100, None, 81)
+        (health,) = [part for part in plain_lines(status, world.now()) if part.startswith("health ")]
+        assert " ".join(health.split()).startswith("health 100 healthy of 100, as before its source came into doubt")
     await asyncio.sleep(2.5)  # longer than breach_after, had it been believed
     (doubt,) = (await world.tpm.ask(CheckLedger())).doubts
     assert (doubt.source, doubt.clusters) == ("dcgm", tuple(sorted(liars)))
