@@ -35,11 +35,13 @@ def lines(explained: Explained) -> list[str]:
     if explained.looser is not None:
         promise += f" For {_target(explained.looser_target)}: {_promised(explained, explained.looser, unit)}."
     kept, missed = f"{_kept(ours)}{_grown_up(explained)}", _missed(ours, explained.terms.target)
+    weeks = explained.horizon_weeks
+    tried = "the next week" if weeks == 1 else f"the next {weeks}, so that an hour counts up to {weeks} times"
     return [
         _history(explained, unit),
         promise,
         f"Why: {now.text}{_today(explained, unit)}.",
-        f"Back-test, with a buffer computed anew each week from the weeks before: {kept}.{missed}",
+        f"Back-test, with a buffer computed anew each week from the weeks before and tried on {tried}: {kept}.{missed}",
         f"Beside it: {_neighbours(explained)}.",
     ]
 

@@ -684,7 +684,8 @@ def test_a_sceptic_gets_five_lines_and_a_picture(file: str, tmp_path: Path, caps
         "20 down most of the time or of the last day, 5 in reserve for what comes on top."
     )
     assert shown[3].startswith(
-        "Back-test, with a buffer computed anew each week from the weeks before: 672 (40.0%) of 1,680 hours broken"
+        "Back-test, with a buffer computed anew each week from the weeks before and tried on the next 4, "
+        "so that an hour counts up to 4 times: 672 (40.0%) of 1,680 hours broken"
     )
     assert shown[3].endswith("THIS MISSES THE TARGET OF 99.9%: the past of this cluster did not show what came.")
     assert shown[4].startswith("Beside it: a flat 19% would have broken 1,680 hours; a flat 20% is the smallest whole ")
