@@ -116,7 +116,7 @@ class Site:
 
     def end_jobs(self) -> None:
         """A job is nobody's child: it outlives its node's daemon. One whose node is gone is not waited for long."""
-        if self.answers("scancel", "--full", "--user", getpass.getuser()):
+        if self.pids("slurmctld") and self.answers("scancel", "--full", "--user", getpass.getuser()):
             with contextlib.suppress(Fault):
                 self.until(lambda: not self.run("squeue", "-h", "-o", "%A"), "jobs have ended", 10.0)
 

@@ -63,7 +63,7 @@ class Story:
         """As the page has it, where what differs from day to day is the same."""
         told = re.sub(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?Z?", "2026-11-22 09:00:00Z", line)
         told = re.sub(rf"{CLUSTER}/\d{{8}}T\d{{6}}Z-[0-9a-f]{{6}}", f"{CLUSTER}/1", told)
-        return re.sub(r"\b[Pp]lan [0-9a-f]{16}", "plan 0123456789abcdef", told).rstrip()
+        return re.sub(r"\b([Pp])lan [0-9a-f]{16}", r"\1lan 0123456789abcdef", told).rstrip()
 
     def waits(self, what: str) -> None:
         """What it waits for is said when that changes, and is no part of the page: a file shows that it goes on."""
