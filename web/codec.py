@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from temporalio.api.common.v1 import Payloads
 from temporalio.converter import PayloadCodec
 
+from models.base import brief
 from models.import_questions import StageImport
 
 CODEC = "/codec/"
@@ -87,7 +88,8 @@ class CodecEndpoint:
     async def _decode(self, request: Request) -> Response:
         namespace = request.headers.get("x-namespace", "")
         if self._namespace and namespace and namespace != self._namespace:
-            return _error_response(400, "X-Namespace must be the namespace of this front")
+            theirs = f"X-Namespace is {brief(namespace)}"
+            return _error_response(400, f"{theirs}, but this front serves Temporal's namespace {self._namespace}")
         body = bytearray()
         async for piece in request.stream():
             body += piece

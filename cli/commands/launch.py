@@ -86,8 +86,8 @@ def launch(
     """Open a rollout, or with --fleet, --wave or --pilot a fleet rollout: plan it and wait for an approval.
 
     No quota changes before the plan is approved, its notice period is over and its gate has opened. --shadow
-    rehearses: Backstop writes no quota, notifies no team and waits for no notice period; a real launch aborts the
-    rehearsal.
+    rehearses: Backstop writes no quota, notifies no team and waits for no notice period. A real launch of the
+    cluster aborts the rehearsal; a fleet rollout leaves it, and the cluster out.
 
     Several clusters get a rollout each; a fleet goes in waves, pilots first. --adopt takes over rollouts that are
     open in the ledger but that Temporal has lost. At a terminal Backstop shows what it will open or take over, and

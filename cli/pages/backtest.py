@@ -110,7 +110,7 @@ def _draw(plot: Axes, one: Series, promised: Promised, whose: str) -> str:
         return f"{count(days, 'day')} of history."
     below = "below the promise of that week"
     if horizon > 1:
-        below = f"below a promise for that day, which may be up to {count(horizon, 'week')} old and above the line"
+        below = f"below a promise that covered that day: each holds {count(horizon, 'week')}, the line shows the newest"
     sentence = f"{count(days, 'day')} of history. Days whose worst instant fell {below} (crosses in the line's color)"
     return " ".join([f"{sentence}: {', '.join(broken)}.", *refused])
 

@@ -146,9 +146,8 @@ class SlackDesk:
         """Return the person as the access file names them. Errors: Refusal where it does not; Unavailable."""
         if not await self.giving.rights.in_force():
             raise Refusal(
-                "no access file is in force, so Backstop knows nobody in Slack: import one that names their "
-                "Slack users "
-                "(docs/slack.md)"
+                "no access file is in force, so Backstop knows nobody in Slack: import an access file that gives "
+                "people's Slack names (docs/slack.md)"
             )
         principal = in_slack(slack.workspace, slack.user)
         name = (await self.giving.principal_for(principal, None)).name
