@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.slurm.bringup_story import HEAD, tell_bringup, told_by
@@ -21,6 +23,11 @@ def test_a_cluster_comes_from_an_entry_to_monitored_by_two_touches_and_the_docs_
     assert not set(waits) & set(story.lines), "and the page is what was typed and printed"
     shown = (ROOT / "docs" / "bringup-story.md").read_text()
     told = HEAD + "\n".join(story.lines) + "\n"
-    assert [line for line in told.splitlines() if line.startswith("$ ")] == [
-        line for line in shown.splitlines() if line.startswith("$ ")
-    ], "run: python -m tests.slurm.bringup_story --write"
+    assert _steady(told) == _steady(shown), "run: python -m tests.slurm.bringup_story --write"
+
+
+def _steady(page: str) -> list[str]:
+    """What it has waited for, and whether a worker has read the jobs by name yet, is a matter of how fast it is."""
+    lines = [re.sub(r" +", " ", line) for line in page.splitlines() if not line.startswith("waited for")]
+    alike = [line.replace("jobs of 1 team run", "1 job runs") for line in lines]
+    return [re.sub(r"\b\d+[smh]\b", "2s", line) for line in alike]
