@@ -225,7 +225,7 @@ async def test_a_fleet_is_approved_paced_and_let_go_on_at_a_terminal(world: Worl
     assert (code, "Let the fleet rollout go on? There is no terminal to ask on" in said) == (2, True)
     resume = typed(world, "fleet", "resume", "--reason", "racks replaced")
     shown = await resume.until(ASKS)
-    assert "1 failure counts no more; " in shown
+    assert "1 failure no longer counts; " in shown
     resume.types("y")
     assert await resume.ended() == 0
     await eventually(
