@@ -75,8 +75,9 @@ def _terms(recipe: ClusterRecipe) -> Iterator[tuple[str, str]]:
         yield "Supply", f"waits until {needs} are granted; asks every {span(recipe.supply.every)}"
     share = recipe.accept_at_least
     yield "Accepted", f"with {float(share):.4g} of the nodes that were ordered" if share < 1 else "with all its nodes"
-    together = "all checks green together for" if recipe.checks else "its nodes there for"
-    yield "Production", f"after {together} {span(recipe.soak)}; a person is called after {span(recipe.validate_within)}"
+    together = "all checks have been green together" if recipe.checks else "its nodes have been there"
+    late = f"a person is called if that takes over {span(recipe.validate_within)}"
+    yield "Production", f"when {together} for {span(recipe.soak)}; {late}"
     yield "Probation", f"checked every {span(recipe.watch_every)} for {span(recipe.probation)}"
     if programs := sorted(set(_programs(recipe))):
         yield "The worker must allow", ", ".join(programs)

@@ -87,7 +87,7 @@ def launch(
 
     No quota changes before the plan is approved, its notice period is over and its gate has opened. --shadow
     rehearses: Backstop writes no quota, notifies no team and waits for no notice period. A real launch of the
-    cluster aborts the rehearsal; a fleet rollout leaves it, and the cluster out.
+    cluster aborts the rehearsal; a fleet rollout does not, and starts no rollout there.
 
     Several clusters get a rollout each; a fleet goes in waves, pilots first. --adopt takes over rollouts that are
     open in the ledger but that Temporal has lost. At a terminal Backstop shows what it will open or take over, and

@@ -52,7 +52,7 @@ class SlurmSource(Documented):
     title: ClassVar = "Slurm"
     sets: ClassVar = ("gpus", "parent")  # fields of a quota that no fleet file changes
     lacks: ClassVar = (
-        "Slurm had no account of this name with a limit when Backstop last read it: create the account in Slurm"
+        "Slurm had no account of this name with a limit when Backstop last read it: create it in Slurm, with a limit"
     )
     connection: Name = "local"
     """The way to reach it: a name of the file that BACKSTOP_SLURM names. A fleet file names no commands."""

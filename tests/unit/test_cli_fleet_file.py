@@ -198,7 +198,7 @@ def test_what_slurm_says_itself_is_named_in_the_dry_run_and_in_the_import(
     quotas = FILE.replace("gpus: 30", "gpus: 25, minimum_gpus: 4").replace("team: a", "team: new")
     Path(file).write_text(quotas.replace("- name: h\n", "- name: h\n  slurm: {}\n"))
     no_account = (
-        "Slurm had no account of this name with a limit when Backstop last read it: create the account in Slurm"
+        "Slurm had no account of this name with a limit when Backstop last read it: create it in Slurm, with a limit"
     )
     theirs = "Slurm holds this value, so a file cannot set it: change it in Slurm"
     lines = [

@@ -429,13 +429,12 @@ def test_states_that_are_not_known_are_said() -> None:
     jobs = read(job(1, "lab", job_state=["DREAMING"]), job(2, "lab", job_state=["RUNNING", "COMPLETING"]))
     assert said(LIMITED, nodes_=strange, jobs=jobs) == (
         (
-            "Slurm reports QUANTUM for 7 nodes (gpu0, gpu1, gpu2, gpu3, gpu4 and 2 more), which Backstop "
-            "does not know: "
-            "Backstop ignores it"
+            "Backstop does not know what Slurm reports for 7 nodes (gpu0, gpu1, gpu2, gpu3, gpu4 and 2 more): "
+            "QUANTUM; this is ignored"
         ),
-        "Slurm reports SPLENDID for 1 node (odd), which Backstop does not know: such a node counts as not healthy",
+        "Backstop does not know what Slurm reports for 1 node (odd): SPLENDID; such a node counts as not healthy",
         (
-            "Slurm reports DREAMING for 1 job, which Backstop does not know: such a job counts as holding what is "
+            "Backstop does not know what Slurm reports for 1 job: DREAMING; such a job counts as holding what is "
             "allocated to it"
         ),
     )

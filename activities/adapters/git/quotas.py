@@ -265,8 +265,8 @@ class GitQuotas(MirroredQuotas[GitSource, _Sight]):
                 if gpus and not look and source.mode is GitMode.PROPOSE:
                     raise Refusal(
                         f"people merge the writes of {cluster} (mode: propose), so --restore cannot push "
-                        f"{count_text(len(gpus), 'quota')}: roll back before you close the "
-                        "rollout, or detach without --restore"
+                        f"{count_text(len(gpus), 'quota')}: detach without --restore, and "
+                        "change the quotas in Git yourself"
                     )
                 if look or not gpus or self._push(cluster, sight, gpus, message):
                     if not look:

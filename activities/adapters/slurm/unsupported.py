@@ -75,10 +75,10 @@ def _sentences_on_nodes(nodes: Sequence[Node]) -> Iterator[str]:
         if those:
             words = sorted({word for node in those for word in node.unknown})
             names = some_of([node.name for node in those], _NAMED)
-            means = "Backstop ignores it" if placeable else "such a node counts as not healthy"
+            means = "this is ignored" if placeable else "such a node counts as not healthy"
             yield (
-                f"Slurm reports {', '.join(words)} for {count_text(len(those), 'node')} ({names}), "
-                f"which Backstop does not know: {means}"
+                f"Backstop does not know what Slurm reports for {count_text(len(those), 'node')} ({names}): "
+                f"{', '.join(words)}; {means}"
             )
 
 
@@ -86,6 +86,6 @@ def _sentences_on_jobs(jobs: Sequence[SlurmJob]) -> Iterator[str]:
     if those := [job for job in jobs if job.unknown]:
         words = sorted({word for job in those for word in job.unknown})
         yield (
-            f"Slurm reports {', '.join(words)} for {count_text(len(those), 'job')}, "
-            "which Backstop does not know: such a job counts as holding what is allocated to it"
+            f"Backstop does not know what Slurm reports for {count_text(len(those), 'job')}: "
+            f"{', '.join(words)}; such a job counts as holding what is allocated to it"
         )
