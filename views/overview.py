@@ -122,12 +122,8 @@ def _asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType
     more = [line(f"and {len(needy) - most} more: backstop status --needs")] if len(needy) > most else []
     unasked = sum(r.asked_at is None and not r.lost for r in needy)
     if unasked:
-        which = "All" if unasked == len(needy) else f"{unasked}"
-        more.append(
-            line(
-                (f"{which} as last recorded in the ledger: these rollouts were not asked or did not answer.", "yellow")
-            )
-        )
+        which = "All of these are" if unasked == len(needy) else f"{unasked:,} of these {verb_of(unasked)}"
+        more.append(line((f"{which} from the ledger, because the rollout was not asked or did not answer.", "yellow")))
     return [Text(), line((f"{len(needy)} {verb_of(len(needy), 'needs', 'need')} a person", "yellow")), rows, *more]
 
 

@@ -94,7 +94,12 @@ class FleetBringups(BringupExit):
     def _refuse_unbacked(self, entry: BringupEntry, spec: ClusterSpec, which: str, what: str) -> Plan:
         """Return the plan of these first quotas. Errors: Refusal if it would cut one, or cannot back them."""
         plan = make_plan(snapshot_of(spec), opening_policy(self._policy(entry)))
-        if plan.haircut_gpus or not plan.backed:
+        if not plan.haircut_gpus and not plan.backed:
+            raise Refusal(
+                f"the {which} has in {entry.cluster} have no healthy GPUs behind all of them, or no island where a "
+                f"protected block of them fits: lower the {what}, then retry"
+            )
+        if plan.haircut_gpus:
             raise Refusal(
                 f"the {which} has in {entry.cluster} sum to {gpus_text(plan.assigned_gpus)}, but the cluster may "
                 f"promise at most {gpus_text(plan.ceiling_gpus)}, each with a healthy GPU behind it: lower the {what}, "

@@ -324,7 +324,7 @@ class DeskActivities:
             if not (own and entry.refused and entry.kind is AuditKind.COMMAND):
                 raise BadInput("a client may archive only its own commands that were refused")
             if BESIDE in entry.key:
-                raise BadInput(f"the key of an entry may not contain {BESIDE}: {brief(entry.key)}")
+                raise BadInput(f"an audit entry's own id (`key`) may not contain {BESIDE}: {brief(entry.key)}")
         self._registry.archive([entry.but(at=asked) for entry in question.entries])
         return len(question.entries)
 

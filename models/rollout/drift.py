@@ -36,7 +36,7 @@ def answer_hold(rollout: Rollout, freed: Rollout, how: str, now: datetime, *, re
         taken, sentence = accept_changes(freed, now, approved=True), "the changed values are accepted"
         if not (refits and is_bounded(rollout)):
             return taken, sentence
-        sentence += "; the limit above all quotas follows once hardware backs them"
+        sentence += "; the limit that bounds all quotas changes to match once hardware backs the values"
         return taken.with_stay(refitting=True), sentence
     present, ours = {} if rollout.seen is None else rollout.seen.reading.values, approved_values(rollout)
     back = [f"{team} at {ours[team]}" for team in sorted(ours) if present.get(team, ours[team]) != ours[team]]

@@ -300,7 +300,7 @@ def _backing_condition(rollout: Rollout) -> Condition:
     if rollout.seen is None:
         return Condition(name="backed", met=False, text="Backstop has not looked at the cluster yet")
     if rollout.seen.health is None or not health_fresh(rollout):
-        return Condition(name="backed", met=False, text="health is unknown or stale and counts as zero")
+        return Condition(name="backed", met=False, text="health is unknown or stale, so that no GPU counts as backing")
     if not rollout.seen.is_backed:
         missing = lacks_text(rollout.seen.shortage)
         return Condition(name="backed", met=False, text=f"not backed by today's health: {missing}")

@@ -178,8 +178,8 @@ def test_who_needs_what_is_not_none_where_nobody_answers(capsys: pytest.CaptureF
     )
     old = [one(n, stage="stuck", asked_at=None) for n in range(2)]
     said = status(capsys, [*old, one(6, stage="stuck")], "--needs")
-    assert "2 as last recorded in the ledger: these rollouts were not asked or did not answer." in said
-    assert "as last recorded in the ledger" not in status(capsys, [one(6, stage="stuck")], "--needs")
+    assert "2 of these are from the ledger, because the rollout was not asked or did not answer." in said
+    assert "from the ledger" not in status(capsys, [one(6, stage="stuck")], "--needs")
 
 
 def test_a_shadow_is_marked_and_what_would_be_has_a_column_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
