@@ -115,6 +115,7 @@ def fingerprint(reading: QuotaReading, facts: Facts, before: str = "", backing: 
     """Return a text that changes when a rollout has something to learn. `before`: the last; `backing`: if computed."""
     sample = facts.sample
     unmerged = [f"before {reading.unmerged}"] if reading.unmerged else ["merged"] * reading.merged
+    unmerged += ["no merge to wait for"] * reading.awaits_nobody
     if sample is None:
         return "; ".join(["no health", *unmerged])
     parts = [f"generation {reading.generation}", *unmerged, "stale" if facts.stale else "fresh"]

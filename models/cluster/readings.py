@@ -102,6 +102,9 @@ class QuotaReading(Model):
     """The branch with an effect that people have not merged yet; empty: none."""
     merged: bool = Field(default=False, exclude_if=lambda merged: not merged)
     """People have merged such an effect, and it was not delivered again yet."""
+    awaits_nobody: bool = Field(default=False, exclude_if=lambda awaits: not awaits)
+    """Such an effect waits for nobody any more, and was not delivered again yet: its branch is gone, or Backstop may
+    push."""
     bound_gpus: GpuCount | None = Field(default=None, exclude_if=lambda bound: bound is None)
     """The most that the quota system lets all of these quotas hold together; None: no such limit."""
 

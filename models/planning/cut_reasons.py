@@ -117,7 +117,7 @@ def _what_text(snapshot: Snapshot, quota: Quota, tier: Tier, gpus: int) -> str:
             return f"{_gpus_text(gpus)} {are} held by {jobs} doing no work ({_usage_source(snapshot)})"
         case Tier.BUSY if quota.scheduled_gpus is None:
             these = "this GPU" if gpus == 1 else f"these {_gpus_text(gpus)}"
-            return f"whether jobs run on {these} is not known; if some do, they go on, as flex"
+            return f"whether jobs run on {these} is not known (if some do, they go on, as flex)"
         case Tier.BUSY:
             return f"{_gpus_text(gpus)} {are} in use: the jobs on {them} go on, as flex"
         case Tier.UNALLOCATED:

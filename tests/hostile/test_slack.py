@@ -33,6 +33,7 @@ from web.ledger_rights import LedgerRights
 from web.limits import Rate
 from web.server import listening
 from web.settings import Address, FrontSettings
+from web.slack import metrics as slack_metrics
 from web.slack.endpoint import SlackTerms
 from web.slack.reading import MOST_BYTES
 from web.temporal_connection import Doors
@@ -325,8 +326,8 @@ class Counted:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._reader = InMemoryMetricReader()
         meter = MeterProvider([self._reader]).get_meter("test")
-        monkeypatch.setattr(metrics, "_slack", meter.create_counter("slack"))
-        monkeypatch.setattr(metrics, "_replies", meter.create_counter("replies"))
+        monkeypatch.setattr(slack_metrics, "_slack", meter.create_counter("slack"))
+        monkeypatch.setattr(slack_metrics, "_replies", meter.create_counter("replies"))
         monkeypatch.setattr(metrics, "_seconds", meter.create_histogram("seconds"))
 
     def of(self, name: str) -> dict[tuple[str, ...], int]:

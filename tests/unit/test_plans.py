@@ -351,8 +351,8 @@ def test_the_reason_of_a_cut_calls_no_islands_short_that_are_not() -> None:
 @pytest.mark.parametrize(
     ("known", "gpus", "says"),
     [
-        (None, 4, "whether jobs run on these 4 GPUs is not known; if some do, they go on, as flex"),
-        (None, 1, "whether jobs run on this GPU is not known; if some do, they go on, as flex"),
+        (None, 4, "whether jobs run on these 4 GPUs is not known (if some do, they go on, as flex)"),
+        (None, 1, "whether jobs run on this GPU is not known (if some do, they go on, as flex)"),
         (10, 4, "4 GPUs are in use: the jobs on them go on, as flex"),
         (10, 1, "1 GPU is in use: the jobs on it go on, as flex"),
     ],

@@ -61,7 +61,9 @@ def test_what_a_person_accepts_is_promised_at_once_within_a_root_that_fits_it(st
         world.foreign(team, gpus, by="root")
     assert world.bound == 40, "nobody has agreed yet"
     values, effects = world.values, len(world.effects)
-    assert world.say(Command.RESOLVE, hold="drift", how="accept").endswith("follows once hardware backs them")
+    assert world.say(Command.RESOLVE, hold="drift", how="accept").endswith(
+        "changes to match once hardware backs the values"
+    )
     assert (world.bound, world.values) == (together, values)
     assert world.effects[effects:] == [EffectKind.SET_SOFT]
     assert len(world.moves) == moved, "no quota has moved: nothing counts against the blast radius"

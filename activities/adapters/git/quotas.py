@@ -98,7 +98,7 @@ class GitQuotas(MirroredQuotas[GitSource, _Sight]):
     def _with_merge(self, reading: QuotaReading, source: GitSource | None) -> QuotaReading:
         merges = {} if source is None else self._merges_seen({reading.cluster: source})
         branch, is_open, is_merged = merges.get(reading.cluster, ("", False, False))
-        return reading.but(unmerged=branch * is_open, merged=is_merged) if branch else reading
+        return _with_branch(reading, branch, is_open, is_merged) if branch else reading
 
     def _merges_seen(self, sources: Mapping[str, GitSource]) -> dict[str, tuple[str, bool, bool]]:
         """Return by cluster the branch with an effect, as `_seen`. Where Backstop may push, it waits for nobody."""
@@ -114,7 +114,7 @@ class GitQuotas(MirroredQuotas[GitSource, _Sight]):
         readings = self._readings_of(clusters, sources)
         for cluster, (branch, is_open, is_merged) in self._merges_seen(sources).items():
             if cluster in readings:
-                readings[cluster] = readings[cluster].but(unmerged=branch * is_open, merged=is_merged)
+                readings[cluster] = _with_branch(readings[cluster], branch, is_open, is_merged)
         return readings
 
     def _barred_reason(self, cluster: str, source: GitSource, sight: _Sight) -> str:
@@ -126,7 +126,7 @@ class GitQuotas(MirroredQuotas[GitSource, _Sight]):
         versions = self._versions_of(clusters, sources)
         for cluster, (branch, is_open, is_merged) in self._merges_seen(sources).items():
             if cluster in versions:
-                versions[cluster] += f" before {branch}" * is_open + f" with {branch}" * is_merged
+                versions[cluster] += f" {'before' if is_open else 'with' if is_merged else 'without'} {branch}"
         return versions
 
     def apply(self, change: Change) -> Receipt:
@@ -353,6 +353,11 @@ class GitQuotas(MirroredQuotas[GitSource, _Sight]):
         body = lines or ["This commit changes no file. It makes Git refuse a late push of an earlier effect."]
         ends = [f"Backstop-{name}: {' '.join(value.split())}" for name, value in trailers.items() if value.strip()]
         return "\n".join((f"{what} of {change.cluster} ({words})", "", *body, "", *ends, ""))
+
+
+def _with_branch(reading: QuotaReading, branch: str, is_open: bool, is_merged: bool) -> QuotaReading:
+    """Return the reading with what became of the branch with an effect."""
+    return reading.but(unmerged=branch * is_open, merged=is_merged, awaits_nobody=not (is_open or is_merged))
 
 
 def _changed_texts(sight: _Sight, gpus: Mapping[str, int]) -> dict[str, str]:

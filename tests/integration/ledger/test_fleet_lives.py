@@ -179,7 +179,9 @@ def test_a_section_that_is_not_there_says_nothing_even_to_pruning(ledger: Ledger
 
 
 SLURMS = "Slurm holds this value, so a file cannot set it: change it in Slurm"
-NO_ACCOUNT = "had no account of this name with a limit when Backstop last read it: create it in Slurm, with a limit"
+NO_ACCOUNT = (
+    "Slurm had no account of this name with a limit when Backstop last read it: create it in Slurm, with a limit"
+)
 OF_ALPHA = (
     "SELECT team, gpus, islands, blocks, minimum, parent, namespaces, classes FROM quotas WHERE cluster = 'alpha'"
 )
