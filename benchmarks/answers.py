@@ -19,6 +19,7 @@ from temporalio.client import WorkflowQueryFailedError
 from benchmarks.bare import Bare, Loops, Script
 from benchmarks.rollout import BREACH_SECONDS, NO_BRAKE, Plain, fleet_of
 from benchmarks.sites import Site, note, quantile, site
+from client.rollouts import MOST_ASKED
 from models.cluster.fleet_file import Fleet
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
@@ -121,7 +122,10 @@ async def measured(options: argparse.Namespace) -> Iterator[str]:
             "| p50, p99 in ms | ours | bare | ratio |",
             "|---|---|---|---|",
             line("`status` of one rollout, beside a query whose answer is as long", *status),
-            line(f"`status` of all {len(names)}, each of which needs a person and is asked; a list", *every),
+            line(
+                f"`status` of all {len(names)}, each of which needs a person ({MOST_ASKED} asked at most); a list",
+                *every,
+            ),
             line(f"`status` of all {len(names)}, none of which does; a list", *at_rest),
             line("`approve` to acknowledged, beside an update", *approved),
         ]

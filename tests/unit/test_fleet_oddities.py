@@ -95,6 +95,12 @@ def test_teams_without_a_contact_are_named_once_and_a_slip_of_the_pen_is_guessed
     ]
 
 
+def test_one_team_without_a_contact_has_its_notices_in_the_log() -> None:
+    document = fleet(quotas=[{"team": "evals", "gpus": 1}])
+    document["teams"] = [{"name": "research", "contacts": ["log"]}]
+    assert odd(document) == [(("teams",), "1 team has no contact, so its notices go only to the log: evals")]
+
+
 CONTACTS = [
     *("#ml-research", "@ann", "ml-research", "slack:ml-research", "slack://T/B", "slack:", "mailto:", "http://x.org/y"),
     *("ftp://x.org", "x.org", "https:x.org", "webhook+https:x", "json:x", "hooks.slack.com/services/A/B/C", "a@", "@"),
