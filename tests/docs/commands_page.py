@@ -141,17 +141,18 @@ def _section(name: str, command: Any, shared: Container[str]) -> Iterator[str]:
     options = [p for p in command.params if p.param_type_name == "option"]
     usage = " ".join(["backstop", name, *arguments, *(_spelling(p) for p in options if p.required)])
     yield f"### {name}"
-    yield f"`{usage}`"
+    examples = [line for line in command.epilog.split("\n\n")[1:] if line != usage]
+    if usage != f"backstop {name}" or not examples:
+        yield f"`{usage}`"
     yield command.help
-    if own := [line for line in map(_explain, command.params) if line not in shared]:
-        yield _list(own)
+    if examples:
+        yield "\n".join(f"    {line}" for line in examples)  # not below a list, which would take them in
     schemas = ", ".join(f"`backstop.{schema}/1`" for schema, names in ANSWERED_BY.items() if name in names.split(", "))
     also = [p.opts[0] for p in options if _explain(p) in shared and not p.required and p.opts[0] != "--actor"]
-    if also:
-        named = [f"`--json` ({schemas})" if option == "--json" else f"`{option}`" for option in also]
-        yield ", ".join(named)
-    if lines := [line for line in command.epilog.split("\n\n")[1:] if line not in (usage, f"backstop {name}")]:
-        yield "\n".join(f"    {line}" for line in lines)
+    named = [f"`--json` ({schemas})" if option == "--json" else f"`{option}`" for option in also]
+    explained = [line for line in map(_explain, command.params) if line not in shared]
+    if explained or named:
+        yield _list([*explained, *([", ".join(named)] if named else [])])
 
 
 def _explain(parameter: Any) -> str:
