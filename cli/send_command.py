@@ -14,9 +14,9 @@ from cli.commands_from_rows import TypedOrder
 from cli.consent import can_ask, consent, needs_somebody, shown_and_asked
 from cli.options import actor_of, check_model
 from cli.session import ask
-from models.base import count_text, some_of
 from models.errors import BackstopError, BadInput, Refusal
 from models.lifecycle.command_rows import Asks, CommandRow
+from models.texts import count_text, some_of
 
 if TYPE_CHECKING:
     from cli.selection import Selection
@@ -142,7 +142,7 @@ def _agreed_to(
     row: CommandRow, aheads: Sequence[Ahead], silent: Mapping[str, BackstopError], refusals: Mapping[str, str]
 ) -> dict[str, BackstopError]:
     """Show the clusters that would take the command, ask, and return those that are left out. Errors: as `_consent`."""
-    from models.base import some_of
+    from models.texts import some_of
     from views.consequence import consequence_parts, left_parts
 
     going = [a for a in aheads if not refusals[a.cluster]]

@@ -15,13 +15,13 @@ from client.answer_models import AuditRecord
 from models.access.tickets import warrant_in
 from models.access.warrants import AdmitAnswer
 from models.audit_chain import BACKSTOP, AuditEntry, AuditKind
-from models.base import gpus_text
 from models.planning.grants import GrantOrder
 from models.requests.messages import KeepRequest
 from models.rollout.commands import CommandRequest
 from models.rollout.effects import Receipt
 from models.rollout.messages import EffectRequest, Opening, RecordRequest, RolloutInput
 from models.temporal_names import GRANT_UPDATE, LAUNCHED_UPDATE, REQUEST_WORKFLOW, TellAnswer, TellRequest
+from models.texts import gpus_text
 
 _T = TypeVar("_T")
 _RECORDED = frozenset({AuditKind.PLAN, AuditKind.TRANSITION, AuditKind.EFFECT, AuditKind.HOLD, AuditKind.GUARD})

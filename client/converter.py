@@ -21,8 +21,9 @@ from temporalio.exceptions import ApplicationError
 from client.compression import Zlib
 from client.encryption import ENCRYPTED, IN_CLEAR, Encrypted, run_began
 from client.payload_keys import VARIABLE, KeyRing
-from models.base import brief, in_one_sentence
+from models.base import in_one_sentence
 from models.errors import BadInput, Unavailable
+from models.texts import brief
 
 _STARTS = frozenset(
     {

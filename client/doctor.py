@@ -23,7 +23,7 @@ from client.watch_check import watch_check
 from client.worker_builds import builds, by_build, by_last_poll, current_of, pollers
 from client.workflow_calls import NO_WORKER
 from models.access.access_versions import AccessCheck
-from models.base import count_text, duration_text, some_of, verb_of
+from models.base import duration_text
 from models.bringup.messages import BringupRow
 from models.cluster.contact_secrets import SECRET
 from models.cluster.source_doubts import DoubtedSource
@@ -46,6 +46,7 @@ from models.rollout.status import ABOVE_ITS_PARENT, NOBODY_APPROVED
 from models.rollout.status_models import UNGUARDED, RolloutStatus
 from models.seals import Sealing
 from models.temporal_names import SEARCH_ATTRIBUTES, bringup_workflow_id, rollout_workflow_id
+from models.texts import count_text, some_of, verb_of
 
 if TYPE_CHECKING:
     from client.backstop import Backstop

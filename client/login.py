@@ -21,8 +21,8 @@ from client.operations import API
 from client.places import login_file
 from client.private_files import write_private
 from client.problems import error_from
-from models.base import json_object
 from models.errors import BadInput, Refusal, Unavailable
+from models.hashes import json_object
 
 _HTTP_SECONDS = 20.0
 _OLD_SECONDS = 600.0

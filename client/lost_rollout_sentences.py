@@ -6,9 +6,9 @@ import shlex
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from models.base import count_text
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.stages import command_line
+from models.texts import count_text
 
 if TYPE_CHECKING:
     from models.bringup.messages import BringupRow

@@ -10,10 +10,10 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from client.questions import Questions
 from client.workflow_calls import UPDATE_FAILED
-from models.base import gpus_text
 from models.errors import BackstopError, Refusal
 from models.status_questions import RequestsOf
 from models.temporal_names import REQUEST_WORKFLOW, request_workflow_id
+from models.texts import gpus_text
 
 if TYPE_CHECKING:
     from models.requests.commands import RequestCommand, RequestOrder

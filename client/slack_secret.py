@@ -11,9 +11,9 @@ from pathlib import Path
 
 from activities.secret_files import SecretFiles
 from client.answer_models import Check
-from models.base import brief
 from models.cluster.contact_secrets import SECRET
 from models.errors import BackstopError, BadInput
+from models.texts import brief
 
 _VARIABLE = "BACKSTOP_SLACK_SIGNING_SECRET"
 _SIGNING = re.compile(r"[!-~]{16,200}")

@@ -8,8 +8,8 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.answer_models import Check
-from models.base import count_text
 from models.temporal_names import WATCH_ID, WATCH_WORKFLOW, watch_parts
+from models.texts import count_text
 
 _SILENCE = timedelta(seconds=60)
 """Heartbeats come at least this often, and a client's clock may differ from the server's."""

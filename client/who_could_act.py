@@ -12,11 +12,11 @@ from models.access.decision import Target, who_could
 from models.access.principals import is_one_of
 from models.access.rights import RIGHTS, Case
 from models.access_questions import AccessNow, AimOf
-from models.base import some_of
 from models.errors import BackstopError, Refusal, Unavailable
 from models.question_base import Question
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.status_models import RolloutStatus
+from models.texts import some_of
 
 if TYPE_CHECKING:
     from models.rollout.messages import LaunchAnswer

@@ -10,7 +10,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import Field, ValidationError
 
-from models.base import Count, Model, Name, Time, canonical_json
+from models.base import Count, Model, Name, Time
+from models.hashes import canonical_json
 
 _T = TypeVar("_T")
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import reprlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 from pydantic_core import PydanticCustomError
+
+from models.texts import brief
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
@@ -83,34 +83,6 @@ def _field_docstrings(model: type[BaseModel]) -> dict[str, str]:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
     }
-
-
-_BRIEF = reprlib.Repr()
-_BRIEF.maxstring = _BRIEF.maxother = 120
-_BRIEF.maxlong = 40
-
-
-def brief(value: Any) -> str:
-    """Return the value as Python writes it, cut short where it is long or deep: a refusal travels, and is read."""
-    return _BRIEF.repr(value)
-
-
-_CUT = " ..."
-
-
-def shorten(text: str, most_bytes: int) -> str:
-    """Return the text, cut short with a mark if it has more than so many bytes in UTF-8."""
-    data = text.encode(errors="replace")
-    return text if len(data) <= most_bytes else data[: most_bytes - len(_CUT)].decode(errors="ignore") + _CUT
-
-
-_NAMED = 20
-
-
-def some_of(texts: Sequence[str], most: int = _NAMED, *, by: Literal[", ", "; "] = ", ") -> str:
-    """Join the first texts and say how many more there are: a sentence cannot name thousands of teams."""
-    more = len(texts) - most
-    return by.join(texts) if more <= 0 else f"{by.join(texts[:most])}{by.removeprefix(',')}and {more} more"
 
 
 def repeated(names: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -325,57 +297,3 @@ class Since(Model):
     @property
     def text(self) -> str:
         return f"since {self.at:%Y-%m-%d %H:%MZ}{' or earlier' * self.or_earlier}"
-
-
-def gpus_text(count: int) -> str:
-    return count_text(count, "GPU")
-
-
-def count_text(count: int, what: str) -> str:
-    """Return a count with its noun: 1 cluster, 3 clusters, 1,200 clusters."""
-    if count == 1:
-        return f"{count} {what}"
-    return f"{count:,} {what[:-1]}ies" if what.endswith("ry") else f"{count:,} {what}s"
-
-
-def verb_of(count: int, one: str = "is", many: str = "are") -> str:
-    """Return the verb that agrees with a count: 1 is, 3 are."""
-    return one if count == 1 else many
-
-
-def spoken_for(count: int) -> str:
-    return f"{count:,} {verb_of(count)} spoken for"
-
-
-def lacks_text(shortage: Mapping[str, int]) -> str:
-    """Return a text such as `a lacks 4 GPUs, b lacks 1 GPU`. A short team that lacks none has an unplaced block."""
-
-    def text(team: str, gpus: int) -> str:
-        return f"{team} lacks {gpus_text(gpus)}" if gpus else f"{team} has a protected block that no island holds"
-
-    return some_of([text(team, gpus) for team, gpus in shortage.items()])
-
-
-def json_object(text: str | bytes) -> dict[str, Any]:
-    """Parse a JSON object; JSON of another kind gives an empty one. Errors: ValueError for text that is no JSON."""
-    value = json.loads(text)
-    return value if isinstance(value, dict) else {}
-
-
-def canonical_json(value: Any) -> str:
-    """Return the one text of a value: sorted keys, no spaces, so that its hash means something."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-def hash_of(text: str) -> str:
-    """Return the first sixteen hex digits (64 bits) of its SHA-256."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def content_hash(model: BaseModel, exclude: set[str] | None = None, *, exclude_defaults: bool = False) -> str:
-    """Return sixteen hex digits (64 bits) of the SHA-256 of a model's canonical JSON.
-
-    `exclude_defaults`: a default hashes alike whether or not it is written out, and a new field with a default changes
-    no hash.
-    """
-    return hash_of(canonical_json(model.model_dump(mode="json", exclude=exclude, exclude_defaults=exclude_defaults)))

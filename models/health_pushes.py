@@ -10,9 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from models.base import Model, Name, Text, Words, brief
+from models.base import Model, Name, Text, Words
 from models.errors import BadInput
 from models.question_base import Question
+from models.texts import brief
 
 MOST_CLUSTERS = 1000
 """The most clusters in one push."""

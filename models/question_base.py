@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar, ge
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from models.access.tickets import Ticketed
-from models.base import ActorGiven, Model, brief, in_one_sentence
+from models.base import ActorGiven, Model, in_one_sentence
 from models.errors import BadInput
+from models.texts import brief
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler

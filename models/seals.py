@@ -18,8 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from pydantic import Field, ValidationError
 
 from models.audit_chain import ChainedEntry, ChainHead
-from models.base import Count, Model, Time, canonical_json
+from models.base import Count, Model, Time
 from models.errors import BadInput
+from models.hashes import canonical_json
 
 ORIGIN = "backstop/audit"
 """The name of the log, and of the key in the note."""

@@ -17,7 +17,7 @@ from models.access.access_versions import (
 )
 from models.access.decision import roles_for, who_could
 from models.access.rights import RIGHTS, Where
-from models.base import some_of
+from models.texts import some_of
 from views.row_models import RightLine
 from views.words import count, line, moment, none_of, row, table
 

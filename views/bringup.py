@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.base import some_of
 from models.bringup.checks import Colour
 from models.bringup.messages import BringupRow
 from models.bringup.stages import BringupStage
 from models.bringup.state import StepPhase
 from models.bringup.status import BringupStatus, CheckStatus, StepStatus
+from models.texts import some_of
 from views.layout import FactSheet
 from views.words import clean, count, gpus, line, lost_line, moment, none_of, row, span, table
 

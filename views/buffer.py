@@ -9,10 +9,10 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.base import verb_of
 from models.buffers.backtest import Explained, Record
 from models.buffers.estimator import WEEK_HOURS
 from models.cluster.derived_buffer import Derived
+from models.texts import verb_of
 from views.backtest import percent
 from views.words import count, line, moment
 

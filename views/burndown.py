@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.base import some_of
 from models.questions import Arrival
 from models.reports.tallies import Point
+from models.texts import some_of
 from views.csv_out import csv_text
 from views.words import count, gpus, line, moment, none_of, row, table
 

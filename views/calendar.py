@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.base import some_of
 from models.cluster.windows import FLEET_HOLD, HOLD, Entry, Foretold, Window, WindowKind, hold_name, span_text
+from models.texts import some_of
 from views.status import foretold_line
 from views.words import count, line, moment, none_of, row, table
 

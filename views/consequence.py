@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.base import some_of
 from models.errors import BackstopError
 from models.lifecycle.command_rows import Asks, CommandRow
 from models.rollout.command_previews import Ahead
 from models.rollout.status_models import RolloutStatus
+from models.texts import some_of
 from views.words import count, gpus, line, row, table
 
 _SHOWN = 30

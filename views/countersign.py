@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from models.access.second_persons import SHOWN_DIGITS
-from models.base import some_of
+from models.texts import some_of
 from views.fleet_rollout import PACE_WORDS
 from views.words import line, moment, none_of, row, space_name, table
 

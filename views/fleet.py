@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.base import gpus_text
+from models.texts import gpus_text
 from views.cluster_answer import ClusterAnswer
 from views.plan import gates
 from views.words import clean, line, moment, none_of, row, table

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import RenderableType
 
-from models.base import some_of
 from models.cluster.import_outcome import Departure, FilePlace, FleetOutcome, Line, Verb
+from models.texts import some_of
 from views.words import count, indent, line
 
 _MOST = 200

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.base import DAY, duration_text, some_of, verb_of
+from models.base import DAY, duration_text
 from models.fleet.archived_state import KeptFleet
 from models.fleet.messages import DeclaredOver, FleetLaunch, FleetPlan, FleetProgress, FleetStatus, Prospect
 from models.fleet.state import WAVES, FleetStage, Member, MemberState, Pace, Wave
 from models.planning.plan import is_stale
+from models.texts import some_of, verb_of
 from views.layout import FactSheet, Grid
 from views.words import clean, count, gpus, line, lost_line, moment, row, span, table
 

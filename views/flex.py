@@ -10,12 +10,13 @@ from typing import TypeVar
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.base import duration_text, verb_of
+from models.base import duration_text
 from models.cluster.jobs import RunsOn
 from models.flex.division import Division, FlexDemand, FlexMode
 from models.flex.flex_now import FlexNow
 from models.flex.flex_sum import FlexSum
 from models.flex.scene import JobNow, Scene
+from models.texts import verb_of
 from views.row_models import FlexOffered
 from views.words import DECORATION, count, gpus, line, moment, none_of, row, span, table
 

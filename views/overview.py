@@ -12,9 +12,9 @@ from rich.text import Text
 
 from client.answer_models import STALE
 from client.lost_rollout_sentences import ADOPT_ALL, adopt_line
-from models.base import some_of, verb_of
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.stages import Stage
+from models.texts import some_of, verb_of
 from views.layout import Grid
 from views.words import clean, count, gpus, line, moment, row, span, table
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.base import gpus_text
 from models.bringup.checks import CheckKind
 from models.bringup.entry import BringupEntry
 from models.bringup.graph import ready_steps
@@ -16,6 +15,7 @@ from models.bringup.recipe import ClusterRecipe, RecipeCheck, RecipeStep
 from models.bringup.runs import Runner
 from models.cluster.policy import Policy
 from models.cluster.quota import QuotaTree
+from models.texts import gpus_text
 from views.layout import FactSheet
 from views.words import count, line, row, span, table
 

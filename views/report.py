@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import NamedTuple
 
-from models.base import verb_of
 from models.cluster.windows import Entry, WindowKind, span_text, windows_alike
 from models.fleet.state import FLEET
 from models.reports.bringups import BringupsWeek
 from models.reports.tallies import Point
 from models.reports.weekly import AtRisk, BeforeAndAfter, Week, worst_first
 from models.rollout.stages import Stage
+from models.texts import verb_of
 from views.milestones import RULE, note_text, words
 from views.words import clean, count, space_name
 

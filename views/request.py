@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.base import some_of, verb_of
 from models.requests.state import Assessment, Elsewhere, QuotaAsk, RequestStage, RequestState
+from models.texts import some_of, verb_of
 from views.words import count, gpus, line, moment, none_of, row, table
 
 

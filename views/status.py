@@ -10,7 +10,6 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from client.answer_models import STALE
-from models.base import some_of, verb_of
 from models.cluster.derived_buffer import Derived
 from models.cluster.policy import AFTER_ALL
 from models.cluster.windows import Foretold
@@ -26,6 +25,7 @@ from models.rollout.status_models import (
     WouldStand,
     value_text,
 )
+from models.texts import some_of, verb_of
 from views.layout import FactSheet, Grid, commands_in
 from views.words import clean, count, gpus, line, lost_line, moment, number, row, span, table
 

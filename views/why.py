@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.base import some_of, verb_of
 from models.reports.flex_offers import FlexThere, flex_offers
 from models.reports.why import Cause, Reason, TeamWhy, WhyAnswers
 from models.rollout.stages import command_line
 from models.rollout.status_models import RolloutStatus
+from models.texts import some_of, verb_of
 from views.words import count, gpus, indent, line, moment, space_name
 
 _ELSEWHERE = 3

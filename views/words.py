@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from models.base import count_text, gpus_text
+from models.texts import count_text, gpus_text
 from views.layout import Grid, Sentence
 
 DECORATION = "decoration"

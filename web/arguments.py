@@ -15,9 +15,10 @@ from starlette.datastructures import QueryParams
 from client.backstop import Backstop
 from client.operations import Operation
 from models.access.principals import Principal, bare_name
-from models.base import Model, Name, brief, in_one_sentence
+from models.base import Model, Name, in_one_sentence
 from models.errors import BadInput
 from models.questions import QUESTIONS
+from models.texts import brief
 from web.failures import not_json
 
 PAYLOAD = "payload"

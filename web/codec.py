@@ -18,8 +18,8 @@ from starlette.types import Receive, Scope, Send
 from temporalio.api.common.v1 import Payloads
 from temporalio.converter import PayloadCodec
 
-from models.base import brief
 from models.import_questions import StageImport
+from models.texts import brief
 
 CODEC = "/codec/"
 """Under which a front has it."""

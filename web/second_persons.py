@@ -16,7 +16,7 @@ from client.repeats import repeat_key
 from models.access.decision import Permitted, Target
 from models.access.principals import Principal
 from models.access.second_persons import SHOWN_DIGITS, Countersigned, TakenCommand, deed_of
-from models.base import Model, count_text
+from models.base import Model
 from models.bringup.messages import BringupStart
 from models.countersign_questions import KeepWaiting, TellEmergency, Turn, TurnWaiting
 from models.errors import AwaitsSecond, BackstopError, Refusal, Unavailable
@@ -24,6 +24,7 @@ from models.fleet.commands import FleetCommandRequest
 from models.import_questions import TakeFleet
 from models.questions import DeskRequest
 from models.temporal_names import FLEET_ID, bringup_workflow_id
+from models.texts import count_text
 from web.temporal_connection import Doors
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from client.places import front_socket
 from client.slack_secret import SigningSecret
-from models.base import brief
 from models.errors import BadInput
+from models.texts import brief
 from web.oidc import Terms, safe_address
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")

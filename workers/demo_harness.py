@@ -23,12 +23,12 @@ from typing import IO
 
 from backstop.program import program
 from client.backstop import Backstop
-from models.base import some_of
 from models.buffers.hourly_health import Series
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
 from models.errors import Unavailable
 from models.rollout.status_models import RolloutStatus
+from models.texts import some_of
 from workers.up import PASSING
 
 _POLL_SECONDS = 0.15

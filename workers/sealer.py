@@ -23,9 +23,9 @@ from activities.adapters.seals.keepers import Keeper, lock_keeper
 from activities.metrics import seal_age
 from client.private_files import written_beside
 from models.audit_chain import ChainHead
-from models.base import some_of
 from models.errors import BackstopError, Refusal, Unavailable
 from models.seals import SealedSeal, next_seal, sealed_heads, verifier_key
+from models.texts import some_of
 
 logger = logging.getLogger("backstop.seals")
 _LOOKS = 4

@@ -20,8 +20,9 @@ from client.front_key_files import front_key_file, key_book_file, read_book
 from client.inputs.documents import read_document
 from client.places import home, ledger_url
 from client.slack_secret import configured_name
-from models.base import Model, Name, Words, brief, duration_text, parse_duration
+from models.base import Model, Name, Words, duration_text, parse_duration
 from models.errors import BadInput
+from models.texts import brief
 
 
 class ContactBook(Model):

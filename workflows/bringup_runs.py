@@ -18,12 +18,12 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.bringup.calls import RunActivities
-    from models.base import shorten
     from models.bringup import call_requests, reducers
     from models.bringup.decide import startable_steps
     from models.bringup.messages import BRINGUP_QUEUE, ChosenHost, FollowedRun, StoppedRun, runs_queue
     from models.bringup.runs import NO_TIME_LIMIT, Runner, RunPhase, RunReport
     from models.bringup.state import Bringup, StepRun
+    from models.texts import shorten
     from workflows import patches
     from workflows.durable import Durable
     from workflows.failures import reason_of

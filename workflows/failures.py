@@ -7,7 +7,7 @@ from datetime import datetime
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
-from models.base import shorten
+from models.texts import shorten
 
 _WORDS_BYTES = 2000
 """Bytes of somebody else's error that a rollout carries."""

@@ -17,13 +17,13 @@ from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, differences, quotas_as_seen, wanted_gpus
 from activities.adapters.source_threads import Faults, SourceThreads, sentence
 from activities.ports.ports import ByCluster, QuotaPort, SchedulerPort
-from models.base import some_of
 from models.cluster.fleet_file import ClusterInSlurm
 from models.cluster.readings import ForeignChange, QuotaReading
 from models.cluster.sources import QuotaSource, SlurmSource
 from models.errors import Refusal, Unavailable
 from models.questions import SchedulerCheck
 from models.rollout.effects import Change, Receipt
+from models.texts import some_of
 
 TRIES = 20
 """Attempts at one effect or reading: each fails because somebody else has changed the system meanwhile."""

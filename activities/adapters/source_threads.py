@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from activities.clock import Clock, utc_now
-from models.base import brief
 from models.errors import BackstopError
+from models.texts import brief
 
 log = logging.getLogger(__name__)
 WAITED = timedelta(seconds=5)

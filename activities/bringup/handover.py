@@ -15,7 +15,6 @@ from activities.bringup.retirement import BringupExit
 from activities.ports.bringup_ledger import BringupLedger, Incoming, LandedGrant, Owed
 from activities.ports.ports import OpenRollout
 from models.audit_chain import AuditEntry, AuditKind
-from models.base import count_text, gpus_text, hash_of, some_of, verb_of
 from models.bringup.entry import BringupEntry
 from models.bringup.first_quotas import FirstStand, due_grants, first_stand, of_leaves, opening_policy, spec_of
 from models.bringup.messages import BringupRecord, BringupStart, HandedOver, HandOverRequest, OpenedBringup
@@ -27,6 +26,7 @@ from models.cluster.policy import Policy
 from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot, on_islands, snapshot_of
 from models.errors import Conflict, Drift, Refusal, Unavailable
+from models.hashes import hash_of
 from models.planning.ceiling import ceiling_of
 from models.planning.divide import divide
 from models.planning.grants import GrantOrder, GrantOutcome, moved_values, raises, room
@@ -35,6 +35,7 @@ from models.requests.writes import writes
 from models.rollout.effects import Change, EffectKind, Fence
 from models.rollout.stages import Stage
 from models.temporal_names import bringup_workflow_id
+from models.texts import count_text, gpus_text, some_of, verb_of
 
 _CATCHES_UP = timedelta(minutes=2)
 """The time that the ledger's health may be behind the check that saw the hardware."""

@@ -9,12 +9,12 @@ from datetime import datetime
 from activities.clock import Clock, utc_now
 from activities.ports.ports import HealthPort
 from activities.ports.runners import CheckPort
-from models.base import gpus_text
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour, capacity_answer
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
 from models.cluster.sources import SlurmSource
 from models.errors import BackstopError
+from models.texts import gpus_text
 
 _OWN = (CheckKind.HEALTHY, CheckKind.CONTIGUOUS, CheckKind.CAPACITY)
 

@@ -30,8 +30,8 @@ from models.access.rights import RIGHTS, Case
 from models.access.roles import with_included
 from models.access.tokens import Token, TokenLine, line_of
 from models.audit_chain import Signature
-from models.base import some_of
 from models.errors import BackstopError, BadInput, Refusal
+from models.texts import some_of
 
 _IMPORT = "desk.import_access"
 _UNCONFIGURED = "no access is configured: import an access file first (`backstop access import FILE`)"

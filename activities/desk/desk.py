@@ -46,7 +46,6 @@ from models.access.decision import Target
 from models.access.principals import Principal
 from models.access.rights import Case
 from models.audit_chain import ATTEMPT, BESIDE, DESK, AuditEntry, AuditKind, Deed, Signature
-from models.base import brief, count_text, hash_of
 from models.bringup.messages import BringupRow
 from models.cluster.contact_secrets import shown
 from models.cluster.fleet_export import FleetPage
@@ -57,6 +56,7 @@ from models.cluster.windows import Declaration, Entry, span_text
 from models.errors import BackstopError, BadInput, NoSuchCluster, Refusal
 from models.fleet_cut_questions import FleetEnvelopes, HaircutSums
 from models.flex.flex_now import FlexNow
+from models.hashes import hash_of
 from models.health_pushes import PushHealth
 from models.notice_digests import Untold
 from models.page_questions import first_questions
@@ -65,6 +65,7 @@ from models.reports.milestones import CHAIN, ROLLED_OUT_WAVES, MilestoneNote, Pl
 from models.reports.why import WhyAnswers
 from models.requests.state import RequestStage, RequestState
 from models.seals import SealedTo, Sealing
+from models.texts import brief, count_text
 
 _T = TypeVar("_T")
 _QUOTAS_A_PAGE = 10_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 
 from activities.ports.ports import PushPort
-from models.base import some_of
 from models.errors import Refusal
 from models.health_pushes import HealthPushed, PushHealth
 from models.questions import DeskRequest
+from models.texts import some_of
 
 logger = logging.getLogger("backstop.pushes")
 _WORD_LOGGED = 200

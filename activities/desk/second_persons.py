@@ -23,13 +23,13 @@ from models.access.principals import Principal, Proof, bare_name
 from models.access.rights import RIGHTS
 from models.access.second_persons import Awaited, Emergency, KeptCommand, TakenCommand, Waiting, deed_of
 from models.audit_chain import Signature
-from models.base import some_of
 from models.countersign_questions import Turn, chain_of
 from models.errors import BackstopError, Refusal
 from models.import_questions import TakeFleet
 from models.notices import Notice, NoticeKind
 from models.questions import DeskRequest
 from models.temporal_names import TellRequest
+from models.texts import some_of
 
 logger = logging.getLogger("backstop.second_persons")
 _MOMENT_SECONDS = 3.0

@@ -31,10 +31,10 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from models.base import gpus_text
 from models.notice_digests import Letter, is_urgent, still_asks, subject_of, superseded_keys
 from models.notices import Notice, NoticeKind
 from models.rollout.stages import Stage, command_line
+from models.texts import gpus_text
 
 _SAYS_WHAT_TO_DO = frozenset(
     {

@@ -14,11 +14,11 @@ from activities.notices.rendering import render, render_together
 from activities.ports.notices import NotifyPort, OutboxPort
 from activities.ports.ports import ArchivePort
 from models.audit_chain import BACKSTOP, AuditEntry, AuditKind
-from models.base import count_text
 from models.errors import BackstopError, Refusal, Unavailable
 from models.fleet.state import FLEET
 from models.notice_digests import Letter, MailPace, subject_of
 from models.notices import Delivery, Notice, NoticeKind
+from models.texts import count_text
 
 _LONG_AGO = timedelta(hours=1)
 """After this time a notice that goes alone says when it was written."""

@@ -19,7 +19,7 @@ from activities.failures import translate_errors
 from activities.ports.ports import OpenRollout, QuotaPort, RegistryPort, UsagePort
 from activities.rollout.cluster_calls import HISTORY_FRESH, ClusterActivities
 from activities.tickets.warrants import Warrants
-from models.base import duration_text, gpus_text
+from models.base import duration_text
 from models.cluster.policy import Policy, Requests
 from models.cluster.quota import why_no_jobs
 from models.cluster.snapshot import Snapshot
@@ -42,6 +42,7 @@ from models.requests.writes import writes
 from models.rollout.effects import Change, EffectKind, Fence
 from models.rollout.stages import Stage
 from models.temporal_names import GRANT_UPDATE, rollout_workflow_id
+from models.texts import gpus_text
 
 _PATIENCE = timedelta(seconds=45)
 OwedIn = Callable[[str, datetime], Mapping[str, int]]

@@ -29,7 +29,7 @@ from models.access.signing import verify_ticket as signed_by
 from models.access.ticket_checks import NO_TICKET, check_ticket
 from models.access.tickets import ADMITTED_WITHIN, SKEW, Ticket, arguments_hash, nonce_of
 from models.access.warrants import AdmitAnswer, AdmitRequest, Warrant, service, still_signed
-from models.base import Model, content_hash
+from models.base import Model
 from models.bringup.commands import BringupOrder
 from models.bringup.entry import BringupEntry
 from models.bringup.messages import BringupStart
@@ -38,6 +38,7 @@ from models.cluster.policy import Policy
 from models.errors import Refusal
 from models.fleet.commands import FleetCommandRequest
 from models.fleet.messages import FleetLaunch
+from models.hashes import content_hash
 from models.planning.plan import Envelope, Plan, envelope_of
 from models.questions import QUESTIONS, DeskRequest
 from models.requests.commands import RequestOrder

@@ -18,8 +18,8 @@ from cli.list_options import Form, Listing, listed, matches, read_listing
 from cli.options import LOOK, actor_of, arg, flag, named_or_all, needed_cluster, opt
 from cli.session import ask
 from cli.time_options import moment_of, shifted
-from models.base import count_text, verb_of
 from models.errors import BadInput, Refusal
+from models.texts import count_text, verb_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

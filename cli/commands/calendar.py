@@ -34,10 +34,10 @@ from cli.options import (
 from cli.selection import GLOB
 from cli.session import ask
 from cli.time_options import instant
-from models.base import some_of
 from models.cluster.windows import WindowKind
 from models.errors import BadInput
 from models.lifecycle.command_rows import HALT
+from models.texts import some_of
 
 if TYPE_CHECKING:
     from client.backstop import Backstop

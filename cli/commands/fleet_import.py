@@ -365,10 +365,10 @@ async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tu
     Returns the counts of changes, what of Slurm is not read, and what was lost with removed accounts and islands.
     """
     from cli.ledger_direct_writes import stage_import
-    from models.base import gpus_text
     from models.cluster.fleet_file import Fleet
     from models.cluster.import_outcome import ImportTerms
     from models.questions import DescribeSlurm
+    from models.texts import gpus_text
 
     name = optional_cluster(asked.slurm)
     ours = next(iter(await door.clusters_named([name])), None)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cli.consent import can_ask, shown_and_asked
 from cli.options import Actor, AsJson, Buffer, MaxTier, SettingsOption, actor_of, opt, overlay_of, pilots_of, wave_of
 from cli.session import ask
-from models.base import gpus_text
 from models.errors import BadInput, Refusal
+from models.texts import gpus_text
 
 if TYPE_CHECKING:
     from client.backstop import Backstop

@@ -166,8 +166,8 @@ def _show_outcomes(
     launched: Sequence[LaunchAnswer], refused: Sequence[tuple[str, str]], resolves: Mapping[str, str], *, shadow: bool
 ) -> None:
     from cli.output import show
-    from models.base import some_of
     from models.lifecycle.command_rows import REASON
+    from models.texts import some_of
     from views.words import gpus, line, row, table
 
     rows = table("CLUSTER", "=STAGE", "=PLAN", "~RESULT")

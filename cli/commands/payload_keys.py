@@ -61,7 +61,8 @@ def rotate(
     """
     from cli.output import show
     from client.payload_keys import keys_file, read_keys, rotate_keys, write_keys
-    from models.base import brief, duration_text, parse_duration
+    from models.base import duration_text, parse_duration
+    from models.texts import brief
     from views.words import line
 
     try:

@@ -188,7 +188,7 @@ def _from_file(file: str, wanted: str) -> list[tuple[Snapshot, Policy]]:
 
 
 def _some(names: Any) -> str:
-    from models.base import some_of
+    from models.texts import some_of
 
     return some_of([*names], 10)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cli.lazy import command
 from cli.options import LOOK, number, opt, settings_given
-from models.base import count_text
 from models.errors import BadInput
+from models.texts import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

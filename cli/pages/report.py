@@ -23,10 +23,10 @@ from cli.pages.charts import (
     style,
     svg,
 )
-from models.base import verb_of
 from models.reports.milestones import MilestoneStanding, State
 from models.reports.tallies import of_same
 from models.reports.weekly import Week
+from models.texts import verb_of
 from views.report import MOST, Section, emergencies, every_cluster, lead, numbers, sections, title
 from views.words import count
 

@@ -15,11 +15,11 @@ from client.inputs.document_from_tables import POLICY, TabledDocument, are_table
 from client.inputs.documents import Handed, handed_in
 from client.inputs.sentences import Path, Problem, path_text
 from client.inputs.spreadsheet import TableKind, TableRow, fields_of, read_table
-from models.base import gpus_text
 from models.bringup.entry import BringupEntry, BringupFile, policy_fault, unfilled_text
 from models.bringup.recipe import RecipeFile
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota
+from models.texts import gpus_text
 
 _VALUE = "value."
 _MEASURED = ("scheduled_gpus", "idle_gpus", "pending_gpus")

@@ -19,10 +19,10 @@ import numpy.typing as npt
 
 from client.inputs.csv_table import LEAVE_OUT, TOO_LATE, CsvTable, latest, says_nothing
 from client.inputs.sentences import shown
-from models.base import count_text
 from models.buffers.estimator import Hours
 from models.buffers.hourly_health import Series, hourly, stretches
 from models.errors import BadInput
+from models.texts import count_text
 
 _MOST_HOURS = 50 * 366 * 24
 _MOST = 10**7

@@ -18,10 +18,10 @@ from activities.quota_files.dialects import SUFFIXES, changed_files, places_in
 from activities.quota_files.objects import CLASSES, objects_with
 from client.inputs.documents import decode_text
 from client.inputs.sentences import first_problem
-from models.base import count_text, gpus_text, some_of, verb_of
 from models.cluster.sources import GitDialect, GitSource
 from models.errors import BadInput
 from models.planning.plan import Plan
+from models.texts import count_text, gpus_text, some_of, verb_of
 
 OWN = "git"
 """In place of a dialect: that of the cluster's own `git`, and the files of its branch."""

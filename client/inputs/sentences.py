@@ -10,11 +10,11 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from models.access.access_file import AccessFile, Grant, Identity, Person, Service
-from models.base import brief
 from models.cluster.fleet_file import ClusterSpec, Fleet, Team
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota
 from models.cluster.windows import Window
+from models.texts import brief
 
 Path = tuple[str | int, ...]
 

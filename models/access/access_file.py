@@ -17,7 +17,9 @@ from pydantic import AfterValidator, ConfigDict, Field, StrictBool, model_valida
 from models.access.patterns import ANYTHING, any_matches
 from models.access.principals import Principal, Proof
 from models.access.roles import Role
-from models.base import ActorGiven, Documented, Name, Words, brief, content_hash, fault_at, hash_of, repeated
+from models.base import ActorGiven, Documented, Name, Words, fault_at, repeated
+from models.hashes import content_hash, hash_of
+from models.texts import brief
 
 USER, GROUP, SERVICE, MACHINE, PROVIDER = "user:", "group:", "service:", "machine:", "oidc:"
 SLACK = "slack:"

@@ -6,7 +6,8 @@ from datetime import timedelta
 from enum import StrEnum
 
 from models.access.access_file import SLACK_ROLES, AccessFile
-from models.base import ActorGiven, Count, Model, PositiveCount, Text, Time, Words, count_text, duration_text, some_of
+from models.base import ActorGiven, Count, Model, PositiveCount, Text, Time, Words, duration_text
+from models.texts import count_text, some_of
 
 COUNTERSIGNED_WITHIN = timedelta(hours=24)
 READS_KEPT, ANEW = timedelta(seconds=15), timedelta(seconds=1)

@@ -14,8 +14,9 @@ from models.access.principals import Principal, Proof
 from models.access.rights import RIGHTS, Case, Right, Second, Where
 from models.access.roles import Role, with_included
 from models.access.tokens import TokenScope
-from models.base import Model, some_of
+from models.base import Model
 from models.errors import Refusal
+from models.texts import some_of
 
 _NAMED = 5
 _ASSERTED = (

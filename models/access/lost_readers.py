@@ -9,7 +9,7 @@ from __future__ import annotations
 from models.access.access_file import GROUP, AccessFile, Grant
 from models.access.principals import Principal, Proof
 from models.access.roles import Role, with_included
-from models.base import some_of
+from models.texts import some_of
 
 _NAMED = 5
 WHAT = "clusters and their rollouts (status, plan, report)"

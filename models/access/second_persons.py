@@ -16,7 +16,8 @@ from models.access.decision import Target
 from models.access.principals import Principal
 from models.access.rights import RIGHTS
 from models.access.tickets import TICKET_CHARS
-from models.base import ActorGiven, Model, PositiveCount, Text, Time, Words, canonical_json
+from models.base import ActorGiven, Model, PositiveCount, Text, Time, Words
+from models.hashes import canonical_json
 
 SHOWN_DIGITS = 16
 """The digits of a hash that people read and type: 64 bits. Rows have all of it."""

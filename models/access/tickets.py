@@ -15,7 +15,8 @@ from typing import Any, Protocol, TypeVar
 from pydantic import Field
 
 from models.access.principals import Principal
-from models.base import Model, Text, canonical_json
+from models.base import Model, Text
+from models.hashes import canonical_json
 
 LIFETIME = timedelta(seconds=60)
 SKEW = timedelta(seconds=60)

@@ -15,7 +15,8 @@ from models.access.access_file import BOUNDLESS, GROUP, SERVICE, AccessFile, Bar
 from models.access.patterns import any_matches
 from models.access.principals import Principal, Proof
 from models.access.roles import Role
-from models.base import ActorGiven, Model, Time, brief
+from models.base import ActorGiven, Model, Time
+from models.texts import brief
 
 TOKEN_PREFIX = "bst_"  # noqa: S105 - by which scanners for leaked secrets know one
 TOKEN_BYTES = 32

@@ -9,21 +9,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from models.base import (
-    Count,
-    Duration,
-    GpuCount,
-    Model,
-    Name,
-    Text,
-    Time,
-    brief,
-    exact_fraction,
-    fraction_text,
-    gpus_text,
-)
+from models.base import Count, Duration, GpuCount, Model, Name, Text, Time, exact_fraction, fraction_text
 from models.cluster.island import Island
 from models.cluster.sources import PrometheusSource, SlurmSource
+from models.texts import brief, gpus_text
 
 
 def _part(value: Any) -> Fraction:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from models.access.tickets import warrant_in
 from models.audit_chain import AuditKind
-from models.base import Text, Time, count_text
+from models.base import Text, Time
 from models.bringup.command_rows import BRINGUP_ROWS
 from models.bringup.recipe import SUPPLY
 from models.bringup.reducers import repeat_once_checks
@@ -21,6 +21,7 @@ from models.bringup.troubles import troubles
 from models.bringup.workflow_actions import BringupAction, HandOver
 from models.lifecycle.command_base import Order
 from models.lifecycle.state_machine import Refused
+from models.texts import count_text
 
 _DO = BringupCommand
 

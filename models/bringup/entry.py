@@ -7,17 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from models.base import (
-    Documented,
-    NameGiven,
-    PositiveCount,
-    Time,
-    Words,
-    count_text,
-    fault_at,
-    gpus_text,
-    in_one_sentence,
-)
+from models.base import Documented, NameGiven, PositiveCount, Time, Words, fault_at, in_one_sentence
 from models.bringup.placeholders import (
     LATER,
     RUN_KEY,
@@ -35,6 +25,7 @@ from models.cluster.island import Island
 from models.cluster.policy import MOST_NAMES, Policy
 from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands
 from models.cluster.sources import WHOLE, GitSource, KubernetesSource, KueueSource, PrometheusSource, SlurmSource
+from models.texts import count_text, gpus_text
 
 ClusterName = Annotated[
     str,

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from models.base import gpus_text
 from models.bringup.entry import BringupEntry
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
@@ -25,6 +24,7 @@ from models.cluster.snapshot import Snapshot, with_named_islands
 from models.planning.ceiling import ceiling_of
 from models.planning.divide import divide
 from models.planning.plan import Plan, make_plan
+from models.texts import gpus_text
 
 
 def first_snapshot(entry: BringupEntry, islands: Sequence[Island]) -> Snapshot:

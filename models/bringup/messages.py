@@ -9,7 +9,7 @@ from pydantic import Field
 
 from models.access.warrants import Spent
 from models.audit_chain import AuditEntry
-from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Text, Time, Words, count_text, gpus_text
+from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Text, Time, Words
 from models.bringup.checks import CheckAnswer, CheckOrder, Colour
 from models.bringup.entry import BringupEntry
 from models.bringup.recipe import ClusterRecipe
@@ -19,6 +19,7 @@ from models.bringup.state import Bringup, put_down
 from models.cluster.island import Island
 from models.cluster.sources import SlurmSource
 from models.lifecycle.command_base import Order
+from models.texts import count_text, gpus_text
 
 BRINGUP_QUEUE = "backstop-bringups"
 """The task queue of looks, checks and follows: most of them wait, without taking slots of other work."""

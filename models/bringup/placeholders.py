@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic.fields import FieldInfo
 
-from models.base import brief
+from models.texts import brief
 
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 _URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(?P<path>(/[^?#]*)?)([?#].*)?")

@@ -14,12 +14,14 @@ from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from models.base import HOUR, Count, Documented, Duration, PositiveCount, Text, Words, brief, content_hash, fault_at
+from models.base import HOUR, Count, Documented, Duration, PositiveCount, Text, Words, fault_at
 from models.bringup.checks import CheckKind, EnoughOf
 from models.bringup.graph import find_circle
 from models.bringup.placeholders import placeholders, spelling_of
 from models.bringup.runs import NO_TIME_LIMIT, Runner
 from models.cluster.policy import MOST_NAMES
+from models.hashes import content_hash
+from models.texts import brief
 
 _MINUTE = timedelta(minutes=1)
 StepName = Annotated[

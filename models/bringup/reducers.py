@@ -13,7 +13,7 @@ from typing import Any
 
 from models.access.tickets import warrant_in
 from models.audit_chain import AuditKind
-from models.base import duration_text, gpus_text, some_of
+from models.base import duration_text
 from models.bringup.check_state import CheckState, colour_at, colours
 from models.bringup.checks import CheckAnswer, Colour
 from models.bringup.decide import may_unmake, overlong_at, spared_steps, startable_steps
@@ -26,6 +26,7 @@ from models.bringup.soak_clock import tick_clock, turn_clock
 from models.bringup.stages import BringupStage
 from models.bringup.state import MOST_ATTEMPTS, Bringup, Production, StepPhase, StepRun, touchable_steps
 from models.bringup.troubles import Trouble, troubles
+from models.texts import gpus_text, some_of
 
 LOOKS_FOR_IT = timedelta(seconds=15)
 """The time between two looks for a start of which nothing is known."""

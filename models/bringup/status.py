@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from models.base import Count, Duration, Model, Name, PositiveCount, Text, Time, duration_text, gpus_text, verb_of
+from models.base import Count, Duration, Model, Name, PositiveCount, Text, Time, duration_text
 from models.bringup.check_state import colour_at
 from models.bringup.checks import Colour
 from models.bringup.decide import checks_to_ask, is_soaked
@@ -21,6 +21,7 @@ from models.bringup.stages import BringupStage
 from models.bringup.state import Bringup, HeldBy, Leaving, Production, StepPhase, StepRun, touchable_steps, waits_for
 from models.bringup.troubles import line, troubles
 from models.cluster.island import Island
+from models.texts import gpus_text, verb_of
 
 _AT = "%Y-%m-%d %H:%MZ"
 

@@ -6,7 +6,7 @@ import shlex
 from datetime import datetime
 from typing import NamedTuple
 
-from models.base import duration_text, some_of
+from models.base import duration_text
 from models.bringup.check_state import colours
 from models.bringup.checks import Colour
 from models.bringup.decide import is_soaked
@@ -14,6 +14,7 @@ from models.bringup.recipe import CAPACITY
 from models.bringup.runs import UNDO_SUFFIX
 from models.bringup.stages import BringupStage
 from models.bringup.state import Bringup, StepPhase
+from models.texts import some_of
 
 
 class Trouble(NamedTuple):

@@ -22,8 +22,9 @@ from datetime import timedelta
 import numpy as np
 import numpy.typing as npt
 
-from models.base import Model, gpus_text
+from models.base import Model
 from models.cluster.derived_buffer import TERMS, BufferBasis, Derived, HealthTerms
+from models.texts import gpus_text
 
 Hours = npt.NDArray[np.float64]
 """One number for each hour, the oldest first; NaN where it is unknown."""

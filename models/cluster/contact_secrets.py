@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from models.base import some_of
+from models.texts import some_of
 
 LOG = "log"
 """The contact that is the workers' own log of notices, which gets each anyway."""

@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from models.base import Model, Name, canonical_json, count_text, gpus_text, in_one_sentence, some_of
+from models.base import Model, Name, in_one_sentence
 from models.cluster.contact_secrets import is_masked, shown
 from models.cluster.fleet_file import ClusterSpec, Fleet, Team, merged_policy
 from models.cluster.import_outcome import FilePlace, ImportTerms, Line, Verb
@@ -41,6 +41,8 @@ from models.cluster.sources import (
     SlurmSource,
 )
 from models.cluster.windows import Window, span_text
+from models.hashes import canonical_json
+from models.texts import count_text, gpus_text, some_of
 
 
 class ClusterNow(Model):

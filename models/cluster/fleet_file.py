@@ -8,23 +8,14 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from models.base import (
-    Documented,
-    NameGiven,
-    PositiveCount,
-    Words,
-    brief,
-    count_text,
-    fault_at,
-    of_ordinary_bytes,
-    repeated,
-)
+from models.base import Documented, NameGiven, PositiveCount, Words, fault_at, of_ordinary_bytes, repeated
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands
 from models.cluster.sources import GitSource, KubernetesSource, KueueSource, PrometheusSource, SlurmSource
 from models.cluster.windows import Window
 from models.notices import Notify
+from models.texts import brief, count_text
 
 NAMES_BYTES = 48 * 1024
 """The most bytes that the names of a cluster's quotas take when compressed."""

@@ -6,12 +6,12 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from models.base import count_text, gpus_text, some_of, verb_of
 from models.cluster.contact_secrets import NAMED, is_masked, shown
 from models.cluster.fleet_file import ClusterSpec, Fleet
 from models.cluster.import_outcome import Oddity
 from models.cluster.island import total
 from models.cluster.quota import Quota
+from models.texts import count_text, gpus_text, some_of, verb_of
 
 TIMES = 10
 """A promise of more than so many times the installed GPUs is hardly meant."""

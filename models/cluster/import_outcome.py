@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import Field
 
-from models.base import Count, Model, Name, canonical_json, hash_of
+from models.base import Count, Model, Name
 from models.cluster.fleet_file import Fleet
+from models.hashes import canonical_json, hash_of
 
 FilePlace = tuple[str | int, ...]
 """A path in the file: `("clusters", 2, "quotas", 0)`."""

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from models.base import DAY, HOUR, Count, Documented, Duration, GpuCount, Model, NameGiven, PositiveCount, Share, brief
+from models.base import DAY, HOUR, Count, Documented, Duration, GpuCount, Model, NameGiven, PositiveCount, Share
 from models.cluster.classes import Classes
 from models.cluster.derived_buffer import Derived, HealthTerms
 from models.notices import Notify
+from models.texts import brief
 
 
 class Tier(StrEnum):

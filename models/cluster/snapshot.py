@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
-from models.base import Count, Model, Name, PositiveCount, Time, content_hash
+from models.base import Count, Model, Name, PositiveCount, Time
 from models.cluster.derived_buffer import Derived
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island, healthy, total
 from models.cluster.quota import Quota, QuotaTree, check_islands
 from models.cluster.team_work import TeamWork
+from models.hashes import content_hash
 
 if TYPE_CHECKING:
     from models.cluster.readings import QuotaReading

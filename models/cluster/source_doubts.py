@@ -14,9 +14,10 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from fractions import Fraction
 
-from models.base import Model, Name, PositiveCount, Share, Time, count_text, gpus_text
+from models.base import Model, Name, PositiveCount, Share, Time
 from models.cluster.island import Island, healthy, total
 from models.cluster.readings import HealthSample, confirm_line_of
+from models.texts import count_text, gpus_text
 
 LEDGER = "ledger"
 """The name of a source that writes samples without its own name."""

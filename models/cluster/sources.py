@@ -12,7 +12,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from models.base import Documented, Duration, Name, brief, fault_at, json_object
+from models.base import Documented, Duration, Name, fault_at
+from models.hashes import json_object
+from models.texts import brief
 
 WHOLE = "main"
 """The island of a cluster whose source names none."""

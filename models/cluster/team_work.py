@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import Field
 
-from models.base import Count, GpuCount, Model, Name, PositiveCount, Words, count_text, gpus_text
+from models.base import Count, GpuCount, Model, Name, PositiveCount, Words
 from models.cluster.classes import rank_of
 from models.cluster.jobs import Job, RunsOn
+from models.texts import count_text, gpus_text
 
 
 class ClassWork(Model):

@@ -9,8 +9,9 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from models.base import Count, Documented, GpuCount, Model, Name, PositiveCount, Text, Time, gpus_text
+from models.base import Count, Documented, GpuCount, Model, Name, PositiveCount, Text, Time
 from models.cluster.island import Island
+from models.texts import gpus_text
 
 
 class WindowKind(StrEnum):

@@ -9,13 +9,14 @@ from pydantic import Field, field_validator
 
 from models.access.tickets import warrant_in
 from models.audit_chain import AuditKind
-from models.base import Name, Text, count_text, of_ordinary_size, shorten
+from models.base import Name, Text, of_ordinary_size
 from models.fleet.command_rows import FLEET_ROWS
 from models.fleet.gates import rest_until
 from models.fleet.pace_changes import change_pace, changes_text, counts_from
 from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.lifecycle.command_base import Order
 from models.rollout.holds import Hold, HoldKind
+from models.texts import count_text, shorten
 
 FleetCommand = Literal["approve", "pause", "resume", "skip", "move", "promote", "pace", "abort"]
 FLEET_COMMANDS: tuple[FleetCommand, ...] = get_args(FleetCommand)

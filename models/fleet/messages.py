@@ -21,13 +21,13 @@ from models.base import (
     Share,
     Time,
     Words,
-    count_text,
     of_ordinary_size,
 )
 from models.cluster.windows import WindowKind
 from models.fleet.archived_state import KeptFleet
 from models.fleet.state import BudgetLeft, FleetRollout, FleetStage, Member, Pace, Wave
 from models.rollout.holds import Hold
+from models.texts import count_text
 
 
 class FleetLaunch(Ticketed):

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from models.base import Model, content_hash, gpus_text, verb_of
+from models.base import Model
 from models.cluster.windows import Window, active, span_text
 from models.fleet.messages import FleetLaunch, Noted, Passed, PickAnswer, Picked, PickRequest, Prospect
 from models.fleet.state import BudgetLeft, Pace, Wave
+from models.hashes import content_hash
 from models.planning.plan import Plan
+from models.texts import gpus_text, verb_of
 
 
 def prospect_of(plan: Plan, rollout: Noted | None = None) -> Prospect:

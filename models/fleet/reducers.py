@@ -11,7 +11,6 @@ from datetime import datetime
 
 from models.access.tickets import warrant_in
 from models.audit_chain import AuditKind
-from models.base import count_text, gpus_text, some_of
 from models.fleet.archived_state import KeptFleet
 from models.fleet.gates import breaker_share, counted_members, failed_members, is_wave_over, rest_until
 from models.fleet.messages import AbortAnswer, FleetLaunch, FleetPlan, Noted, PickAnswer, Prospect, StartAnswer
@@ -31,6 +30,7 @@ from models.rollout.holds import HoldKind
 from models.rollout.stages import Stage
 from models.rollout.stuck import LAUNCH
 from models.temporal_names import TellAnswer
+from models.texts import count_text, gpus_text, some_of
 
 _STATE = {
     Stage.MONITORED: MemberState.DONE,

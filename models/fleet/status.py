@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from models.base import DAY, count_text, duration_text
+from models.base import DAY, duration_text
 from models.cluster.windows import Entry, windows_alike
 from models.fleet.decide import decide
 from models.fleet.gates import breaker_share, budget_left, rest_until
@@ -16,6 +16,7 @@ from models.fleet.state import WAVES, BudgetLeft, FleetRollout, FleetStage, Memb
 from models.lifecycle.workflow_actions import Wait
 from models.rollout.holds import HoldKind
 from models.rollout.status_models import RolloutStatus
+from models.texts import count_text
 
 _AT = "%Y-%m-%d %H:%M:%SZ"
 

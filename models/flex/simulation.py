@@ -38,11 +38,12 @@ from datetime import timedelta
 from fractions import Fraction
 from functools import partial
 
-from models.base import duration_text, gpus_text
+from models.base import duration_text
 from models.flex.scene import JobNow, On, Scene, Taken, TeamNow, Waits
 from models.flex.simulation_state import Claim, Floor, StoryJob, bound_text, last_to_go, number_text, parts_text
 from models.flex.story import GRAIN, FlexStep, FlexStory
 from models.flex.yielding import Beyond, Running, by_class, given_back, given_back_in_parts, most_kept
+from models.texts import gpus_text
 
 __all__ = ["Running", "given_back", "tell_story"]
 

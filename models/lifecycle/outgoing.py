@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, Self, TypeVar
 from pydantic import Field
 
 from models.audit_chain import BACKSTOP, AuditEntry, AuditKind
-from models.base import Count, Model, count_text, verb_of
+from models.base import Count, Model
 from models.notices import Notice
 from models.temporal_names import TellAnswer
+from models.texts import count_text, verb_of
 
 MOST_BYTES = 3 * 2**19
 """The largest size of a whole state, compressed."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from pydantic import Field
 
-from models.base import Model, gpus_text
+from models.base import Model
 from models.cluster.island import Island
 from models.cluster.policy import ShareBy, Tier
 from models.cluster.snapshot import Snapshot
@@ -15,6 +15,7 @@ from models.planning.cut_ladder import Ladder
 from models.planning.cut_reasons import TiersTaken
 from models.planning.island_reach import BlockCounts
 from models.planning.placement import PlacementSolver
+from models.texts import gpus_text
 
 
 class BreachTarget(Model):

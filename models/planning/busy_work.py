@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from models.base import count_text, gpus_text, some_of
 from models.cluster.classes import those_of
 from models.cluster.jobs import RunsOn
 from models.cluster.policy import Policy, Tier
 from models.cluster.snapshot import Snapshot
 from models.cluster.team_work import TeamWork
+from models.texts import count_text, gpus_text, some_of
 
 if TYPE_CHECKING:
     from models.planning.plan import Plan

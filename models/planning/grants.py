@@ -12,12 +12,13 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Words, gpus_text, spoken_for
+from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Words
 from models.cluster.policy import Policy
 from models.cluster.quota import QuotaTree
 from models.cluster.snapshot import Snapshot
 from models.planning.backing import back
 from models.planning.ceiling import ceiling_of
+from models.texts import gpus_text, spoken_for
 
 
 class GrantOrder(Model):

@@ -10,12 +10,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from models.base import Duration, Model, Share, Since, Time, content_hash
+from models.base import Duration, Model, Share, Since, Time
 from models.cluster.derived_buffer import Derived
 from models.cluster.policy import AFTER_ALL, TIERS, Basis, Policy, Scope, ShareBy, Tier
 from models.cluster.quota import gate_of
 from models.cluster.snapshot import Snapshot
 from models.cluster.team_work import TeamWork
+from models.hashes import content_hash
 from models.planning.busy_work import advice, work_under
 from models.planning.ceiling import after_buffer, buffer_of, ceiling_of, with_buffer
 from models.planning.cut_ladder import Ladder

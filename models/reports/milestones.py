@@ -14,7 +14,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from models.base import GpuCount, Model, Name, Text, Time, Words, brief, repeated
+from models.base import GpuCount, Model, Name, Text, Time, Words, repeated
+from models.texts import brief
 
 CHAIN = "(milestones)"
 """The chain of the archive that records changes to milestones; each cluster has a chain of its own."""

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from models.base import GpuCount, Model, Name, Words, count_text, some_of
+from models.base import GpuCount, Model, Name, Words
 from models.cluster.classes import rank_of
 from models.cluster.jobs import Job, RunsOn, jobs_text
 from models.cluster.latest_readings import Evidence
 from models.cluster.snapshot import Snapshot
 from models.planning.occupancy import startable_block
+from models.texts import count_text, some_of
 
 _FEW = 24
 """Up to so many jobs, each is tried without."""

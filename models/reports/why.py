@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
-from models.base import GpuCount, Model, Name, Time, Words, gpus_text, verb_of
+from models.base import GpuCount, Model, Name, Time, Words
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn, jobs_text
 from models.cluster.latest_readings import Evidence
@@ -29,6 +29,7 @@ from models.errors import Refusal
 from models.planning.backing import back
 from models.planning.occupancy import held_in_quota, startable, startable_block
 from models.reports.weaker_jobs import WeakerJobs, weaker_jobs
+from models.texts import gpus_text, verb_of
 
 if TYPE_CHECKING:
     from models.buffers.hourly_health import Stretch

@@ -10,11 +10,11 @@ from datetime import datetime, timedelta
 
 from models.access.tickets import warrant_in
 from models.audit_chain import AuditKind
-from models.base import gpus_text, verb_of
 from models.notices import Notice
 from models.planning.grants import Granted, GrantOutcome
 from models.requests.state import Assessment, QuotaAsk, RequestStage, RequestState, any_of
 from models.temporal_names import TellAnswer
+from models.texts import gpus_text, verb_of
 
 MAIL_TIME = timedelta(days=1)
 """The time for which a notice is tried; a receiver that is away longer must not keep a request from its end."""

@@ -15,10 +15,11 @@ from pydantic import Field
 
 from models.access.tickets import Ticketed
 from models.audit_chain import BACKSTOP, AuditKind
-from models.base import ActorGiven, Count, GpuCount, Model, Name, NameGiven, PositiveCount, Text, Time, Words, gpus_text
+from models.base import ActorGiven, Count, GpuCount, Model, Name, NameGiven, PositiveCount, Text, Time, Words
 from models.lifecycle.outgoing import ArchivePlace, Lifecycle
 from models.notices import NoticeKind
 from models.planning.grants import GrantOrder, Room
+from models.texts import gpus_text
 
 _GRACE = timedelta(minutes=2)
 """The time that a worker may need when it is busy or has just started."""

@@ -10,7 +10,7 @@ from pydantic import Field
 from models.access.principals import is_one_of
 from models.access.tickets import warrant_in
 from models.audit_chain import AuditKind
-from models.base import ActorGiven, Text, gpus_text, verb_of
+from models.base import ActorGiven, Text
 from models.cluster.snapshot import on_islands
 from models.lifecycle.command_base import Order
 from models.lifecycle.state_machine import Refused
@@ -27,6 +27,7 @@ from models.rollout.promotion_text import promotion_text
 from models.rollout.proposals import proposal_is_approved
 from models.rollout.stages import Command, Stage, answer
 from models.rollout.state import Approval, Rollout, Undo, UndoCause
+from models.texts import gpus_text, verb_of
 
 
 class CommandRequest(Order):

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from models.base import gpus_text, verb_of
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
 from models.errors import Drift, Refusal
@@ -19,6 +18,7 @@ from models.planning.plan import Envelope, Plan
 from models.rollout.effect_changes import reserve_beside
 from models.rollout.effect_table import INVERSE, STANDS_ON, StandsOn
 from models.rollout.effects import Change, EffectKind, Receipt, Reserve, ValueWrite
+from models.texts import gpus_text, verb_of
 
 _K = EffectKind
 _ORDERED = "ordered"

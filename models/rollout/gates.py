@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from models.base import duration_text, lacks_text, some_of
+from models.base import duration_text
 from models.cluster.policy import Acks, OnDrift
 from models.cluster.readings import Doubt, Excess, LimitMode
 from models.cluster.windows import Window, WindowKind, active
@@ -16,6 +16,7 @@ from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout
 from models.rollout.status_models import Condition
+from models.texts import lacks_text, some_of
 
 CHANGED_BY_OTHERS = "changed by others"
 _WINDOW_HOLDS = {

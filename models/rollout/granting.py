@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from models.audit_chain import AuditKind
-from models.base import count_text, gpus_text, spoken_for, verb_of
 from models.cluster.quota import why_no_jobs
 from models.cluster.snapshot import on_islands
 from models.planning.ceiling import ceiling_of
@@ -21,6 +20,7 @@ from models.rollout.effect_changes import baseline_with
 from models.rollout.effects import Receipt
 from models.rollout.stages import Stage
 from models.rollout.state import Granting, Rollout, UndoCause
+from models.texts import count_text, gpus_text, spoken_for, verb_of
 
 MOST_GRANTS = 1000
 """The most grants that a rollout carries."""

@@ -16,8 +16,9 @@ from fractions import Fraction
 
 from pydantic import Field
 
-from models.base import Count, Model, Time, lacks_text
+from models.base import Count, Model, Time
 from models.cluster.readings import Doubt, HealthSample
+from models.texts import lacks_text
 
 
 class Sight(Model):

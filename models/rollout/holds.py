@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from models.audit_chain import BACKSTOP
-from models.base import Model, Time, some_of
+from models.base import Model, Time
+from models.texts import some_of
 
 BREACH, REALIGN, ROLLBACK, RADIUS, REPLAN = "breach", "realign", "rollback", "blast_radius", "replan"
 """Ids of the holds that a rollout sets on itself: for on_breach hold; for a realignment, a breach rollback or another

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.audit_chain import BACKSTOP, AuditKind
-from models.base import lacks_text
 from models.cluster.policy import OnDrift
 from models.cluster.readings import Observation
 from models.notices import NoticeKind
@@ -21,6 +20,7 @@ from models.rollout.messages import HealthChanged, plain_sight
 from models.rollout.proposals import consider_proposal, give_up_proposal
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
+from models.texts import lacks_text
 
 
 def apply_look(

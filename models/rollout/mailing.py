@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from models.audit_chain import AuditKind
-from models.base import shorten
 from models.notices import STARTS_A_CLOCK, Notice, NoticeKind
 from models.planning.plan import Plan
 from models.rollout.messages import RecordRequest
 from models.rollout.state import Rollout
 from models.rollout.state_size import MOST_UNDELIVERED
 from models.temporal_names import TellAnswer
+from models.texts import shorten
 
 _WORDS_BYTES = 500
 """Bytes of a channel's answer that the state carries; the archive has the whole text."""

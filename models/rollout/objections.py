@@ -11,10 +11,10 @@ from datetime import datetime
 from itertools import count
 
 from models.access.command_targets import OBJECTION_ID
-from models.base import count_text, shorten
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
+from models.texts import count_text, shorten
 
 OF_A_TEAM, OF_ALL = 5, 100
 """The most open objections of a team, and of all; a team without one may always make its first."""

@@ -12,13 +12,13 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from models.audit_chain import BACKSTOP
-from models.base import count_text
 from models.cluster.policy import RollbackTo
 from models.notices import NoticeKind
 from models.rollout.gates import holds_standing
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout, UndoCause
+from models.texts import count_text
 
 _MOST = 20
 """The most quotas of a rollback that a notice to the owner lists."""

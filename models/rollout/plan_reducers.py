@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from models.audit_chain import BACKSTOP, AuditEntry, AuditKind
-from models.base import gpus_text
 from models.cluster.policy import RollbackTo
 from models.cluster.snapshot import Snapshot, on_islands
 from models.notices import NoticeKind
@@ -26,6 +25,7 @@ from models.rollout.messages import Drafted, LaunchRequest, Opening
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Approval, PublishedFlex, Rollout, Stay, Undo, UndoCause
 from models.rollout.status_models import UNGUARDED
+from models.texts import gpus_text
 
 _LAPSED = "its workflow history lacks changes that the ledger has (it was reset, or Temporal restored from a backup)"
 

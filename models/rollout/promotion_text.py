@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from models.base import duration_text, shorten, some_of
+from models.base import duration_text
 from models.rollout.gates import conditions, gate_of, holds_now
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.mailing import newly_cut
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
+from models.texts import shorten, some_of
 
 WAIVED = "the rest of this gate's notice, soak and acknowledgements is waived, and nothing else"
 _NAMED, _WORDS_BYTES = 3, 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.audit_chain import AuditKind
-from models.base import duration_text, gpus_text
+from models.base import duration_text
 from models.cluster.derived_buffer import Derived, follow_promise
 from models.cluster.policy import OnLongRun
 from models.notices import NoticeKind
@@ -13,6 +13,7 @@ from models.planning.plan import Plan
 from models.rollout.decide import at_rest
 from models.rollout.stages import Stage
 from models.rollout.state import Proposal, Realigning, Rollout
+from models.texts import gpus_text
 
 
 def may_propose(rollout: Rollout, now: datetime) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from models.base import duration_text, gpus_text, verb_of
+from models.base import duration_text
 from models.cluster.readings import PresentBacking
 from models.cluster.windows import Foretold
 from models.lifecycle.workflow_actions import Wait
@@ -33,6 +33,7 @@ from models.rollout.status_models import (
     WouldStand,
 )
 from models.rollout.stuck import LAUNCH, choices, undo_status
+from models.texts import gpus_text, verb_of
 
 _TEXT, _TEAMS = 500, 20
 """Characters of a condition, and teams, that the ledger keeps for reports."""

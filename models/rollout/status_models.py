@@ -9,11 +9,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from models.base import Count, Duration, GpuCount, Model, Name, Time, gpus_text
+from models.base import Count, Duration, GpuCount, Model, Name, Time
 from models.cluster.derived_buffer import Derived
 from models.cluster.windows import Foretold
 from models.rollout.holds import Hold
 from models.rollout.stages import Stage
+from models.texts import gpus_text
 
 UNGUARDED = "nobody guards the present quotas until the rollout is buffered"
 

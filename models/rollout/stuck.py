@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from models.base import count_text, gpus_text, some_of, verb_of
 from models.cluster.policy import RollbackTo
 from models.cluster.readings import LimitMode
 from models.notices import NoticeKind
@@ -20,6 +19,7 @@ from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout, Undone
 from models.rollout.status_models import Choice, UndoStatus, ValueLeft, value_text
+from models.texts import count_text, gpus_text, some_of, verb_of
 
 LAUNCH = "launch"
 _FEW = 3

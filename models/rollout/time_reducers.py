@@ -8,7 +8,6 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.audit_chain import BACKSTOP, AuditKind
-from models.base import count_text, some_of, verb_of
 from models.cluster.policy import OnBreach
 from models.notices import NoticeKind
 from models.rollout import granting
@@ -31,6 +30,7 @@ from models.rollout.proposals import give_up_proposal
 from models.rollout.stages import Stage
 from models.rollout.state import Realigning, Rollout, UndoCause
 from models.rollout.stuck import call_owner
+from models.texts import count_text, some_of, verb_of
 
 
 def advance(rollout: Rollout, now: datetime) -> Rollout:

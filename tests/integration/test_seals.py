@@ -20,8 +20,8 @@ from activities.adapters.seals.keepers import FileKeeper, GitKeeper, keepers_of
 from client.doctor import seals_check
 from client.inputs.seals import read_seals
 from models.audit_chain import GENESIS, AuditEntry, AuditKind, broken_links, chain_hash
-from models.base import canonical_json
 from models.errors import BadInput
+from models.hashes import canonical_json
 from models.seals import Seal, against_seals, checked_seals, leaf_hash, next_seal, root_of, signed_note, verifier_key
 from tests.hostile import Rubbish, table, threw
 from tests.servers import new_ledger

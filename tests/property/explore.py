@@ -28,11 +28,11 @@ from unittest.mock import patch
 
 from pydantic import BaseModel
 
-from models.base import content_hash
 from models.cluster.quota import Quota
 from models.cluster.readings import Observation, QuotaReading
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window, WindowKind
+from models.hashes import content_hash
 from models.lifecycle.state_machine import Refused
 from models.lifecycle.workflow_actions import Finish, Wait
 from models.planning.backing import Backing, back

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from cli.output import show
-from models.base import count_text, gpus_text
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota
@@ -15,6 +14,7 @@ from models.cluster.snapshot import Snapshot
 from models.planning.plan import Plan, make_plan
 from models.rollout.stages import Command, Stage
 from models.rollout.status import details_of
+from models.texts import count_text, gpus_text
 from tests.unit.pure_world import World, quota
 from tests.unit.test_stuck import QUICK
 from views.plan import plan_parts

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from models.base import count_text, gpus_text, spoken_for, verb_of
+from models.texts import count_text, gpus_text, spoken_for, verb_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ("models", "activities", "client", "cli", "views", "web")
@@ -66,7 +66,7 @@ def test_no_sentence_counts_one_in_the_plural(layer: str) -> None:
         for path in sorted((ROOT / layer).rglob("*.py"))
         for offence in offences(path.read_text())
     ]
-    assert not faults, "count with count_text of models/base.py, choose the verb with verb_of:\n" + "\n".join(faults)
+    assert not faults, "count with count_text of models/texts.py, choose the verb with verb_of:\n" + "\n".join(faults)
 
 
 def test_no_template_counts_one_in_the_plural() -> None:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from rich.console import Console, RenderableType
 
 from activities.notices.buttons import Act, ButtonRow, Press, blocks_of, slack_text
-from models.base import count_text, verb_of
+from models.texts import count_text, verb_of
 
 Message = dict[str, Any]
 _WIDTH = 78

@@ -13,8 +13,9 @@ from urllib.parse import parse_qs
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from models.base import brief, in_one_sentence
+from models.base import in_one_sentence
 from models.errors import BadInput
+from models.texts import brief
 from web.failures import Problem
 
 MOST_BYTES = 300_000

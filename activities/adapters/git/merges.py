@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from activities.adapters.git.repository import OWN_BRANCHES, Repository
 from activities.adapters.ledger.awaited_merges import AwaitedMerge, LedgerMerges
-from models.base import some_of
 from models.cluster.sources import GitSource
 from models.errors import Refusal, Unavailable
 from models.rollout.effects import Change, EffectKind
+from models.texts import some_of
 
 _ENDS = (EffectKind.RESTORE, EffectKind.SOFTEN, EffectKind.RELEASE, EffectKind.CLOSE)
 """Effects after which no earlier one may be merged any more."""

@@ -28,11 +28,11 @@ from activities.adapters.mirrored_quotas import TRIES, MirroredQuotas
 from activities.ports.ports import ByCluster, QuotaPort, SchedulerPort
 from activities.quota_files.dialects import SUFFIXES, BranchQuotas, changed_files, places_in
 from activities.quota_files.yaml_text import WrittenNumber
-from models.base import count_text
 from models.cluster.readings import QuotaReading
 from models.cluster.sources import GitMode, GitSource
 from models.errors import AwaitsMerge, Conflict, Refusal, Unavailable
 from models.rollout.effects import Change, EffectKind, Fence, Receipt
+from models.texts import count_text
 
 _INVERSES = (EffectKind.RESTORE, EffectKind.SOFTEN)
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from activities.adapters.git.command_line import Git, GitTerms
-from models.base import hash_of
 from models.errors import Refusal, Unavailable
+from models.hashes import hash_of
 
 _DEPTH = "200"
 """Commits that are fetched of a branch first: those that Backstop looks for are its newest ones."""

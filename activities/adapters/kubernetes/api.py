@@ -22,8 +22,9 @@ from urllib.parse import quote
 
 from pydantic import Field
 
-from models.base import Duration, Model, Name, brief, shorten
+from models.base import Duration, Model, Name
 from models.errors import Refusal, Unavailable
+from models.texts import brief, shorten
 
 if TYPE_CHECKING:
     from kr8s.asyncio import Api

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from activities.quota_files.dialects import changed_files, places_in
 from activities.quota_files.yaml_text import WrittenNumber
-from models.base import brief
 from models.cluster.sources import GitDialect, GitSource
 from models.rollout.effects import Change
+from models.texts import brief
 
 MANAGER = "backstop"
 """Our name as a field manager."""

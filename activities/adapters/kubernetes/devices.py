@@ -17,8 +17,8 @@ from activities.adapters.kubernetes.api import DEVICE_TAINT_RULES, RESOURCE_SLIC
 from activities.adapters.kubernetes.followed import Followed, Pause
 from activities.adapters.kubernetes.objects import BadObject, HeldGpus, NodeGpus, mapping_in, mappings_in, team_of
 from activities.clock import Clock
-from models.base import brief
 from models.cluster.sources import KubernetesSource
+from models.texts import brief
 
 _BARS = frozenset({"NoSchedule", "NoExecute"})
 """Effects of a device's taint. Kubernetes asks that unknown effects be read as None, which bars nobody."""

@@ -18,8 +18,8 @@ from activities.adapters.kubernetes.api import ApiServer, Gone, NoEvent, NoSuchK
 from activities.adapters.kubernetes.objects import BadObject, name_of
 from activities.adapters.source_threads import sentence
 from activities.clock import Clock
-from models.base import brief, some_of
 from models.errors import BackstopError, Unavailable
+from models.texts import brief, some_of
 
 _T = TypeVar("_T")
 _LONGEST_PAUSE = 30.0

@@ -17,8 +17,8 @@ from activities.adapters.kubernetes.followed import Followed, Pause
 from activities.adapters.kubernetes.objects import BadObject, name_of
 from activities.clock import Clock
 from activities.quota_files.dialects import BranchQuotas, places_in
-from models.base import some_of
 from models.cluster.sources import GitDialect, GitSource
+from models.texts import some_of
 
 _FRESH = timedelta(minutes=2)
 """How old the picture of the queues may be: an older one says nothing."""

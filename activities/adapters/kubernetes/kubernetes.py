@@ -39,11 +39,11 @@ from activities.adapters.kubernetes.objects import (
 )
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.source_threads import WAITED, Faults, SourceThreads, sentence
-from models.base import some_of
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
 from models.cluster.sources import GitSource, KubernetesSource, KubernetesUse, Sources
 from models.errors import Unavailable
+from models.texts import some_of
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -32,10 +32,10 @@ from activities.adapters.ledger.scheduler_mirror import MirroredCluster, moves_t
 from activities.adapters.mirrored_quotas import TRIES, MirroredQuotas
 from activities.ports.ports import QuotaPort, SchedulerPort
 from activities.quota_files.yaml_text import WrittenNumber
-from models.base import some_of
 from models.cluster.sources import KueueSource
 from models.errors import Conflict, Drift, Refusal, Unavailable
 from models.rollout.effects import Change, EffectKind, Fence, Receipt
+from models.texts import some_of
 
 _T = TypeVar("_T")
 _VERSIONS = 10

@@ -13,10 +13,11 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from models.base import MOST_GPUS, brief
+from models.base import MOST_GPUS
 from models.cluster.island import Island
 from models.cluster.readings import TeamUsage
 from models.cluster.sources import WHOLE, KubernetesSource
+from models.texts import brief
 
 _BARS = frozenset({"NoSchedule", "NoExecute"})
 _ALLOWS = frozenset({"PreferNoSchedule"})

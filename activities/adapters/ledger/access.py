@@ -16,9 +16,9 @@ from models.access.access_file import AccessFile
 from models.access.access_versions import ACCESS_CHAIN, AccessProposal, AccessVersion, HowImported, changes_between
 from models.access.tokens import Token, TokenScope
 from models.audit_chain import AuditEntry, Signature
-from models.base import some_of
 from models.errors import Conflict, Refusal, Stuck
 from models.ledger_access_tables import AccessFileRow, AccessTokenRow, EndedSessionRow
+from models.texts import some_of
 
 _CHANGES_TOLD = 50
 _ENDED_KEPT = timedelta(days=1)

@@ -19,7 +19,7 @@ from activities.desk.speaker import speaker
 from models.access.principals import Principal, Proof, proof_data
 from models.access.warrants import BACKSTOP_SERVICE
 from models.audit_chain import BACKSTOP, BESIDE, AuditEntry, AuditKind
-from models.base import canonical_json, json_object
+from models.hashes import canonical_json, json_object
 from models.ledger_access_tables import WarrantRow
 from models.ledger_tables import AuditRow, RolloutRow
 

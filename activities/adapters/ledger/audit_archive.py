@@ -20,8 +20,8 @@ from activities.adapters.ledger.audit_actor_proofs import proven_entries, withou
 from activities.adapters.ledger.bulk import add, keep, update
 from activities.adapters.ledger.database import LedgerPart
 from models.audit_chain import BESIDE, GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
-from models.base import canonical_json, hash_of
 from models.errors import Barred, Unavailable
+from models.hashes import canonical_json, hash_of
 from models.ledger_tables import AuditHeadRow, AuditRow
 
 log = logging.getLogger(__name__)

@@ -10,10 +10,11 @@ from sqlmodel import Session, col, func
 
 from activities.adapters.ledger.bulk import store
 from activities.adapters.ledger.database import one_at_a_time
-from models.base import DAY, HOUR, count_text, gpus_text, some_of
+from models.base import DAY, HOUR
 from models.errors import BlastRadius
 from models.ledger_tables import BreachRow, MoveRow, ReceiptRow
 from models.rollout.effects import Fence
+from models.texts import count_text, gpus_text, some_of
 
 
 def booked_gpus(session: Session, now: datetime) -> tuple[int, int]:

@@ -27,7 +27,6 @@ from activities.adapters.ledger.removal_and_renaming import remove_rows
 from activities.bad_rows import those_that_do
 from activities.ports.bringup_ledger import Incoming, LandedGrant, Owed
 from models.audit_chain import AuditEntry, AuditKind, Signature
-from models.base import canonical_json, hash_of
 from models.bringup.entry import policy_fault
 from models.bringup.first_quotas import opening_policy, too_much
 from models.bringup.messages import BringupRecord, BringupRow, BringupStart, HandedOver, OpenedBringup
@@ -38,6 +37,7 @@ from models.cluster.import_outcome import ImportTerms
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.errors import Conflict, Refusal
+from models.hashes import canonical_json, hash_of
 from models.ledger_tables import (
     AuditRow,
     BringupBookRow,

@@ -18,10 +18,10 @@ from activities.adapters.ledger.database import LedgerPart, once_in_moment, one_
 from activities.bad_rows import making_sense, why_senseless
 from activities.ports.ports import ByCluster
 from models.audit_chain import AuditEntry, Deed
-from models.base import gpus_text, some_of
 from models.cluster.windows import FILE, FLEET_HOLD, Declaration, Declared, Entry, Window, WindowKind
 from models.errors import BadInput, Refusal
 from models.ledger_tables import AuditRow, ClusterRow, IslandRow, WindowRow
+from models.texts import gpus_text, some_of
 
 _NAMED = 3
 _LEFT = frozenset({"id", "window", "source", "declared_by"})

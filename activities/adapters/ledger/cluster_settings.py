@@ -13,12 +13,12 @@ from sqlmodel import Session, col
 from activities.adapters.ledger.bulk import is_among
 from activities.bad_rows import making_sense
 from activities.ports.ports import ByCluster
-from models.base import brief
 from models.cluster.fleet_file import merged_policy
 from models.cluster.policy import Policy
 from models.errors import Refusal
 from models.ledger_tables import ClusterRow, ContactRow, FleetRow, QuotaRow
 from models.questions import ClusterFacts
+from models.texts import brief
 
 _KEPT = 10_000
 """The number of clusters whose parsed policy is cached by its text."""

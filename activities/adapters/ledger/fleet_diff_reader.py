@@ -14,10 +14,10 @@ from activities.adapters.ledger.calendar import file_windows
 from activities.adapters.ledger.cluster_settings import settings_of
 from activities.adapters.ledger.quotas import present_of
 from activities.bad_rows import SENSELESS, fault_of
-from models.base import count_text, gpus_text, json_object
 from models.cluster.fleet_diff import ClusterNow, OtherCluster
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.sources import holding, reporting
+from models.hashes import json_object
 from models.ledger_tables import (
     BringupBookRow,
     ClusterRow,
@@ -33,6 +33,7 @@ from models.ledger_tables import (
 )
 from models.notices import notify_of
 from models.rollout.effects import EffectKind
+from models.texts import count_text, gpus_text
 
 
 def present_clusters(

@@ -28,13 +28,15 @@ from activities.adapters.ledger.health_and_usage import latest_health
 from activities.adapters.ledger.removal_and_renaming import history_of, refuse_taken, remove_rows, rename_rows
 from models.access.access_versions import COUNTERSIGNED_WITHIN
 from models.audit_chain import AuditEntry, AuditKind, Signature
-from models.base import canonical_json, count_text, hash_of, in_one_sentence, some_of
+from models.base import in_one_sentence
 from models.cluster.contact_secrets import in_clear, teams_in_clear
 from models.cluster.fleet_export import FleetPage, cluster_document, cut_floors
 from models.cluster.fleet_file import Fleet
 from models.cluster.import_outcome import WRITES, Departure, FleetOutcome, ImportTerms, Line, Verb, policies_brought
 from models.errors import BadInput, Barred, NoSuchCluster, Refusal
+from models.hashes import canonical_json, hash_of
 from models.ledger_tables import AuditRow, ClusterRow, ImportAnswerRow, ImportPartRow, ImportRow
+from models.texts import count_text, some_of
 
 MAX_DOCUMENT_BYTES = 512 * 2**20
 FORGOTTEN_AFTER = COUNTERSIGNED_WITHIN + timedelta(hours=1)

@@ -30,7 +30,6 @@ from activities.adapters.ledger.health_and_usage import health_row, latest_healt
 from activities.adapters.ledger.quotas import signed
 from activities.adapters.ledger.removal_and_renaming import remove_rows
 from activities.bad_rows import those_that_do
-from models.base import canonical_json, count_text, gpus_text
 from models.cluster.fleet_diff import (
     ClusterNow,
     default_refused,
@@ -48,6 +47,7 @@ from models.cluster.readings import Present
 from models.cluster.sources import source_text
 from models.cluster.windows import FILE
 from models.errors import Refusal
+from models.hashes import canonical_json
 from models.ledger_tables import (
     ClusterRow,
     ContactRow,
@@ -60,6 +60,7 @@ from models.ledger_tables import (
     UsageRow,
     WindowRow,
 )
+from models.texts import count_text, gpus_text
 
 CLUSTERS_AT_ONCE = 250
 CLUSTER_COLUMNS = ("name", "gpu_model", "gpus_per_node", "policy", "source", "health_source")

@@ -22,7 +22,7 @@ from activities.adapters.ledger.health_history import stretches_of
 from activities.adapters.ledger.scheduler_mirror import sources_of
 from activities.bad_rows import build_each, those_that_do
 from activities.ports.ports import ByCluster
-from models.base import HOUR, count_text, duration_text
+from models.base import HOUR, duration_text
 from models.buffers.hourly_health import Stretch
 from models.cluster.island import Island
 from models.cluster.readings import CLOCK_SKEW, Excess, HealthSample, TeamUsage, UsageReading
@@ -30,6 +30,7 @@ from models.cluster.sources import Sources
 from models.columns import LAST
 from models.errors import BadInput
 from models.ledger_tables import HealthRow, IslandRow, QuotaRow, UsageRow
+from models.texts import count_text
 
 ENOUGH_SAMPLES = 20
 """From this number on one sample in twenty may lie above the 95th percentile, so nearest-rank is not the maximum."""

@@ -14,13 +14,14 @@ from activities.adapters.ledger.cluster_settings import settings_of
 from activities.adapters.ledger.health_and_usage import latest_usage_rows, usage_of
 from activities.adapters.ledger.jobs import classes_of, job_of
 from activities.bad_rows import SENSELESS, fault_of
-from models.base import MOST_GPUS, count_text
+from models.base import MOST_GPUS
 from models.cluster.classes import classes_text
 from models.cluster.fleet_file import merged_policy
 from models.cluster.policy import Policy
 from models.ledger_tables import ClusterRow, FleetRow, HealthRow, JobRow, RolloutRow, TeamRow, UsageRow
 from models.notices import Notify
 from models.rollout.stages import Stage
+from models.texts import count_text
 
 _Fault = tuple[str, str, Exception]
 """A cluster, the part of it that makes no sense, and why."""

@@ -12,13 +12,13 @@ from sqlmodel import Session, col, or_, select
 from activities.adapters.ledger.bulk import is_among, store
 from activities.adapters.ledger.database import LedgerPart
 from activities.bad_rows import those_that_do
-from models.base import gpus_text
 from models.cluster.classes import classes_text
 from models.cluster.jobs import ClusterJob, Job, RunsOn
 from models.cluster.quota import why_no_jobs
 from models.cluster.readings import CLOCK_SKEW
 from models.errors import BadInput
 from models.ledger_tables import ClusterRow, IslandRow, JobRow, QuotaRow
+from models.texts import gpus_text
 
 _MOST = 20_000
 QUOTA_CLASSES = sa.table("quota_classes", *map(sa.column, ("cluster", "team", "class", "rank")))

@@ -36,10 +36,10 @@ from activities.adapters.ledger.database import (
     translate_errors,
     upgrade,
 )
-from models.base import count_text
 from models.columns import UtcTime
 from models.errors import BadInput, Conflict, Unavailable
 from models.ledger_tables import BreachRow, ClusterRow, NoticeRow
+from models.texts import count_text
 
 __all__ = ["BreachRow", "NoticeRow", "move"]  # all modules with tables are imported: the copy is of all tables
 

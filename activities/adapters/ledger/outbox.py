@@ -21,8 +21,8 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.bulk import is_among, keep
 from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from activities.bad_rows import SENSELESS, those_that_do, why_senseless
-from models.base import hash_of
 from models.cluster.contact_secrets import is_log
+from models.hashes import hash_of
 from models.ledger_tables import ContactRow, MessageRow, NoticeRow, TeamRow
 from models.notice_digests import (
     Fate,

@@ -12,7 +12,7 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.bulk import store
 from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from models.audit_chain import GENESIS, ChainHead, hashes_to
-from models.base import canonical_json
+from models.hashes import canonical_json
 from models.ledger_access_tables import SealingRow, SealRow
 from models.ledger_tables import AuditHeadRow, AuditRow
 from models.seals import Seal, SealedSeal, SealedTo, Sealing

@@ -15,9 +15,9 @@ from models.access.access_versions import ACCESS_CHAIN, COUNTERSIGNED_WITHIN
 from models.access.second_persons import SHOWN_DIGITS, Awaited, Emergency, KeptCommand
 from models.access.warrants import Warrant
 from models.audit_chain import Signature
-from models.base import canonical_json
 from models.countersign_questions import chain_of
 from models.errors import Refusal, Stuck
+from models.hashes import canonical_json
 from models.ledger_access_tables import EmergencyRow, WaitingRow
 
 _MOST_OF_ONE = 50

@@ -22,9 +22,10 @@ from activities.adapters.ledger.tally_days import (
     sum_up,
     unsum,
 )
-from models.base import DAY, hash_of
+from models.base import DAY
 from models.columns import UtcTime
 from models.errors import BadInput
+from models.hashes import hash_of
 from models.ledger_tables import ClusterRow, TallyDayRow, TallyRow
 from models.reports.tallies import Point, Tally, slot_of
 

@@ -16,8 +16,9 @@ from sqlmodel import Session, col
 
 from activities.adapters.ledger.bulk import is_among
 from activities.adapters.ledger.database import one_at_a_time
-from models.base import DAY, hash_of
+from models.base import DAY
 from models.columns import UtcTime
+from models.hashes import hash_of
 from models.ledger_tables import ClusterRow, TallyDayRow, TallyRow
 from models.reports.tallies import Tally, slot_of
 

@@ -18,8 +18,8 @@ from activities.ports.warrants import Drawn, EffectProof, LoneDeed
 from models.access.principals import Principal
 from models.access.tickets import unverified_field
 from models.access.warrants import Warrant
-from models.base import canonical_json
 from models.errors import Refusal
+from models.hashes import canonical_json
 from models.ledger_access_tables import DrawnRow, EffectProofRow, WarrantRow
 from models.ledger_tables import GrantReceiptRow, ReceiptRow
 from models.rollout.effects import Fence, Receipt

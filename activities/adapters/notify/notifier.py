@@ -31,10 +31,10 @@ from activities.adapters.notify.slow_addresses import SlowAddresses
 from activities.clock import Clock
 from activities.notices.buttons import rows_of
 from activities.secret_files import SecretFiles
-from models.base import brief
 from models.cluster.contact_secrets import LOG, NAMED, is_log
 from models.errors import Refusal, Unavailable
 from models.notices import Delivery, Notice
+from models.texts import brief
 
 logger = logging.getLogger(__name__)
 _NOTICE_SECONDS = 60.0

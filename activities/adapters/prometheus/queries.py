@@ -13,11 +13,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from activities.bad_rows import why_senseless
-from models.base import MOST_GPUS, Model, Name, brief
+from models.base import MOST_GPUS, Model, Name
 from models.cluster.island import Island
 from models.cluster.readings import CLOCK_SKEW, HealthSample
 from models.cluster.sources import WHOLE
 from models.errors import Unavailable
+from models.texts import brief
 
 HARDWARE_XIDS = (48, 62, 64, 74, 79, 95, 119, 120, 140)
 """XIDs after which a GPU is out: of memory, links, firmware and bus. Source: NVIDIA, XID Errors."""

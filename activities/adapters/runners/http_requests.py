@@ -12,9 +12,9 @@ import httpx
 from activities.adapters.http import EVERYWHERE, Answered, Asked, Reach, exchange
 from activities.adapters.runners.printed_text import one_line
 from activities.adapters.runners.settings import Allowed
-from models.base import brief
 from models.bringup.placeholders import leads_aside
 from models.errors import BadInput, Refusal, Unavailable
+from models.texts import brief
 
 MOST_ANSWER = 4_000_000
 """Bytes."""

@@ -22,10 +22,11 @@ from activities.adapters.runners.printed_text import last_line, one_line
 from activities.adapters.runners.settings import Allowed
 from activities.adapters.runners.short_program import Ended, run_program
 from activities.clock import Clock, utc_now
-from models.base import count_text, duration_text, in_one_sentence
+from models.base import duration_text, in_one_sentence
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour, capacity_answer
 from models.cluster.island import Island
 from models.errors import BackstopError, Unavailable
+from models.texts import count_text
 
 _MOST_PRINTED = 1_000_000
 """Bytes of a check's output that are kept: its last ones."""

@@ -21,9 +21,10 @@ from pydantic import AfterValidator, Field
 from activities.adapters.http import Network, Reach
 from activities.adapters.runners.printed_text import one_line
 from activities.secret_files import SecretFiles
-from models.base import Duration, Model, Name, Text, brief
+from models.base import Duration, Model, Name, Text
 from models.cluster.contact_secrets import SECRET
 from models.errors import BadInput, Refusal
+from models.texts import brief
 
 _PORTS = {"https": 443, "http": 80}
 _ORIGIN = re.compile(r"(https?)://((?:\*\.)?[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?")

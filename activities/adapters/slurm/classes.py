@@ -39,10 +39,10 @@ from activities.adapters.slurm.class_qos import (
 )
 from activities.adapters.slurm.command_line import Talk
 from activities.adapters.slurm.names import plain_name
-from models.base import count_text, some_of
 from models.cluster.classes import those_of
 from models.cluster.sources import OF_CLASS, ClassesInSlurm, SlurmSource
 from models.errors import BackstopError, Unavailable
+from models.texts import count_text, some_of
 
 log = logging.getLogger(__name__)
 

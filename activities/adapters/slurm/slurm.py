@@ -41,7 +41,6 @@ from activities.adapters.slurm.parsing import (
 from activities.adapters.slurm.unsupported import unread_settings
 from activities.adapters.slurm.wanted_limits import commands, wanted_limits
 from activities.adapters.source_threads import WAITED, Faults, SourceThreads, sentence
-from models.base import count_text
 from models.cluster.fleet_file import ClusterInSlurm
 from models.cluster.island import Island
 from models.cluster.jobs import ClusterJob
@@ -50,6 +49,7 @@ from models.cluster.readings import HealthSample
 from models.cluster.sources import ClassesInSlurm, QuotaSource, SlurmSource, Sources
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.questions import SchedulerCheck
+from models.texts import count_text
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from activities.adapters.slurm.class_qos import OURS
 from activities.adapters.slurm.parsing import Account, Node, SlurmJob, ancestors_of, quotas_of, storable_text, tres_of
-from models.base import count_text, some_of
 from models.cluster.sources import SlurmSource
+from models.texts import count_text, some_of
 
 QOS_LIMITS = "format=GrpTRES,MaxTRESPA,MaxTRESPU,Description,Name"
 _NAMED = 5

@@ -18,11 +18,11 @@ from models.access.signing import sign
 from models.access.tickets import Ticket, arguments_hash
 from models.access.warrants import Warrant, service
 from models.audit_chain import AuditEntry, AuditKind, broken_links
-from models.base import canonical_json
 from models.fleet.archived_state import KeptFleet
 from models.fleet.messages import FleetLaunch, FleetRecord
 from models.fleet.reducers import open_fleet
 from models.fleet.state import FLEET
+from models.hashes import canonical_json
 from models.temporal_names import FLEET_ID
 from tests.integration.ledger.world import NOW, open_rollout
 

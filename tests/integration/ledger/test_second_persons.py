@@ -22,7 +22,6 @@ from models.access.second_persons import Emergency, TakenCommand, Waiting
 from models.access.warrants import Warrant
 from models.access_questions import ImportAccess
 from models.audit_chain import Signature, broken_links
-from models.base import canonical_json
 from models.countersign_questions import (
     KeepWaiting,
     SeenEmergency,
@@ -33,6 +32,7 @@ from models.countersign_questions import (
     WithdrawWaiting,
 )
 from models.errors import BadInput, Refusal, Stuck
+from models.hashes import canonical_json
 from models.temporal_names import TellRequest
 from tests.integration.ledger.world import LEDGER_NOW, ForeignTool
 from tests.unit.access_world import access, at_provider, grant

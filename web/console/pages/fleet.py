@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from client.answer_models import STALE
-from models.base import some_of
 from models.cluster.policy import AFTER_ALL, TIERS
 from models.fleet.messages import FleetStatus
 from models.fleet.state import FleetStage, MemberState
@@ -18,6 +17,7 @@ from models.reports.rollout_summary import RolloutSummary
 from models.rollout.commands import CommandRequest
 from models.rollout.holds import Hold, holds_text, standing_text
 from models.rollout.stages import Command, Stage
+from models.texts import some_of
 from views.layout import commands_in
 from views.overview import unknown_holds_text
 from views.words import clean, gpus, span

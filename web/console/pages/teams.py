@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from models.base import verb_of
 from models.flex.flex_sum import FlexSum
 from models.lifecycle.state_machine import Refused
 from models.questions import AllTeams, FlexSums, RequestsOf, TeamSums, WhyNot
@@ -15,6 +14,7 @@ from models.reports.why import TeamWhy, WhyAnswers
 from models.requests.state import RequestState
 from models.rollout.stages import Command, Stage, answer
 from models.rollout.status_models import RolloutStatus
+from models.texts import verb_of
 from views.flex import by_free_flex
 from views.status import awaited_text
 from views.why import in_full
