@@ -56,7 +56,8 @@ def fleet_parts(
         if one.health_at is None:
             row(shown, one.cluster, "unknown", *([None] * 6), style="yellow")
             continue
-        numbers = (one.promised_gpus, one.in_quota_gpus, one.flex_gpus, one.used_gpus, one.available_gpus)
+        used = one.flex_gpus - one.available_gpus
+        numbers = (one.promised_gpus, one.in_quota_gpus, one.flex_gpus, used, one.available_gpus)
         row(shown, one.cluster, f"{one.healthy_gpus}/{one.total_gpus}", *numbers, block_text(*one.largest_free_block))
     blocks = (one.largest_free_block for one in offers if one.health_at is not None)
     return [shown, *at_most_note(blocks), *fleet_summary(offers, record)]

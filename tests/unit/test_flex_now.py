@@ -12,6 +12,7 @@ import pytest
 
 from cli.commands.flex import hours_between
 from cli.main import run
+from cli.output import _plain
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn
 from models.cluster.latest_readings import Evidence
@@ -21,8 +22,9 @@ from models.flex.flex_now import FlexNow, flex_now
 from models.flex.flex_sum import FlexSum
 from models.reports.tallies import Point
 from tests.unit.cli_fakes import FakeBackstop, answering
-from views.flex import fleet_summary
+from views.flex import fleet_parts, fleet_summary
 from views.row_models import FlexOffered
+from web.console.pages.flex import flex_rows
 
 NOW = datetime(2026, 1, 31, 12, 30, tzinfo=UTC)
 
@@ -156,6 +158,9 @@ def test_what_is_used_and_free_adds_up_to_the_flex_there_is() -> None:
     assert str(fleet_summary(cut, [])[1]).startswith(
         "3 clusters: 113 GPUs of flex, 15 used, 98 free now. Jobs hold 7 more GPUs beyond their quotas, without flex. "
     )
+    rows = [text.split()[4:7] for text in list(_plain(fleet_parts(cut, [])[0]))[1:]]
+    assert rows == [["99", "1", "98"], ["14", "14", "0"], ["0", "0", "0"]]
+    assert [(row.flex, row.used, row.free) for row in flex_rows(cut)] == [(99, 1, 98), (14, 14, 0), (0, 0, 0)]
 
 
 def test_the_fleet_has_a_line_for_each_cluster(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:

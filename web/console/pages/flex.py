@@ -106,7 +106,7 @@ def flex_rows(offers: Sequence[FlexSum]) -> list[FlexRow]:
             one.promised_gpus,
             one.in_quota_gpus,
             one.flex_gpus,
-            one.used_gpus,
+            one.flex_gpus - one.available_gpus,
             one.available_gpus,
             block_text(*one.largest_free_block),
             one.largest_free_block[1],
