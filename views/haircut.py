@@ -63,7 +63,7 @@ def sentence(haircut: Haircut, at: int) -> str:
     are, their = ("is", "its") if part.clusters_above == 1 else ("are", "their")
     those = f"{part.clusters_above} of {count(part.clusters, 'cluster')}"
     above = f"{those} {are} above {their} ceiling, by {gpus(part.above_gpus)}"
-    anyhow = f" Without any buffer {plain} would be cut all the same." if plain else ""
+    anyhow = f" Without any buffer {plain:,} would be cut all the same." if plain else ""
     promised = "promised GPU" if part.assigned_gpus == 1 else "promised GPUs"
     return (
         f"At {percent(haircut.buffers[at])}: {part.cut_gpus:,} of {part.assigned_gpus:,} {promised} "

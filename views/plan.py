@@ -196,7 +196,7 @@ def _verdict(plan: Plan, now: datetime) -> Text:
     if plan.backed:
         faults.append(f"backed {'then ' if old else ''}all the same: {'by that sample ' if old else ''}{backed}")
     elif lacks := _lacks(plan):
-        faults.append(f"not backed: {', '.join(lacks)}")
+        faults.append(f"not backed: {'; '.join(lacks)}")
     faults += [no_room_text(team, size) for team, size in plan.unplaced_blocks]
     sentence = "; ".join(faults)
     return line((sentence[:1].upper() + sentence[1:], "yellow"), f". {_remedy(plan)}")
@@ -209,7 +209,7 @@ def _lacks(plan: Plan) -> list[str]:
     for team, able in plan.out_of_reach[:_NAMED]:
         are = "is" if able == 1 else "are"
         where = f"on the islands that {team} may use"
-        lacks.append(f"only {gpus(able)} {are} healthy {where}, and its quota is {values[team]}")
+        lacks.append(f"only {gpus(able)} {are} healthy {where}, and its quota is {values[team]:,}")
     more = len(plan.out_of_reach) - _NAMED
     lacks += [f"and {count(more, 'quota')} more like it"] * (more > 0)
     return [*lacks, *map(_bound, plan.short_islands[:_NAMED])]

@@ -283,6 +283,11 @@ def test_the_island_that_binds_is_named_where_the_plan_is_not_backed() -> None:
     plan = make_plan(tight, BARE)
     assert not plan.backed
     assert "island i0 has 10 healthy, and 50 would be promised there" in said(plan_parts(plan))
+    huge = make_plan(cluster("huge", [(2000, 10)], Quota(team="a", gpus=1900, minimum_gpus=1900)), BARE)
+    assert (
+        "not backed: 1,890 GPUs would still be phantom; only 10 GPUs are healthy on the islands that a may use, "
+        "and its quota is 1,900. "
+    ) in said(plan_parts(huge))
     fits = make_plan(
         tight.with_islands((tight.islands[0].model_copy(update={"healthy_gpus": 50}), *tight.islands[1:])), BARE
     )
