@@ -167,23 +167,32 @@ def numbers(week: Week) -> list[Number]:
         ),
         Number(
             _big(cut.cut_gpus),
-            f"GPU{'' if cut.cut_gpus == 1 else 's'} cut this week: {_big(cut.phantom_gpus)} phantom removed, "
+            f"{_gpus(cut.cut_gpus)} cut this week: {_big(cut.phantom_gpus)} phantom removed, "
             f"{_big(cut.to_flex_gpus)} moved to flex",
         ),
         Number(
             _big(now.phantom_gpus) if now is not None and has_figures else "unknown",
-            "phantom GPUs" + _of_when(now, ago.phantom_gpus if ago is not None and was else None, ago),
+            f"phantom {_gpus(now.phantom_gpus if now is not None else None)}"
+            + _of_when(now, ago.phantom_gpus if ago is not None and was else None, ago),
         ),
         Number(
             _big(now.lacking_gpus) if now is not None and now.lacking_gpus is not None else "unknown",
-            "GPUs that jobs inside a quota wait for"
+            f"{_gpus(None if now is None else now.lacking_gpus)} that jobs inside a quota wait for"
             + _of_when(now, None if ago is None else ago.lacking_gpus, ago)
-            + ("" if now is None or now.asking == now.clusters else f" (in {now.asking} of {now.clusters})"),
+            + (
+                ""
+                if now is None or now.asking == now.clusters
+                else f" (known for {now.asking} of {count(now.clusters, 'cluster')})"
+            ),
         ),
-        Number(f"{done} of {len(week.milestones)}", "milestones done")
+        Number(f"{done} of {len(week.milestones)}", f"milestone{'' if len(week.milestones) == 1 else 's'} done")
         if week.milestones
         else Number("0", "milestones set"),
     ]
+
+
+def _gpus(number: int | None) -> str:
+    return "GPU" if number == 1 else "GPUs"
 
 
 def _of_when(now: Point | None, before: int | None, ago: Point | None) -> str:

@@ -290,6 +290,18 @@ def test_the_report_says_the_week_in_a_few_sentences() -> None:
     )
 
 
+def test_the_numbers_of_a_week_agree_with_their_nouns() -> None:
+    past = a_past(3)
+    now = point(UNTIL, 3, 1, 1).but(asking=2)
+    one = past.but(points=(now,), week_ago=None, milestones=past.milestones.but(planned=past.milestones.planned[:1]))
+    said = [f"{number.value} {number.text}" for number in numbers(week(one, None))]
+    assert said[2:] == [
+        "1 phantom GPU, read 2026-11-27 16:00Z",
+        "1 GPU that jobs inside a quota wait for, read 2026-11-27 16:00Z (known for 2 of 3 clusters)",
+        "1 of 1 milestone done",
+    ]
+
+
 def test_what_people_wrote_cannot_break_a_table_or_become_markup() -> None:
     made = a_week(30)
     told, shown = markdown(made), page(made)
