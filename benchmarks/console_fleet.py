@@ -158,9 +158,7 @@ def summary(number: int, scene: Scene) -> RolloutSummary:
 
 def desk_on(ledger: Ledger) -> DeskActivities:
     """The desk as a worker has it, but for what reaches out."""
-    rollouts = ClusterActivities(
-        ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts
-    )
+    rollouts = ClusterActivities(ledger.ports)
     return DeskActivities(
         ledger.fleet,
         ledger.registry,
@@ -181,7 +179,7 @@ def desk_on(ledger: Ledger) -> DeskActivities:
 
 def tallied(ledger: Ledger, clusters: int, now: datetime) -> None:
     """Tallies of now, and the same each two hours of four weeks before, as hardware was then."""
-    tallier = Tallier(ledger.quotas, ledger.health, ledger.usage, ledger.registry, ledger.tallies)
+    tallier = Tallier(ledger.ports, ledger.tallies)
     while tallier.go_on(now, timedelta(hours=1)):
         pass
     scene = scene_of(now)

@@ -52,7 +52,7 @@ def _fill(ledger: Ledger, clusters: int, quotas: int) -> None:
 
 
 def _one_slot(ledger: Ledger) -> None:
-    tallier = Tallier(ledger.quotas, ledger.health, ledger.usage, ledger.registry, ledger.tallies)
+    tallier = Tallier(ledger.ports, ledger.tallies)
     goes: list[tuple[float, int]] = []
     now = datetime.now(UTC)
     while not goes or goes[-1][1]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -260,38 +260,35 @@ def _calls(
     warrants: Warrants,
     now: Clock,
 ) -> _Calls:
-    registry, calendar, doubts = ledger.registry, ledger.calendar, ledger.doubts
+    registry = ledger.registry
     usage = ledger.usage.fed_by(slurms.refresh_use, kuberneteses.refresh_use)
     # Usage is sampled beside health, at its own pace: the watch reads health all the time, and nobody reads usage.
     health = ledger.health.fed_by(
         *(prometheuses.refresh_health, kuberneteses.refresh_health, kuberneteses.refresh_use),
         *(slurms.refresh_health, slurms.refresh_use),
     )
-    one_moment = ledger.schedulers.one_moment
-    of_a_look = quotas, health, usage, calendar, registry, ledger.jobs, doubts, warrants, now
-    rollouts = ClusterActivities(*of_a_look, one_moment)
-    fleets = FleetActivities(client, quotas, health, calendar, registry, rollouts, warrants)
+    ports = replace(ledger.ports, quotas=quotas, health=health, usage=usage)
+    rollouts = ClusterActivities(ports, warrants, now)
+    fleets = FleetActivities(client, ports, rollouts, warrants)
     owed = ledger.bringups.owed_gpus
-    asked = RequestActivities(client, quotas, registry, usage, rollouts, owed, warrants)
+    asked = RequestActivities(client, ports, rollouts, owed, warrants)
     evidence = None
     if warrants.can_verify:
         evidence = EvidenceRoom(
             warrants,
-            registry,
-            quotas,
+            ports,
             rollouts.surplus,
             rollouts.standing_now,
             owed,
             partial(next_order, ledger.bringups),
         )
-    tallier, sweeper = Tallier(quotas, health, usage, registry, ledger.tallies), Sweeper(client, registry)
+    tallier, sweeper = Tallier(ports, ledger.tallies), Sweeper(client, registry)
     sender = Sender(notify, ledger.outbox, registry, telling.pace, telling.console)
     notices = NoticeActivities(notify, registry, ledger.outbox, sender)
     rounds = Rounds(client, ledger.outbox, telling.pace)
-    watch = WatchActivities(
-        *(client, quotas, health, calendar, registry, doubts, tallier, sweeper, rounds, ledger.pushes, now, one_moment)
-    )
-    reports, sources = (ledger.tallies, ledger.report, ledger.milestones), (doubts, prometheuses, calendar)
+    watch = WatchActivities(client, ports, tallier, sweeper, rounds, ledger.pushes, now)
+    reports = ledger.tallies, ledger.report, ledger.milestones
+    sources = ledger.doubts, prometheuses, ledger.calendar
     waits = partial(ledger.outbox.waits, telling.pace)
     second_persons = SecondPersonsDesk(ledger.second_persons, ledger.access, notices.tell, changes_of(ledger.fleet))
     warrants.tell_alone = second_persons.notify_admitted
@@ -312,7 +309,7 @@ def _calls(
             rollouts.observe,
             rollouts.ledger_mark,
             rollouts.aim_rollback,
-            QuotaActivities(quotas, registry, evidence, now, one_moment).apply_effect,
+            QuotaActivities(ports, evidence, now).apply_effect,
             watch.watch,
         ],
         notices=[notices.tell, notices.send_due],
@@ -334,12 +331,7 @@ def _calls(
             desk.answer,
             warrants.admit,
         ],
-        book=partial(
-            FleetBringups,
-            *(ledger.bringups, quotas, registry, usage, ledger.jobs, slurms, rollouts),
-            warrants=warrants,
-            now=now,
-        ),
+        book=partial(FleetBringups, ledger.bringups, ports, slurms, rollouts, warrants=warrants, now=now),
         first_looks=desk.first_looks,
     )
 

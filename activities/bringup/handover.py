@@ -157,7 +157,7 @@ class FleetBringups(BringupExit):
         request = request.but(islands=islands)
         owed = self._catch_up(request, owed)
         plan, more = due_grants(entry, islands, owed.granted, self._policy(entry))
-        opened = self.registry.open_rollout_of(cluster)
+        opened = self.ports.registry.open_rollout_of(cluster)
         sentence = "nothing more may be promised yet"
         if more and opened is not None:
             sentence = self._grant_through(request, owed, plan, more, opened)
@@ -214,7 +214,7 @@ class FleetBringups(BringupExit):
             writes=writes(tree, before, {t: g for t, g in raised.items() if g}, ends=False),
         )
         try:
-            receipt = self.quotas.apply(change)
+            receipt = self.ports.quotas.apply(change)
         except (Drift, Conflict) as error:
             raise Unavailable(
                 f"Backstop tries again to give {cluster} the rest of its first quotas: {error.message}"

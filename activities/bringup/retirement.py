@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from activities.clock import Clock, utc_now
 from activities.ports.bringup_ledger import BringupLedger, RolloutDoor
-from activities.ports.ports import JobPort, OpenRollout, QuotaPort, RegistryPort, SchedulerPort, UsagePort
+from activities.ports.ports import ClusterPorts, OpenRollout, SchedulerPort
 from activities.rollout.cluster_calls import ClusterActivities
 from activities.tickets.warrants import Warrants
 from models.audit_chain import BACKSTOP, AuditEntry, AuditKind, Signature
@@ -39,10 +39,7 @@ _OUT = WoundDown(quota_gpus=0, jobs=0, said="it is out of the fleet")
 @dataclass(eq=False)
 class BringupExit:
     ledger: BringupLedger
-    quotas: QuotaPort
-    registry: RegistryPort
-    usage: UsagePort
-    jobs: JobPort
+    ports: ClusterPorts
     schedulers: SchedulerPort
     clusters: ClusterActivities
     rollouts: RolloutDoor
@@ -58,7 +55,7 @@ class BringupExit:
         came_late = 0 < request.number < self.ledger.number(cluster)  # the cluster is another bring-up's by now
         if came_late or not self.ledger.in_fleet(cluster):
             return _OUT
-        opened = self.registry.open_rollout_of(cluster)
+        opened = self.ports.registry.open_rollout_of(cluster)
         stands, running = self._assigned_gpus(cluster), self._running(request)
         if opened is not None and not opened.rollout.startswith(retires_cluster(cluster)):
             return self._make_way(request, opened, running.but(quota_gpus=stands))
@@ -92,7 +89,7 @@ class BringupExit:
         if came_late or not self.ledger.in_fleet(cluster):
             return
         self._retire_warrant(cluster)  # raises unless a person's command retires it
-        opened = self.registry.open_rollout_of(cluster)
+        opened = self.ports.registry.open_rollout_of(cluster)
         if opened is not None:
             closes = opened.stage in (Stage.MONITORED, Stage.ROLLED_BACK, Stage.STUCK)
             if opened.stage is not Stage.ROLLING_BACK:
@@ -116,7 +113,7 @@ class BringupExit:
                 text=f"retired, but still in the fleet: {error.message}; "
                 f"after that, run `backstop fleet remove {shlex.quote(cluster)}`",
             )
-            self.registry.archive([stays])
+            self.ports.registry.archive([stays])
 
     def _make_way(self, request: WindDownRequest, opened: OpenRollout, there: WoundDown) -> WoundDown:
         """Close another rollout that is monitored; ask a person to end any other."""
@@ -134,7 +131,7 @@ class BringupExit:
         cluster = request.cluster
         key = self._key(cluster, f"floors/{rollout}")
         self.ledger.open_floors(cluster, Signature(request.actor, request.at, key, request.reason))
-        own = self.registry.facts(cluster).policy
+        own = self.ports.registry.facts(cluster).policy
         snapshot, _ = self.clusters.present(cluster, request.at)
         policy: dict[str, Any] = {
             "spare_gpus": max(1, snapshot.total_gpus),
@@ -163,13 +160,13 @@ class BringupExit:
         return "" if self.warrants is None else self.warrants.word(f"bringup/{cluster}", "bringup.retire")
 
     def _assigned_gpus(self, cluster: str) -> int:
-        return QuotaTree(quota.as_quota() for quota in self.quotas.read(cluster).quotas).assigned_gpus()
+        return QuotaTree(quota.as_quota() for quota in self.ports.quotas.read(cluster).quotas).assigned_gpus()
 
     def _running(self, request: WindDownRequest) -> WoundDown:
         """Count jobs by name or, if no source names them, teams whose jobs hold GPUs."""
         cluster, now = request.cluster, request.at
-        use = self.usage.latest([cluster], now).get(cluster, {})
-        named = [job for job in self.jobs.jobs([cluster], now).get(cluster, ()) if job.ended is None]
+        use = self.ports.usage.latest([cluster], now).get(cluster, {})
+        named = [job for job in self.ports.jobs.jobs([cluster], now).get(cluster, ()) if job.ended is None]
         teams = 0 if named else sum(team.scheduled_gpus > 0 for team in use.values())
         if not named and not teams:
             with suppress(BackstopError):  # asked again before anything is removed
@@ -184,7 +181,7 @@ class BringupExit:
         return sum(bool(quota.scheduled_gpus) for quota in there.quotas)
 
     def _stage_of(self, opened: OpenRollout) -> str:
-        noted = self.registry.newest([opened.cluster]).get(opened.cluster)
+        noted = self.ports.registry.newest([opened.cluster]).get(opened.cluster)
         needs = f", and needs a person: {noted.needs}" if noted is not None and noted.needs else ""
         return f"rollout {opened.rollout} of {opened.owner} is {opened.stage}{needs}"
 

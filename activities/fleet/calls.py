@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 
 from activities.bad_rows import its_own_trouble, making_sense
 from activities.failures import translate_errors
-from activities.ports.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
+from activities.ports.ports import ClusterPorts
 from activities.ports.warrants import Drawn
 from activities.rollout.cluster_calls import HISTORY_FRESH, ClusterActivities
 from activities.tickets.warrants import Warrants
@@ -62,19 +62,13 @@ class FleetActivities:
     def __init__(
         self,
         client: Client,
-        quotas: QuotaPort,
-        health: HealthPort,
-        calendar: CalendarPort,
-        registry: RegistryPort,
+        ports: ClusterPorts,
         clusters: ClusterActivities,
         warrants: Warrants | None = None,
     ) -> None:
         self._warrants = warrants if warrants is not None and warrants.can_verify else None
         self._client = client
-        self._quotas = quotas
-        self._health = health
-        self._calendar = calendar
-        self._registry = registry
+        self._ports = ports
         self._clusters = clusters
         self._kept: dict[str, tuple[Any, datetime, Prospect]] = {}
         """Prospects by cluster, each with its basis; lost with the process."""
@@ -87,9 +81,9 @@ class FleetActivities:
         with translate_errors():
             if self._warrants is not None:
                 self._warrants.fleet(request.launch)
-            names = self._registry.names()
+            names = self._ports.registry.names()
             rollouts = self._open_members(names, self._rehearsals(request.launch.shadow))
-            own = {} if request.launch.kept is None else self._registry.of_fleet(request.launch.kept.fleet)
+            own = {} if request.launch.kept is None else self._ports.registry.of_fleet(request.launch.kept.fleet)
             prospects, plans = [], {}
             for name in names:
                 prospect, plan = self._plan_one(name, request.launch.policy, request.at, rollouts.get(name))
@@ -98,7 +92,7 @@ class FleetActivities:
                     plans[name] = envelope_of(plan)
             taken = take_prospects(request.launch, prospects)
             kept = {p.cluster: plans[p.cluster] for p in taken if p.cluster in plans}
-            self._registry.keep_fleet_plan(request.launch.fleet, kept)
+            self._ports.registry.keep_fleet_plan(request.launch.fleet, kept)
             wanted = request.launch.pilots if request.launch.kept is None else ()
             missing = tuple(sorted(set(wanted) - set(names)))
             if self._warrants is not None:
@@ -114,7 +108,7 @@ class FleetActivities:
             with making_sense(cluster, "its quotas"):
                 plan = make_plan(snapshot, own)
         except BackstopError as error:
-            its_own_trouble(error, self._registry)
+            its_own_trouble(error, self._ports.registry)
             return unplanned_prospect(cluster, error.message, rollout), None
         return prospect_of(plan, rollout), plan
 
@@ -128,25 +122,25 @@ class FleetActivities:
             rehearsed = self._rehearsals(request.shadow)
             joined = self._open_members(names, rehearsed)
             free = [name for name in names if name not in joined]
-            windows = self._calendar.windows(free)
+            windows = self._ports.calendar.windows(free)
             # An unreadable entry of a calendar may be a freeze.
             why_not = {**dict.fromkeys(rehearsed, _REHEARSED), **windows.senseless}
             prospects = [p.but(why_not=p.why_not or why_not.get(p.cluster, "")) for p in self._prospects(free, request)]
-            answer = pick(request, prospects, windows, self._registry.booked_gpus(request.at))
+            answer = pick(request, prospects, windows, self._ports.registry.booked_gpus(request.at))
             return answer.but(joined=joined)
 
     def _rehearsals(self, shadow: bool) -> Set[str]:
         """Return clusters with an open shadow rollout: no members of a fleet rollout that writes."""
-        opened = {} if shadow else self._registry.open_clusters()
+        opened = {} if shadow else self._ports.registry.open_clusters()
         return {cluster for cluster, (_, rehearses) in opened.items() if rehearses}
 
     def _open_members(self, names: Sequence[str], rehearsed: Set[str]) -> dict[str, Noted]:
         """Return the open rollouts of these clusters that may be members."""
-        return self._registry.newest([name for name in names if name not in rehearsed])
+        return self._ports.registry.newest([name for name in names if name not in rehearsed])
 
     def _prospects(self, names: Sequence[str], request: PickRequest) -> list[Prospect]:
         """Return today's prospects, made anew if quotas, health or policy have changed, or the old ones are too old."""
-        samples, versions = self._health.read(names), self._quotas.versions(names)
+        samples, versions = self._ports.health.read(names), self._ports.quotas.versions(names)
         now = request.at
         answer = []
         for name in names:
@@ -204,7 +198,7 @@ class FleetActivities:
         The ledger books each write against it before it is made, even if others move GPUs at that time.
         """
         launch = request.launch
-        own = merged_policy(self._registry.facts(cluster).policy, launch.policy)
+        own = merged_policy(self._ports.registry.facts(cluster).policy, launch.policy)
         return {**launch.policy, **budget_of(own, launch.pace)}
 
     @activity.defn(name="follow_members")
@@ -233,13 +227,13 @@ class FleetActivities:
 
     def _joined_rollouts(self, request: FollowRequest) -> dict[str, Noted]:
         with translate_errors():
-            opened = self._registry.open_clusters()
+            opened = self._ports.registry.open_clusters()
             there = [name for name in request.waiting if name in opened and (request.shadow or not opened[name][1])]
-            return self._registry.newest(there) if there else {}
+            return self._ports.registry.newest(there) if there else {}
 
     async def _read_noted(self, request: FollowRequest) -> dict[str, Noted]:
         with translate_errors():
-            return await asyncio.to_thread(self._registry.noted_rollouts, tuple(request.known), request.fleet)
+            return await asyncio.to_thread(self._ports.registry.noted_rollouts, tuple(request.known), request.fleet)
 
     @activity.defn(name="abort_members")
     async def abort(self, request: AbortRequest) -> AbortAnswer:
@@ -270,7 +264,7 @@ class FleetActivities:
 
     def _abort_warrant(self, cluster: str) -> str:
         """Return the warrant that aborts the rollout: that of its fleet rollout's abort; empty without keys."""
-        opened = self._registry.open_rollout_of(cluster)
+        opened = self._ports.registry.open_rollout_of(cluster)
         if self._warrants is None or opened is None:
             return ""
         return self._warrants.word(opened.fleet, "fleet.abort")
@@ -281,7 +275,7 @@ class FleetActivities:
         with translate_errors():
             for entry in request.entries:
                 self._launch_admitted(entry)
-            self._registry.archive(request.entries)
+            self._ports.registry.archive(request.entries)
 
     def _launch_admitted(self, entry: AuditEntry) -> None:
         """Wait a while for the ticket that proves who launches: `plan_fleet` admits it, beside this call."""

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from activities.bad_rows import making_sense
-from activities.ports.ports import RegistryPort, UsagePort
+from activities.ports.ports import ClusterPorts
 from activities.rollout.many_looks import ManyLooks
 from activities.rollout.observation import to_plan
 from models.base import fraction_text
@@ -76,10 +76,9 @@ class _Seen(NamedTuple):
 class FleetCosts:
     """The costs kept by one worker. A caller waits while another is answered, and shares its plans."""
 
-    def __init__(self, looks: ManyLooks, usage: UsagePort, registry: RegistryPort) -> None:
+    def __init__(self, looks: ManyLooks, ports: ClusterPorts) -> None:
         self._looks = looks
-        self._usage = usage
-        self._registry = registry
+        self._ports = ports
         self._kept: dict[str, _Kept] = {}
         self._one_at_a_time = threading.Lock()
 
@@ -139,10 +138,10 @@ class FleetCosts:
 
     def _read(self, clusters: Sequence[str], now: datetime) -> dict[str, _Seen]:
         """Read the clusters whose health, quotas and policy make sense."""
-        readings, facts = self._looks.readings(clusters), self._registry.facts_of(clusters)
+        readings, facts = self._looks.readings(clusters), self._ports.registry.facts_of(clusters)
         samples = self._looks.believed_samples(clusters, now)
         there = [cluster for cluster in clusters if cluster in readings and cluster in facts and cluster in samples]
-        usage = self._usage.readings({c: facts[c].policy.usage_window for c in there}, now)
+        usage = self._ports.usage.readings({c: facts[c].policy.usage_window for c in there}, now)
         works = self._works({c: readings[c] for c in there}, facts, now)
         return {c: _Seen(readings[c], samples[c], usage[c], facts[c], works.get(c, ())) for c in there}
 
@@ -153,7 +152,7 @@ class FleetCosts:
         classed = [c for c, one in readings.items() if facts[c].policy.classes or any(q.classes for q in one.quotas)]
         if not classed:
             return {}
-        jobs, latest = self._looks.jobs_of(classed, now), self._usage.latest(classed, now)
+        jobs, latest = self._looks.jobs_of(classed, now), self._ports.usage.latest(classed, now)
         return {c: _work(readings[c], latest.get(c, {}), jobs.get(c, ()), facts[c].policy, now) for c in classed}
 
 

@@ -6,6 +6,8 @@ Every call may raise Unavailable (retry with the same arguments). All calls bloc
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Protocol, TypeVar
@@ -451,3 +453,18 @@ class FleetPort(FleetFilePort, Protocol):
 
     def end_hold(self, source: str, clusters: Sequence[str], now: datetime, deed: Deed[Entry]) -> tuple[Entry, ...]:
         """End every window that the source has in these clusters and that is not over, all or none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPorts:
+    """The ports through which a worker knows and changes clusters. Most activities need several of them."""
+
+    quotas: QuotaPort
+    health: HealthPort
+    usage: UsagePort
+    calendar: CalendarPort
+    registry: RegistryPort
+    jobs: JobPort
+    doubts: DoubtPort
+    one_moment: Callable[[str], AbstractContextManager[object]] = nullcontext
+    """Within it, reads of this cluster see one moment where they can."""

@@ -16,7 +16,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities import metrics as meters
 from activities.failures import translate_errors
-from activities.ports.ports import OpenRollout, QuotaPort, RegistryPort, UsagePort
+from activities.ports.ports import ClusterPorts, OpenRollout
 from activities.rollout.cluster_calls import HISTORY_FRESH, ClusterActivities
 from activities.tickets.warrants import Warrants
 from models.base import duration_text
@@ -54,9 +54,7 @@ _NAMED = 5
 @dataclass(eq=False)
 class RequestActivities:
     client: Client
-    quotas: QuotaPort
-    registry: RegistryPort
-    usage: UsagePort
+    ports: ClusterPorts
     clusters: ClusterActivities
     owed: OwedIn = lambda _, __: MappingProxyType({})
     warrants: Warrants | None = None
@@ -69,7 +67,7 @@ class RequestActivities:
                 self.warrants.admit_request(request.ask)
             ask, now = request.ask, request.at
             snapshot, policy = self.clusters.present(ask.cluster, now)
-            opened = self.registry.open_rollout_of(ask.cluster)
+            opened = self.ports.registry.open_rollout_of(ask.cluster)
             quota = snapshot.tree.by_team.get(ask.team)
             if quota is None or ask.team not in snapshot.tree.leaves:
                 what = (
@@ -108,8 +106,8 @@ class RequestActivities:
     def owners(self, request: OwnersRequest) -> Owners:
         """Return who decides on requests for the cluster today."""
         with translate_errors():
-            facts = self.registry.facts(request.cluster)
-            return Owners(names=_owners(facts.policy, self.registry.open_rollout_of(request.cluster)))
+            facts = self.ports.registry.facts(request.cluster)
+            return Owners(names=_owners(facts.policy, self.ports.registry.open_rollout_of(request.cluster)))
 
     @property
     def _by_roles(self) -> bool:
@@ -122,7 +120,7 @@ class RequestActivities:
         return f"{sentence}, and the policy refuses requests until the rollout is monitored"
 
     def _alternatives(self, ask: QuotaAsk, snapshot: Snapshot, now: datetime) -> dict[str, Any]:
-        usage = self.usage.latest([ask.cluster], now).get(ask.cluster, {})
+        usage = self.ports.usage.latest([ask.cluster], now).get(ask.cluster, {})
         return {
             "assessed": True,
             "flex_gpus": share_expected(snapshot, usage, ask.team, ask.gpus),
@@ -131,14 +129,14 @@ class RequestActivities:
 
     def _other_clusters(self, ask: QuotaAsk, now: datetime) -> tuple[Elsewhere, ...]:
         """Return other clusters under their ceiling: first where the team has a quota, then where all of it fits."""
-        wanted = self.registry.facts(ask.cluster).gpu_model
+        wanted = self.ports.registry.facts(ask.cluster).gpu_model
         clusters = []
-        for name in self.registry.names():
+        for name in self.ports.registry.names():
             if name == ask.cluster:
                 continue
             try:
                 snapshot, policy = self.clusters.present(name, now, within=HISTORY_FRESH)
-                opened = self.registry.open_rollout_of(name)
+                opened = self.ports.registry.open_rollout_of(name)
             except Unavailable:
                 raise
             except BackstopError:
@@ -152,7 +150,7 @@ class RequestActivities:
             elif headroom:
                 headroom = min(headroom, back(claimed).surplus_gpus)
             if headroom:
-                model = self.registry.facts(name).gpu_model
+                model = self.ports.registry.facts(name).gpu_model
                 clusters.append(Elsewhere(cluster=name, gpu_model=model, headroom_gpus=headroom, has_quota=has))
         clusters.sort(
             key=lambda other: (
@@ -169,8 +167,8 @@ class RequestActivities:
     def prepare(self, request: PrepareRequest) -> Prepared:
         """Return how the order can be written now, if it can, by the ledger at this moment."""
         with translate_errors():
-            opened = self.registry.open_rollout_of(request.cluster)
-            reading = {quota.team: quota for quota in self.quotas.read(request.cluster).quotas}
+            opened = self.ports.registry.open_rollout_of(request.cluster)
+            reading = {quota.team: quota for quota in self.ports.quotas.read(request.cluster).quotas}
             order, asks = request.order, reading.get(request.order.team)
             theirs = sorted(t for t, hand in request.hands.items() if t not in reading or reading[t].hand != hand)
             if order.ends and theirs:
@@ -190,11 +188,10 @@ class RequestActivities:
         if _takes_grants(opened):
             barred = self._barred_by_owed(request, opened)
             return Prepared(outcome=GrantOutcome.NO, said=barred) if barred else Prepared(through=True)
-        refused = (
-            "" if request.order.ends else self._barred_by_policy(opened, self.registry.facts(request.cluster).policy)
-        )
-        if refused:
-            return Prepared(outcome=GrantOutcome.NO, said=refused)
+        if not request.order.ends:
+            policy = self.ports.registry.facts(request.cluster).policy
+            if barred := self._barred_by_policy(opened, policy):
+                return Prepared(outcome=GrantOutcome.NO, said=barred)
         what = "a shadow rollout" if opened.shadow else "a rollout"
         ends = "over" if opened.shadow else "monitored or over"
         return Prepared(said=f"{what} of {request.cluster} is {opened.stage}: the request waits until that is {ends}")
@@ -272,7 +269,7 @@ class RequestActivities:
         """Store the request in the book, and archive its entries, once per key."""
         with translate_errors():
             state = request.request
-            self.registry.keep_request(state.but(outbox=(), mail=()), state.outbox)
+            self.ports.registry.keep_request(state.but(outbox=(), mail=()), state.outbox)
             meters.requests.add(1, {"cluster": state.ask.cluster, "stage": state.stage.value})
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,16 +14,7 @@ from activities.bad_rows import making_sense, one_of
 from activities.clock import Clock, utc_now
 from activities.failures import translate_errors
 from activities.fleet.haircut import FleetCosts
-from activities.ports.ports import (
-    CalendarPort,
-    DoubtPort,
-    HealthPort,
-    JobPort,
-    OpenRollout,
-    QuotaPort,
-    RegistryPort,
-    UsagePort,
-)
+from activities.ports.ports import ClusterPorts, OpenRollout
 from activities.rollout.breach_target import aim_at
 from activities.rollout.health_buffers import Deriver
 from activities.rollout.many_looks import ManyLooks
@@ -68,52 +58,38 @@ _READINGS = 5
 class ClusterActivities:
     def __init__(
         self,
-        quotas: QuotaPort,
-        health: HealthPort,
-        usage: UsagePort,
-        calendar: CalendarPort,
-        registry: RegistryPort,
-        jobs: JobPort,
-        doubts: DoubtPort,
+        ports: ClusterPorts,
         warrants: Warrants | None = None,
         now: Clock = utc_now,
-        one_moment: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """`one_moment`: within it, reads of this cluster see one moment where they can."""
+        self.ports = ports
         self._now = now
-        self._one_moment = one_moment
         self._warrants = warrants if warrants is not None and warrants.can_verify else None
-        self._quotas = quotas
-        self._health = health
-        self._doubts = doubts
-        self._usage = usage
-        self._calendar = calendar
-        self._registry = registry
-        self.works = Works(jobs, usage, registry)
-        self.looks = ManyLooks(quotas, health, usage, calendar, registry, jobs, doubts)
-        self.costs = FleetCosts(self.looks, usage, registry)
-        self.deriver = Deriver(health, calendar)
+        self.works = Works(ports)
+        self.looks = ManyLooks(ports)
+        self.costs = FleetCosts(self.looks, ports)
+        self.deriver = Deriver(ports)
 
     @activity.defn(name="open_rollout", no_thread_cancel_exception=True)
     def open_rollout(self, request: OpenRequest) -> Opening:
         """Open the rollout in the registry and keep its baseline. Repeating it changes nothing."""
-        with translate_errors(), self._one_moment(request.launch.cluster):
+        with translate_errors(), self.ports.one_moment(request.launch.cluster):
             launch, name = request.launch, request.rollout or request.launch.rollout
             mark = self._mark(launch.cluster)
             if self._warrants is not None and mark.rollout == name and mark.counter > request.fence:
                 raise Refusal(_lapse_text(launch.cluster, name))  # no ticket allows to take it over
             if request.rollout and not mark.rollout:
                 raise Refusal(f"the ledger has no open rollout in {launch.cluster}: rollout {name} has ended")
-            facts = self._registry.facts(launch.cluster)
+            facts = self.ports.registry.facts(launch.cluster)
             policy = launch.policy_on(facts.policy)
             admitted = None if self._warrants is None else self._warrants.admit_launch(launch, policy)
-            barred = "" if launch.shadow else self._quotas.barred_reason(launch.cluster)
+            barred = "" if launch.shadow else self.ports.quotas.barred_reason(launch.cluster)
             if barred:
                 raise Refusal(f"{barred}; a rehearsal (--shadow) needs no right to write")
-            reading = self._quotas.read(launch.cluster)
+            reading = self.ports.quotas.read(launch.cluster)
             sample = self._sample(launch.cluster, request.at)
             baseline = self._snapshot(reading, sample, policy, facts, facts.completed_rollouts, request.at)
-            opened = self._registry.open_rollout(
+            opened = self.ports.registry.open_rollout(
                 OpenRollout(
                     rollout=name,
                     cluster=launch.cluster,
@@ -129,7 +105,7 @@ class ClusterActivities:
             )
             if opened.adopted_from:
                 # Only now are the lost rollout's writes dead: one may have landed since the first reading.
-                reading = self._quotas.read(launch.cluster)
+                reading = self.ports.quotas.read(launch.cluster)
             ours = opened.baseline.values | opened.written
             return Opening(
                 baseline=opened.baseline.with_islands(baseline.islands),
@@ -152,16 +128,16 @@ class ClusterActivities:
             return self._mark(cluster)
 
     def _mark(self, cluster: str) -> LedgerMark:
-        opened = self._registry.open_rollout_of(cluster)
+        opened = self.ports.registry.open_rollout_of(cluster)
         return LedgerMark() if opened is None else LedgerMark(rollout=opened.rollout, counter=opened.last_counter)
 
     @activity.defn(name="draft_plan", no_thread_cancel_exception=True)
     def draft_plan(self, request: DraftRequest) -> Drafted:
         """Make a plan from the baseline (today's values, if there is none yet) and today's health."""
-        with translate_errors(), self._one_moment(request.cluster):
+        with translate_errors(), self.ports.one_moment(request.cluster):
             if self._warrants is not None:
                 self._warrants.same_policy(request.rollout, request.policy)
-            reading = self._quotas.read(request.cluster)
+            reading = self.ports.quotas.read(request.cluster)
             sample = self._sample(request.cluster, request.at)
             frozen = request.frozen
             if request.baseline is not None:
@@ -172,7 +148,7 @@ class ClusterActivities:
                     islands=islands, generation=reading.generation, health_at=_time_of(sample)
                 )
             else:
-                facts = self._registry.facts(request.cluster)
+                facts = self.ports.registry.facts(request.cluster)
                 completed = 0 if frozen is None else frozen.completed_rollouts
                 baseline = self._snapshot(reading, sample, request.policy, facts, completed, request.at)
                 if request.islands is not None:
@@ -188,7 +164,7 @@ class ClusterActivities:
             work = self.works.work_of(request.cluster, reading.quotas, request.at)
             plan = make_plan(baseline.but(work=work), request.policy)
             if plan.phantom_gpus:
-                history = self._health.history(request.cluster, request.at - _SINCE, request.at)
+                history = self.ports.health.history(request.cluster, request.at - _SINCE, request.at)
                 plan = plan.but(phantom_since=lacking_since(baseline, history))
             if self._warrants is not None:
                 self._warrants.record_draw(request.rollout, plan_drawn(plan, baseline, fresh=request.baseline is None))
@@ -197,17 +173,17 @@ class ClusterActivities:
     @activity.defn(name="observe", no_thread_cancel_exception=True)
     def observe(self, request: ObserveRequest) -> Observation:
         """Look once: values, generation, health, windows, and the backing of the tested values."""
-        with translate_errors(), self._one_moment(request.cluster):
-            reading = self._quotas.look(request.cluster)
+        with translate_errors(), self.ports.one_moment(request.cluster):
+            reading = self.ports.quotas.look(request.cluster)
             sample, doubt = self._read_judged(request)
-            windows = one_of(self._calendar.windows([request.cluster]), request.cluster) or ()
+            windows = one_of(self.ports.calendar.windows([request.cluster]), request.cluster) or ()
             least = {}
             if request.flex_after is not None:
-                least = self._health.least_healthy(request.cluster, request.at - request.flex_after, request.at)
+                least = self.ports.health.least_healthy(request.cluster, request.at - request.flex_after, request.at)
             usual = {}
             if request.long_run is not None:
-                usual = self._health.usual_healthy(request.cluster, request.long_run, request.at)
-            usage = self._usage.latest([request.cluster], request.at).get(request.cluster, {})
+                usual = self.ports.health.usual_healthy(request.cluster, request.long_run, request.at)
+            usage = self.ports.usage.latest([request.cluster], request.at).get(request.cluster, {})
             evidence = Evidence(reading, sample, usage, request.at, windows=windows)
             latest = self._latest(request.at)
             seen = observe_from(evidence, request, least, usual, by=latest)
@@ -221,7 +197,7 @@ class ClusterActivities:
             if seen.shortage:
                 seen = seen.but(work=self.works.of_short(seen))
             if request.generation is not None and request.generation != reading.generation:
-                changes = self._quotas.changes(request.cluster, request.generation)
+                changes = self.ports.quotas.changes(request.cluster, request.generation)
                 seen = seen.but(changes=changes)
             meters.record_cluster(seen)
             return seen
@@ -235,14 +211,14 @@ class ClusterActivities:
         with translate_errors():
             if self._warrants is not None and self._warrants.is_required and not request.shadow:
                 sample = self._sample(request.cluster, self._warrants.now())
-                return aim_at(request, sample, self._quotas, self._registry, self._warrants)
+                return aim_at(request, sample, self.ports.quotas, self.ports.registry, self._warrants)
             if not request.shadow:  # it writes nothing
                 most = None if request.exempt else request.policy.max_breaching_clusters
-                self._registry.reserve_breach(request.cluster, most, request.at)
+                self.ports.registry.reserve_breach(request.cluster, most, request.at)
             try:
                 return breach_target(request.baseline, request.current, request.islands, request.theirs)
             except BackstopError:
-                self._registry.release_breach(request.cluster)
+                self.ports.registry.release_breach(request.cluster)
                 raise
 
     def surplus(self, cluster: str) -> int | None:
@@ -251,8 +227,8 @@ class ClusterActivities:
         sample = self._sample(cluster, now)
         if sample is None:
             return None
-        gpus_per_node = self._registry.facts(cluster).gpus_per_node
-        return surplus_of(as_it_stands(self._quotas.read(cluster), gpus_per_node, sample))
+        gpus_per_node = self.ports.registry.facts(cluster).gpus_per_node
+        return surplus_of(as_it_stands(self.ports.quotas.read(cluster), gpus_per_node, sample))
 
     def standing_now(self, cluster: str, now: datetime) -> Snapshot:
         """Return as `present`, without its policy."""
@@ -266,9 +242,9 @@ class ClusterActivities:
         `within`: the greatest age of a buffer from health history. Errors: Refusal for an unknown cluster, and for one
         that makes no sense.
         """
-        facts = self._registry.facts(cluster)
+        facts = self.ports.registry.facts(cluster)
         policy = merged_policy(facts.policy, over or {})
-        reading = self._quotas.read(cluster)
+        reading = self.ports.quotas.read(cluster)
         sample = self._sample(cluster, now)
         with making_sense(cluster, "its quotas"):
             snapshot = self._snapshot(reading, sample, policy, facts, facts.completed_rollouts, now)
@@ -279,7 +255,7 @@ class ClusterActivities:
 
     def health_hours(self, cluster: str, now: datetime) -> HealthHours:
         """Return the hours for a buffer from health history. Errors: Refusal for an unknown cluster."""
-        facts = self._registry.facts(cluster)
+        facts = self.ports.registry.facts(cluster)
         sample = self._sample(cluster, now)
         hours = self.deriver.hours(cluster, () if sample is None else sample.islands, now)
         bare = HealthHours(
@@ -296,14 +272,14 @@ class ClusterActivities:
     def _approved_envelope(self, launch: LaunchRequest) -> Envelope | None:
         if not launch.fleet:
             return None
-        return self._registry.fleet_envelope(launch.fleet, launch.cluster)
+        return self.ports.registry.fleet_envelope(launch.fleet, launch.cluster)
 
     # --- reading ----------------------------------------------------------------------------
 
     def _sample(self, cluster: str, now: datetime) -> HealthSample | None:
         """Return the believed sample: the earlier one, if its source is in doubt."""
-        sample = truthful(one_of(self._health.read([cluster]), cluster), self._latest(now))
-        doubt = None if sample is None else self._doubts.doubt(cluster, None, None)
+        sample = truthful(one_of(self.ports.health.read([cluster]), cluster), self._latest(now))
+        doubt = None if sample is None else self.ports.doubts.doubt(cluster, None, None)
         return sample if doubt is None else doubt.before
 
     def _latest(self, at: datetime) -> datetime:
@@ -317,11 +293,11 @@ class ClusterActivities:
         judged one. Errors: Unavailable if it never is.
         """
         for _ in range(_READINGS):
-            sample = one_of(self._health.read([request.cluster]), request.cluster)
+            sample = one_of(self.ports.health.read([request.cluster]), request.cluster)
             if sample is None:
                 return None, None
-            doubt = self._doubts.doubt(request.cluster, request.plausible_drop, request.max_breaching_clusters)
-            again = one_of(self._health.read([request.cluster]), request.cluster)
+            doubt = self.ports.doubts.doubt(request.cluster, request.plausible_drop, request.max_breaching_clusters)
+            again = one_of(self.ports.health.read([request.cluster]), request.cluster)
             if doubt is not None or (again is not None and (again.at, again.islands) == (sample.at, sample.islands)):
                 return sample, doubt
         raise Unavailable(f"the health of {request.cluster} changes faster than Backstop can judge it")
@@ -336,7 +312,7 @@ class ClusterActivities:
         now: datetime,
     ) -> Snapshot:
         """Return today's values with the usage that planning uses."""
-        usage = self._usage.read(reading.cluster, policy.usage_window, now)
+        usage = self.ports.usage.read(reading.cluster, policy.usage_window, now)
         return to_plan(reading, sample, usage, facts.gpus_per_node, completed)
 
 

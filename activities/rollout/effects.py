@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from datetime import datetime
 
 from temporalio import activity
@@ -11,7 +10,7 @@ from temporalio import activity
 from activities import metrics as meters
 from activities.clock import Clock, utc_now
 from activities.failures import translate_errors
-from activities.ports.ports import QuotaPort, RegistryPort
+from activities.ports.ports import ClusterPorts
 from activities.rollout.evidence import EvidenceRoom, MayMove, Standing
 from models.audit_chain import BACKSTOP, AuditEntry, AuditKind
 from models.errors import AwaitsMerge, BackstopError, BlastRadius, Conflict, Drift, Refusal, Unavailable
@@ -24,18 +23,13 @@ class QuotaActivities:
 
     def __init__(
         self,
-        quotas: QuotaPort,
-        registry: RegistryPort,
+        ports: ClusterPorts,
         evidence: EvidenceRoom | None = None,
         now: Clock = utc_now,
-        one_moment: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """`one_moment`: within it, reads of this cluster see one moment where they can, until the write."""
-        self._now = now
-        self._one_moment = one_moment
-        self._quotas = quotas
-        self._registry = registry
+        self._ports = ports
         self._evidence = evidence
+        self._now = now
 
     @activity.defn(name="apply_effect", no_thread_cancel_exception=True)
     def apply_effect(self, request: EffectRequest) -> Receipt:
@@ -44,31 +38,31 @@ class QuotaActivities:
         The blast radius is booked before the write, once per fence, and given back if the write is refused. Errors:
         those of QuotaPort.apply, and BlastRadius; Refusal if nothing in the ledger allows it.
         """
-        with translate_errors(), self._one_moment(request.change.cluster):
+        with translate_errors(), self._ports.one_moment(request.change.cluster):
             if request.shadow:
                 return self._rehearse(request)
             if self._evidence is not None and self._evidence.warrants.is_required:
                 return self._apply_proven(request, self._evidence)
             change = request.change
             if request.baseline is not None and change.refits:  # accepted values, kept before we write beside them
-                self._registry.keep_baseline(change.fence, request.baseline)
+                self._ports.registry.keep_baseline(change.fence, request.baseline)
             receipt = self._write(change, MayMove(request.limit_gpus, request.limit_day_gpus), request.at)
             if request.baseline is not None and not receipt.conflicts:
-                self._registry.keep_baseline(change.fence, request.baseline)
+                self._ports.registry.keep_baseline(change.fence, request.baseline)
             meters.record_effect(change.cluster, change.kind)
             return receipt
 
     def _write(self, change: Change, limits: MayMove, at: datetime) -> Receipt:
         if limits.hour_gpus is not None and change.moved_gpus:
-            self._registry.reserve_moves(
+            self._ports.registry.reserve_moves(
                 change.fence, change.cluster, change.moved_gpus, limits.hour_gpus, at, limits.day_gpus
             )
         try:
-            return self._quotas.apply(change)
+            return self._ports.quotas.apply(change)
         except Unavailable:
             raise  # it may have landed
         except BackstopError:
-            self._registry.give_back_moves(change.fence)
+            self._ports.registry.give_back_moves(change.fence)
             raise
 
     # --- with evidence ------------------------------------------------------------------------------
@@ -78,7 +72,7 @@ class QuotaActivities:
         change = request.change
         before = evidence.repeated_proof(change)
         if before is not None:
-            receipt = self._quotas.apply(change)  # its stored receipt
+            receipt = self._ports.quotas.apply(change)  # its stored receipt
             self._extend_baseline(change, before.after, receipt)
             return receipt
         try:
@@ -94,7 +88,7 @@ class QuotaActivities:
 
     def _apply_standing(self, change: Change, standing: Standing, evidence: EvidenceRoom) -> Receipt:
         if standing.proof.baseline is not None:  # the quotas as an approved plan found them
-            self._registry.keep_baseline(change.fence, standing.proof.baseline)
+            self._ports.registry.keep_baseline(change.fence, standing.proof.baseline)
         try:
             return self._write(change, standing.limits, self._now())
         except Unavailable:
@@ -108,10 +102,10 @@ class QuotaActivities:
 
     def _extend_baseline(self, change: Change, after: Mapping[str, int] | None, receipt: Receipt) -> None:
         """Add a grant to the baseline, which an undo restores."""
-        opened = self._registry.open_rollout_of(change.cluster)
+        opened = self._ports.registry.open_rollout_of(change.cluster)
         if after is None or receipt.conflicts or opened is None or opened.rollout != change.fence.rollout:
             return
-        self._registry.keep_baseline(change.fence, opened.baseline.with_values(dict(after)))
+        self._ports.registry.keep_baseline(change.fence, opened.baseline.with_values(dict(after)))
 
     def _tell_of_refused(self, change: Change, error: Refusal) -> None:
         fence = change.fence
@@ -126,12 +120,12 @@ class QuotaActivities:
             refused=True,
             data={"effect": change.kind.value, "fence": fence.counter},
         )
-        self._registry.archive([entry])
+        self._ports.registry.archive([entry])
 
     def _rehearse(self, request: EffectRequest) -> Receipt:
         """Return the receipt that the effect would have; the quota system is only read."""
         change: Change = request.change
-        reading = self._quotas.read(change.cluster)
+        reading = self._ports.quotas.read(change.cluster)
         reserved = change.reserve.freed_gpus if change.reserve is not None else 0
         return Receipt(
             cluster=change.cluster,

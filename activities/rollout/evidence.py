@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from activities.fleet.member_warrants import ended_with_fleet
-from activities.ports.ports import OpenRollout, QuotaPort, RegistryPort
+from activities.ports.ports import ClusterPorts, OpenRollout
 from activities.ports.warrants import EffectProof, Outcome
 from activities.rollout.breach_target import adopted_by
 from activities.tickets.warrants import UNDO_WORDS, Warrants
@@ -74,8 +74,7 @@ class EvidenceRoom:
     """
 
     warrants: Warrants
-    registry: RegistryPort
-    quotas: QuotaPort
+    ports: ClusterPorts
     surplus: SurplusOf
     present: Callable[[str, datetime], Snapshot]
     owed: OwedOf
@@ -84,7 +83,7 @@ class EvidenceRoom:
     def standing_of(self, request: EffectRequest) -> Standing:
         """Return the justification. Errors: Refusal if there is none; Conflict for another's cluster; Drift."""
         change = request.change
-        opened = self.registry.open_rollout_of(change.cluster)
+        opened = self.ports.registry.open_rollout_of(change.cluster)
         if opened is None or opened.rollout != change.fence.rollout:
             if change.kind is not EffectKind.GRANT or not change.fence.rollout.startswith(_REQUEST):
                 owner = "no rollout is" if opened is None else f"rollout {opened.rollout} is"
@@ -117,8 +116,8 @@ class EvidenceRoom:
     def _gather(self, opened: OpenRollout, change: Change, order: GrantOrder | None) -> Known:
         book, rollout = self.warrants.book, opened.rollout
         receipts, proofs, rows = book.receipts(rollout), book.proofs(rollout), book.warrants(rollout)
-        reading = self.quotas.read(change.cluster)
-        changed = self.quotas.changes(change.cluster, opened.baseline.generation)
+        reading = self.ports.quotas.read(change.cluster)
+        changed = self.ports.quotas.changes(change.cluster, opened.baseline.generation)
         back, forward = change.kind in INVERSE.values(), change.kind in INVERSE
         policy = self._policy(rows) if back else None
         approval, ordered = self._orders(rows, opened)
@@ -162,7 +161,7 @@ class EvidenceRoom:
     def _written_before(self, opened: OpenRollout) -> dict[str, int]:
         """Return the last values of the rollouts that it adopted."""
         written: dict[str, int] = {}
-        for rollout in adopted_by(opened, self.registry):
+        for rollout in adopted_by(opened, self.ports.registry):
             own: dict[str, int] = {}
             for receipt in self.warrants.book.receipts(rollout):
                 own |= receipt.after

@@ -8,7 +8,7 @@ import numpy as np
 
 from activities import metrics as meters
 from activities.bad_rows import one_of
-from activities.ports.ports import CalendarPort, HealthPort
+from activities.ports.ports import ClusterPorts
 from models.buffers.estimator import REMEMBERED, derive_buffer
 from models.buffers.hourly_health import Series, hourly
 from models.cluster.derived_buffer import Derived, HealthTerms
@@ -18,9 +18,8 @@ from models.cluster.island import Island, total
 class Deriver:
     """Derives buffers from whole hours alone, so that within an hour the same history gives the same buffer."""
 
-    def __init__(self, health: HealthPort, calendar: CalendarPort) -> None:
-        self._health = health
-        self._calendar = calendar
+    def __init__(self, ports: ClusterPorts) -> None:
+        self._ports = ports
         self._kept: dict[str, tuple[object, datetime, Derived]] = {}
         """The terms, the time and the answer of the last derivation, by cluster; lost with the process."""
 
@@ -30,8 +29,8 @@ class Deriver:
         `islands`: those it has today. If samples end earlier, the hours since then are unknown.
         """
         until = now.replace(minute=0, second=0, microsecond=0)
-        samples = self._health.history(cluster, until - REMEMBERED, until)
-        windows = one_of(self._calendar.windows([cluster]), cluster) or ()
+        samples = self._ports.health.history(cluster, until - REMEMBERED, until)
+        windows = one_of(self._ports.calendar.windows([cluster]), cluster) or ()
         hours = hourly(samples, windows, until.timestamp(), [i.name for i in islands if i.total_gpus], cluster)
         return None if hours is None else hours.up_to(int(until.timestamp() // 3600))
 

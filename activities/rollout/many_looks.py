@@ -13,16 +13,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from activities.bad_rows import answer_for, making_sense, one_of
-from activities.ports.ports import (
-    ByCluster,
-    CalendarPort,
-    DoubtPort,
-    HealthPort,
-    JobPort,
-    QuotaPort,
-    RegistryPort,
-    UsagePort,
-)
+from activities.ports.ports import ByCluster, ClusterPorts
 from models.cluster.jobs import Job, flex_lives
 from models.cluster.latest_readings import Evidence
 from models.cluster.readings import HealthSample, QuotaReading, TeamUsage, truthful
@@ -69,23 +60,8 @@ class _Kept(Generic[_T]):
 class ManyLooks:
     """The looks of one worker. `doubts`: applied to explanations; flex is shown by the samples as they are."""
 
-    def __init__(
-        self,
-        quotas: QuotaPort,
-        health: HealthPort,
-        usage: UsagePort,
-        calendar: CalendarPort,
-        registry: RegistryPort,
-        jobs: JobPort,
-        doubts: DoubtPort,
-    ) -> None:
-        self._quotas = quotas
-        self._health = health
-        self._usage = usage
-        self._calendar = calendar
-        self._registry = registry
-        self._jobs = jobs
-        self._doubts = doubts
+    def __init__(self, ports: ClusterPorts) -> None:
+        self._ports = ports
         self._readings = _Kept[QuotaReading]()
         self._flex = _Kept[FlexNow]()
         self._sums = _Kept[FlexSum]()
@@ -93,9 +69,9 @@ class ManyLooks:
 
     def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
         """Return the reading of each as `QuotaPort.read`; unknown and senseless clusters are left out and named."""
-        versions = self._quotas.versions(clusters)
+        versions = self._ports.quotas.versions(clusters)
         moved = [c for c in clusters if c in versions and not self._readings.has(c, versions[c])]
-        new = self._quotas.readings(moved) if moved else ByCluster[QuotaReading]()
+        new = self._ports.quotas.readings(moved) if moved else ByCluster[QuotaReading]()
         answer: ByCluster[QuotaReading] = ByCluster()
         for cluster in clusters:
             try:
@@ -111,16 +87,16 @@ class ManyLooks:
     def _read(self, new: ByCluster[QuotaReading], cluster: str) -> QuotaReading:
         """Return the cluster's reading among those read at once, or read it alone. Errors: Refusal."""
         there = cluster in new or cluster in new.senseless
-        return answer_for(new, cluster) if there else self._quotas.read(cluster)
+        return answer_for(new, cluster) if there else self._ports.quotas.read(cluster)
 
     def believed_samples(self, clusters: Sequence[str], now: datetime) -> ByCluster[HealthSample]:
         """Return the believed health of each: the earlier sample if its source is in doubt."""
-        samples, doubted = self._health.read(clusters), self._doubts.doubted_clusters()
+        samples, doubted = self._ports.health.read(clusters), self._ports.doubts.doubted_clusters()
         answer: ByCluster[HealthSample] = ByCluster()
         answer.senseless |= samples.senseless
         for cluster in samples:
             sample = truthful(samples[cluster], now)
-            doubt = self._doubts.doubt(cluster, None, None) if sample is not None and cluster in doubted else None
+            doubt = self._ports.doubts.doubt(cluster, None, None) if sample is not None and cluster in doubted else None
             sample = sample if doubt is None else doubt.before
             if sample is not None:
                 answer[cluster] = sample
@@ -154,8 +130,8 @@ class ManyLooks:
     def _each(
         self, clusters: Sequence[str], now: datetime, tell: Callable[[Evidence, ClusterFacts], _T]
     ) -> ByCluster[_T]:
-        samples, usage = self._health.read(clusters), self._usage.latest(clusters, now)
-        readings, facts = self.readings(clusters), self._registry.facts_of(clusters)
+        samples, usage = self._ports.health.read(clusters), self._ports.usage.latest(clusters, now)
+        readings, facts = self.readings(clusters), self._ports.registry.facts_of(clusters)
         jobs = self.jobs_of(clusters, now - _LIVES)
         answer: ByCluster[_T] = ByCluster()
         for cluster in clusters:
@@ -183,7 +159,7 @@ class ManyLooks:
     def jobs_of(self, clusters: Sequence[str], since: datetime) -> dict[str, tuple[Job, ...]]:
         jobs: dict[str, tuple[Job, ...]] = {}
         for start in range(0, len(clusters), _JOBS_OF):
-            jobs |= self._jobs.jobs(clusters[start : start + _JOBS_OF], since)
+            jobs |= self._ports.jobs.jobs(clusters[start : start + _JOBS_OF], since)
         return jobs
 
     # --- why ------------------------------------------------------------------------------------
@@ -194,8 +170,8 @@ class ManyLooks:
         here = [c for c, one in readings.items() if any(quota.team == question.team for quota in one.quotas)]
         seen, unanswered = self._read_evidence(here, readings, now)
         unanswered |= readings.senseless
-        facts = self._registry.facts_of(here)
-        histories = _LazyHistories(lambda: self._health.histories(here, now - _SINCE, now))
+        facts = self._ports.registry.facts_of(here)
+        histories = _LazyHistories(lambda: self._ports.health.histories(here, now - _SINCE, now))
         answers = []
         for cluster in here:
             try:
@@ -209,8 +185,8 @@ class ManyLooks:
         self, clusters: Sequence[str], readings: Mapping[str, QuotaReading], now: datetime
     ) -> tuple[dict[str, Evidence], dict[str, str]]:
         """Return the evidence on each cluster, and why there is none."""
-        samples, windows = self.believed_samples(clusters, now), self._calendar.windows(clusters)
-        usage, jobs = self._usage.latest(clusters, now), self.jobs_of(clusters, now)
+        samples, windows = self.believed_samples(clusters, now), self._ports.calendar.windows(clusters)
+        usage, jobs = self._ports.usage.latest(clusters, now), self.jobs_of(clusters, now)
         seen, unknown = dict[str, Evidence](), dict[str, str]()
         for cluster in clusters:
             try:

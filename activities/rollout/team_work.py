@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from datetime import datetime
 
-from activities.ports.ports import JobPort, RegistryPort, UsagePort
+from activities.ports.ports import ClusterPorts
 from models.cluster.classes import those_of
 from models.cluster.jobs import RunsOn
 from models.cluster.policy import Policy
@@ -21,23 +21,19 @@ log = logging.getLogger(__name__)
 
 
 class Works:
-    """Reads jobs and usage; `registry` knows the policy."""
-
-    def __init__(self, jobs: JobPort, usage: UsagePort, registry: RegistryPort) -> None:
-        self._jobs = jobs
-        self._usage = usage
-        self._registry = registry
+    def __init__(self, ports: ClusterPorts) -> None:
+        self._ports = ports
 
     def work_of(
         self, cluster: str, quotas: Iterable[Quota | Present], now: datetime, policy: Policy | None = None
     ) -> tuple[TeamWork, ...]:
         """Return the work of these quotas' teams, if jobs are known by name. `policy`: None: the cluster's."""
         try:
-            running = self._jobs.jobs([cluster], now).get(cluster, ())
+            running = self._ports.jobs.jobs([cluster], now).get(cluster, ())
             if not running:
                 return ()
-            usage = self._usage.latest([cluster], now).get(cluster, {})
-            of_policy = (policy or self._registry.facts(cluster).policy).classes
+            usage = self._ports.usage.latest([cluster], now).get(cluster, {})
+            of_policy = (policy or self._ports.registry.facts(cluster).policy).classes
         except BackstopError as error:
             log.warning("could not read whose jobs run in cluster %s: %s", cluster, error)
             return ()

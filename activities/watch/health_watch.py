@@ -16,7 +16,6 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Coroutine, Mapping, Set
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,7 +30,7 @@ from activities import metrics as meters
 from activities.bad_rows import SENSELESS, fault_of
 from activities.clock import Clock, utc_now
 from activities.notices.sending_rounds import Rounds
-from activities.ports.ports import CalendarPort, DoubtPort, HealthPort, PushPort, QuotaPort, RolloutsPort
+from activities.ports.ports import ClusterPorts, PushPort
 from activities.requests.overdue_grants import Sweeper
 from activities.watch.cursor import cursor_of, digest, told_of
 from activities.watch.fingerprint import Facts, Judged, backing_of, facts_of, fingerprint, is_short, is_wrong
@@ -76,35 +75,25 @@ class WatchActivities:
     def __init__(
         self,
         client: Client,
-        quotas: QuotaPort,
-        health: HealthPort,
-        calendar: CalendarPort,
-        rollouts: RolloutsPort,
-        doubts: DoubtPort,
+        ports: ClusterPorts,
         tallier: Tallier | None = None,
         sweeper: Sweeper | None = None,
         rounds: Rounds | None = None,
         pushes: PushPort | None = None,
         now: Clock = utc_now,
-        one_moment: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         """`tallier`: keeps the tallies beside; `sweeper`: overdue grants; `rounds`: due notices. None: nobody does.
 
-        `pushes`: clusters that are to be looked at now. `one_moment`: as a rollout's looks have it.
+        `pushes`: clusters that are to be looked at now.
         """
         self._now = now
-        self._one_moment = one_moment
         self._pushes = pushes
         self._again: dict[str, dict[str, float]] = {}
         """The times, on the loop's clock, when pushed clusters are to be looked at once more, by watch."""
         self._rounds = rounds
         self._sweeper = sweeper
         self._client = client
-        self._quotas = quotas
-        self._health = health
-        self._calendar = calendar
-        self._rollouts = rollouts
-        self._doubts = doubts
+        self._ports = ports
         self._tallier = tallier
         self._beside: dict[str, asyncio.Task[None]] = {}
         """Work that was begun beside the looks, by its name."""
@@ -250,13 +239,13 @@ class WatchActivities:
 
         Five calls for all clusters; one more and the arithmetic for each whose facts have moved.
         """
-        rollouts = self._rollouts.open_clusters()
+        rollouts = self._ports.registry.open_clusters()
         mine, now = [c for c in sorted(rollouts) if _is_in_shard(request.shard, request.shards, c)], self._now()
         earlier = self._marks.get(request.watch_id, {})
         only = only if earlier else None  # nothing is known of the others yet
         names = mine if only is None else [c for c in mine if c in only]
-        samples, windows = self._health.read(names), self._calendar.windows(names)
-        versions, doubted = self._quotas.versions(names), self._doubts.doubted_clusters()
+        samples, windows = self._ports.health.read(names), self._ports.calendar.windows(names)
+        versions, doubted = self._ports.quotas.versions(names), self._ports.doubts.doubted_clusters()
         marks = {} if only is None else {c: earlier[c] for c in mine if c in earlier}
         beat = time.monotonic()
         for cluster in names:
@@ -293,8 +282,8 @@ class WatchActivities:
         if facts.senseless:
             return Judged(facts, facts.senseless)
         try:
-            with self._one_moment(cluster):
-                reading = self._quotas.last_known(cluster)  # `versions` has just asked the outside systems
+            with self._ports.one_moment(cluster):
+                reading = self._ports.quotas.last_known(cluster)  # `versions` has just asked the outside systems
                 backing = backing_of(reading, facts.sample) if facts.guarded and facts.sample is not None else None
                 unbacked = None if backing is None else backing.assigned_gpus - backing.backed_gpus
                 mark = fingerprint(reading, facts, "" if last is None else last.mark, backing)
@@ -316,7 +305,7 @@ class WatchActivities:
             return judged.is_own_doing(last) and digest(cluster, last.mark) in cursor
         if digest(cluster, judged.mark) in cursor:
             return False  # it was signalled: nobody asks
-        opened = self._rollouts.open_rollout_of(cluster)
+        opened = self._ports.registry.open_rollout_of(cluster)
         return opened is not None and judged.is_just_seen_by(opened, self._now())
 
     async def _signal(self, cluster: str, why: str, now: datetime) -> bool:

@@ -6,7 +6,7 @@ import logging
 import time
 from datetime import datetime, timedelta
 
-from activities.ports.ports import HealthPort, QuotaPort, RolloutsPort, TallyPort, UsagePort
+from activities.ports.ports import ClusterPorts, TallyPort
 from models.base import DAY
 from models.cluster.readings import HealthSample, TeamUsage, truthful
 from models.errors import BadInput, Refusal
@@ -27,13 +27,8 @@ KEPT_WHOLE = timedelta(days=100)
 class Tallier:
     """Writes each cluster's tally once in each slot. Not for several threads at once."""
 
-    def __init__(
-        self, quotas: QuotaPort, health: HealthPort, usage: UsagePort, rollouts: RolloutsPort, tallies: TallyPort
-    ) -> None:
-        self._quotas = quotas
-        self._health = health
-        self._usage = usage
-        self._rollouts = rollouts
+    def __init__(self, ports: ClusterPorts, tallies: TallyPort) -> None:
+        self._ports = ports
         self._tallies = tallies
         self._rests_until: datetime | None = None
         """The time until which only new clusters have work to do; lost with the process, which costs a query."""
@@ -71,8 +66,8 @@ class Tallier:
 
     def _tally_all(self, clusters: tuple[str, ...], slot: datetime, now: datetime) -> list[Tally]:
         ends = time.monotonic() + BUDGET_SECONDS
-        samples, usage = self._health.read(clusters), self._usage.latest(clusters, now)
-        rollouts = self._rollouts.open_clusters()
+        samples, usage = self._ports.health.read(clusters), self._ports.usage.latest(clusters, now)
+        rollouts = self._ports.registry.open_clusters()
         tallies: list[Tally] = []
         for cluster in clusters:
             sample = truthful(samples.get(cluster), now)
@@ -91,7 +86,7 @@ class Tallier:
         now: datetime,
     ) -> Tally:
         try:
-            return tally_of(slot, self._quotas.last_known(cluster), sample, usage, rollout, now)
+            return tally_of(slot, self._ports.quotas.last_known(cluster), sample, usage, rollout, now)
         except (Refusal, ValueError) as error:
             # Another tool left it so. It must neither delay the others nor be asked for again and again.
             logger.warning("no tally of %s: %s", cluster, error)

@@ -41,11 +41,9 @@ _T = TypeVar("_T")
 @contextlib.contextmanager
 def book_of(world: World, url: str) -> Iterator[FleetBringups]:
     with Ledger(url) as ledger:
-        of = (ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts)
         rollouts = TemporalRollouts(world.client, asyncio.get_running_loop())
         nobody: Any = None
-        parts = (ledger.bringups, ledger.quotas, ledger.registry, ledger.usage, ledger.jobs, nobody)
-        yield FleetBringups(*parts, ClusterActivities(*of), rollouts)
+        yield FleetBringups(ledger.bringups, ledger.ports, nobody, ClusterActivities(ledger.ports), rollouts)
 
 
 async def insisting(call: Callable[[], _T], until: Callable[[_T], bool] = lambda _: True) -> _T:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -67,10 +68,8 @@ class Site:
         url = f"sqlite:///{file}" if file.exists() else new_ledger(file)
         ledger = self.ledger = Ledger(url, now=lambda: self.now)
         self.sql = ForeignTool(url)
-        self.clusters = ClusterActivities(
-            ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts
-        )
-        self.effects = QuotaActivities(ledger.quotas, ledger.registry)
+        self.clusters = ClusterActivities(ledger.ports)
+        self.effects = QuotaActivities(ledger.ports)
         self.rollouts: dict[str, Rollout] = {}
         self.marks: dict[str, str] = {}
 
@@ -336,7 +335,7 @@ def test_a_lie_that_ends_between_reading_and_judging_is_not_believed(tmp_path: P
         site.now += timedelta(minutes=1)
         for name in LIED_ABOUT:
             site.say(name, Said(0))
-        doubts = site.clusters._doubts
+        doubts = site.clusters.ports.doubts
 
         class Delayed:
             def doubt(self, *asked: Any) -> Doubt | None:
@@ -345,7 +344,7 @@ def test_a_lie_that_ends_between_reading_and_judging_is_not_believed(tmp_path: P
                 return doubts.doubt(*asked)
 
         site.now += timedelta(minutes=1)
-        site.clusters._doubts = cast("DoubtPort", Delayed())
+        site.clusters.ports = replace(site.clusters.ports, doubts=cast("DoubtPort", Delayed()))
         seen = site.clusters.observe(call_requests.look_at(site.rollouts["a0"], Look("told to", None), site.now))
         assert seen.doubt is None
         assert seen.health is not None

@@ -192,17 +192,11 @@ class Site:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.rollouts = ClusterActivities(
-            ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts
-        )
+        self.rollouts = ClusterActivities(ledger.ports)
         nobody = cast("Client", None)
-        self.fleets = FleetActivities(
-            nobody, ledger.quotas, ledger.health, ledger.calendar, ledger.registry, self.rollouts
-        )
-        self.watch = WatchActivities(
-            nobody, ledger.quotas, ledger.health, ledger.calendar, ledger.registry, ledger.doubts
-        )
-        self.tallier = Tallier(ledger.quotas, ledger.health, ledger.usage, ledger.registry, ledger.tallies)
+        self.fleets = FleetActivities(nobody, ledger.ports, self.rollouts)
+        self.watch = WatchActivities(nobody, ledger.ports)
+        self.tallier = Tallier(ledger.ports, ledger.tallies)
         slurms = Slurms(ledger, ledger.schedulers)
         self.desk = DeskActivities(
             ledger.fleet,

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -30,7 +30,7 @@ from activities.adapters.slurm.parsing import accounts_in, actors_in, jobs_in, n
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
 from activities.desk.desk import DeskActivities
-from activities.ports.ports import ByCluster, RolloutsPort
+from activities.ports.ports import ByCluster, RegistryPort
 from activities.rollout.cluster_calls import ClusterActivities
 from activities.watch.health_watch import WatchActivities
 from cli.main import run
@@ -267,15 +267,7 @@ class Door(Composed):
 
     def __init__(self, world: World) -> None:
         ledger, nobody = world.ledger, cast("Any", None)
-        rollouts = ClusterActivities(
-            SlurmQuotas(world.slurms),
-            ledger.health,
-            ledger.usage,
-            ledger.calendar,
-            ledger.registry,
-            ledger.jobs,
-            nobody,
-        )
+        rollouts = ClusterActivities(replace(ledger.ports, quotas=SlurmQuotas(world.slurms), doubts=nobody))
         self._desk = DeskActivities(
             *(ledger.fleet, ledger.registry, rollouts, ledger.tallies, ledger.report, ledger.milestones),
             *(ledger.jobs, world.slurms, ledger.doubts, nobody, ledger.calendar),
@@ -499,10 +491,9 @@ def test_a_slurmdbd_that_hangs_hides_no_health_from_the_guard(world: World, monk
     monkeypatch.setattr(aside, "_patience", 0.3)
     (folder / "sacctmgr").write_text(f"#!/bin/sh\nwhile [ ! -e {folder}/go ]; do sleep 0.05; done\n")
     world.tools["bad"].says(nodes=json.dumps({"nodes": [node(1)]}))
-    quotas = SlurmQuotas(world.slurms)
     health = ledger.health.fed_by(world.slurms.refresh_health)
-    rest = (ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts)
-    rollouts = ClusterActivities(quotas, health, *rest)
+    ports = replace(ledger.ports, quotas=SlurmQuotas(world.slurms), health=health)
+    rollouts = ClusterActivities(ports)
     monkeypatch.setattr(world.slurms, "every", timedelta(hours=1))  # one look at nodes, which a judgement stands on
     try:
         request = ObserveRequest(cluster="bad", at=ledger.now())
@@ -515,8 +506,8 @@ def test_a_slurmdbd_that_hangs_hides_no_health_from_the_guard(world: World, monk
         seen = ActivityEnvironment().run(rollouts.observe, request)
         assert (sum(seen.shortage.values()), bool(seen.reading.unread)) == (16, True)
         monkeypatch.setattr(world.slurms, "every", timedelta(0))
-        nobody, opened = cast("Client", None), cast("RolloutsPort", _OpenEverywhere())
-        watch = WatchActivities(nobody, quotas, health, ledger.calendar, opened, ledger.doubts)
+        nobody, opened = cast("Client", None), cast("RegistryPort", _OpenEverywhere())
+        watch = WatchActivities(nobody, replace(ports, registry=opened))
         marks = watch._fingerprints(WatchInput(), lambda: None)
         assert "short other 5, team 11" in marks["bad"]
         world.tools["east"].says(assoc=ACCOUNTS.replace("=16", "=12"))

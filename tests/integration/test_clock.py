@@ -76,9 +76,7 @@ class Site:
         return self.now
 
     def clusters(self) -> ClusterActivities:
-        of = self.ledger
-        reads = (of.quotas, of.health, of.usage, of.calendar, of.registry, of.jobs, of.doubts)
-        return ClusterActivities(*reads, now=self.clock)
+        return ClusterActivities(self.ledger.ports, now=self.clock)
 
     def desk(self) -> DeskActivities:
         of, nobody = self.ledger, cast("Any", None)
@@ -90,9 +88,8 @@ class Site:
         ActivityEnvironment().run(self.desk().answer, request)
 
     def watch(self, temporal: Temporal) -> WatchActivities:
-        of, client = self.ledger, cast("Any", temporal)
-        reads = (of.quotas, of.health, of.calendar, of.registry, of.doubts)
-        return WatchActivities(client, *reads, sweeper=Sweeper(client, of.registry), now=self.clock)
+        ports, client = self.ledger.ports, cast("Any", temporal)
+        return WatchActivities(client, ports, sweeper=Sweeper(client, ports.registry), now=self.clock)
 
 
 @pytest.fixture

@@ -246,9 +246,7 @@ def test_a_command_that_is_read_is_refused_or_obeyed(payload: Payload, command: 
 
 
 def desk_of(ledger: Ledger) -> Callable[[DeskRequest], DeskAnswer]:
-    clusters = ClusterActivities(
-        ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts
-    )
+    clusters = ClusterActivities(ledger.ports)
     slurms = Slurms(ledger, ledger.schedulers)
     desk = DeskActivities(
         *(ledger.fleet, ledger.registry, clusters, ledger.tallies, ledger.report, ledger.milestones),

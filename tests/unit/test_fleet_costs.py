@@ -40,9 +40,11 @@ class _Sources:
             believed_samples=lambda names, _: self._each(names, self._sample),
             jobs_of=lambda *_: {},
         )
-        usage: Any = SimpleNamespace(readings=self._usage)
-        registry: Any = SimpleNamespace(facts_of=lambda names: self._each(names, self._facts))
-        return FleetCosts(sources, usage, registry)
+        ports: Any = SimpleNamespace(
+            usage=SimpleNamespace(readings=self._usage),
+            registry=SimpleNamespace(facts_of=lambda names: self._each(names, self._facts)),
+        )
+        return FleetCosts(sources, ports)
 
     def _each(self, names: Sequence[str], tell: Any) -> ByCluster[Any]:
         return ByCluster({name: tell(name) for name in names if name in self.fleet})

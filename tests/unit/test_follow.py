@@ -9,6 +9,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.fleet.calls import FleetActivities
+from activities.ports.ports import ClusterPorts
 from models.fleet.messages import FollowRequest, Noted
 
 PLANNED, ABORTED = (Noted(rollout="b/1", stage=stage, needs="", rollbacks=0) for stage in ("planned", "aborted"))
@@ -42,7 +43,8 @@ async def test_what_is_not_as_it_was_known_is_told_once(
 ) -> None:
     registry: Any = Book(*answers)
     nobody: Any = None
-    activities = FleetActivities(nobody, nobody, nobody, nobody, registry, nobody)
+    ports = ClusterPorts(nobody, nobody, nobody, nobody, registry, nobody, nobody)
+    activities = FleetActivities(nobody, ports, nobody)
     request = FollowRequest(fleet="f", known={n.rollout: n for n in known}, unseen=tuple(unseen), every_seconds=0.01)
     answer = await ActivityEnvironment().run(activities.follow, request)
     assert list(answer.changed.values()) == told

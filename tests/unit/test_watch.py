@@ -15,7 +15,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
 from activities.clock import Clock, utc_now
-from activities.ports.ports import ByCluster, OpenRollout
+from activities.ports.ports import ByCluster, ClusterPorts, OpenRollout
 from activities.watch import health_watch
 from activities.watch.cursor import cursor_of, digest, told_of
 from activities.watch.health_watch import WatchActivities, shard_of
@@ -149,7 +149,8 @@ def watching(
     ledger: Any = Ledger(clusters)
     quotas: Any = Quotas(reading)
     client: Any = temporal
-    return WatchActivities(client, quotas, health or Health(), ledger, ledger, ledger, tallier, pushes=pushes, now=now)
+    ports = ClusterPorts(quotas, health or Health(), ledger, ledger, ledger, ledger, ledger)
+    return WatchActivities(client, ports, tallier, pushes=pushes, now=now)
 
 
 @pytest.fixture(autouse=True)
@@ -297,8 +298,7 @@ class Unsteady(Health):
 async def test_tallies_come_after_the_edges_and_hold_up_none() -> None:
     temporal = SlowTemporal()
     tallying = Tallying(temporal)
-    watch_ = watching(temporal, tallier=tallying)
-    watch_._health = Unsteady()
+    watch_ = watching(temporal, tallier=tallying, health=Unsteady())
     call = asyncio.create_task(
         ActivityEnvironment().run(watch_.watch, WatchInput(interval_seconds=0.01, tally_seconds=300))
     )
@@ -593,7 +593,7 @@ class OneCluster:
         ledger: Any = self.rollouts
         quotas: Any = self.quotas
         client: Any = self.temporal
-        self._watch = WatchActivities(client, quotas, self.health, ledger, ledger, ledger)
+        self._watch = WatchActivities(client, ClusterPorts(quotas, self.health, *[ledger] * 5))
         self._cursor: Any = frozenset[bytes]()
 
     async def signals(self, **changes: Any) -> int:

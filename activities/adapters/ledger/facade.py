@@ -33,6 +33,7 @@ from activities.adapters.ledger.tallies import LedgerTallies
 from activities.adapters.ledger.warrants import LedgerWarrants
 from activities.adapters.ledger.weekly_report import LedgerReport
 from activities.clock import Clock, utc_now
+from activities.ports.ports import ClusterPorts
 
 __all__ = ["NOT_MIGRATED", "Ledger", "upgrade"]
 
@@ -70,6 +71,20 @@ class Ledger:
         self.attribution = LedgerAttribution(self._database)
         self.warrants = LedgerWarrants(self._database)
         self.pulse = LedgerPulse(self._database)
+
+    @property
+    def ports(self) -> ClusterPorts:
+        """Its ports of clusters, whose quotas it keeps itself."""
+        return ClusterPorts(
+            quotas=self.quotas,
+            health=self.health,
+            usage=self.usage,
+            calendar=self.calendar,
+            registry=self.registry,
+            jobs=self.jobs,
+            doubts=self.doubts,
+            one_moment=self.schedulers.one_moment,
+        )
 
     def check_schema(self) -> None:
         """Check that the schema is complete and readable. Errors: Unavailable, saying what to run; Barred."""

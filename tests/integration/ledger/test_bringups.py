@@ -136,16 +136,12 @@ class Book:
 
     def __init__(self, ledger: Ledger, schedulers: Any = None, **limits: int) -> None:
         self.ledger, self.now = ledger, NOW + timedelta(days=1)
-        of = (ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts)
-        self.clusters = ClusterActivities(*of)
+        self.clusters = ClusterActivities(ledger.ports)
         self.rollouts = Rollouts(ledger, self.clusters)
         self.slurm = Slurm(**limits)
         self.book = FleetBringups(
             ledger.bringups,
-            ledger.quotas,
-            ledger.registry,
-            ledger.usage,
-            ledger.jobs,
+            ledger.ports,
             schedulers or self.slurm,  # type: ignore[arg-type]
             self.clusters,
             self.rollouts,
@@ -172,8 +168,7 @@ class Book:
 
     def requests(self) -> RequestActivities:
         client: Any = None
-        of = (self.ledger.quotas, self.ledger.registry, self.ledger.usage, self.clusters)
-        return RequestActivities(client, *of, self.ledger.bringups.owed_gpus)
+        return RequestActivities(client, self.ledger.ports, self.clusters, self.ledger.bringups.owed_gpus)
 
 
 def island(nodes: int, healthy: int | None = None, name: str = "main") -> Island:

@@ -129,9 +129,7 @@ def test_other_classes_are_no_other_promise(ledger: Ledger, tool: ForeignTool) -
 
 
 def activities_on(ledger: Ledger) -> ClusterActivities:
-    return ClusterActivities(
-        ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts
-    )
+    return ClusterActivities(ledger.ports)
 
 
 def test_what_is_told_of_classes_is_what_the_view_has(empty_ledger: Ledger, tool: ForeignTool) -> None:

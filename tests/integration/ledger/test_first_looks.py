@@ -74,7 +74,7 @@ def test_the_fleets_page_asks_for_the_same_times() -> None:
 def test_what_comes_after_the_first_looks_is_in_the_next(ledger: Ledger, tool: ForeignTool) -> None:
     desk = desk_at(ledger, LEDGER_NOW)
     list(desk.first_looks())
-    tallier = Tallier(ledger.quotas, ledger.health, ledger.usage, ledger.registry, ledger.tallies)
+    tallier = Tallier(ledger.ports, ledger.tallies)
     while tallier.go_on(LEDGER_NOW, timedelta(hours=1)):
         pass
     tool.run("UPDATE health_samples SET healthy_gpus = 1, block_gpus = 1 WHERE cluster = ?", CLUSTER)

@@ -25,9 +25,7 @@ _WEEK = timedelta(days=7)
 
 
 def activities_on(ledger: Ledger) -> ClusterActivities:
-    return ClusterActivities(
-        ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts
-    )
+    return ClusterActivities(ledger.ports)
 
 
 def one_by_one(ledger: Ledger, names: list[str], buffer: Fraction, now: datetime) -> list[tuple[int, int, int, str]]:

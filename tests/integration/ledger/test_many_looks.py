@@ -27,9 +27,7 @@ ASK = WhyNot(team="research")
 
 
 def looks_at(ledger: Ledger) -> ManyLooks:
-    return ManyLooks(
-        ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts
-    )
+    return ManyLooks(ledger.ports)
 
 
 def document() -> dict[str, Any]:

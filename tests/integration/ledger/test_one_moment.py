@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -109,9 +110,8 @@ def test_a_moment_is_one_threads_alone(ledger: Ledger, tool: ForeignTool) -> Non
 
 @pytest.mark.usefixtures("tool")
 def test_a_look_is_one_transaction_and_asks_once_who_speaks_for_the_cluster(ledger: Ledger) -> None:
-    ports = (ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts)
-    clusters = ClusterActivities(*ports, now=lambda: NOW, one_moment=ledger.schedulers.one_moment)
-    apart = ClusterActivities(*ports, now=lambda: NOW)
+    clusters = ClusterActivities(ledger.ports, now=lambda: NOW)
+    apart = ClusterActivities(replace(ledger.ports, one_moment=nullcontext), now=lambda: NOW)
     request = ObserveRequest(cluster=CLUSTER, at=NOW, plausible_drop=Fraction(1, 2), max_breaching_clusters=3)
     with counted_transactions() as transactions, counted_queries() as queries:
         seen = clusters.observe(request)
@@ -146,7 +146,7 @@ def test_an_effect_reads_in_one_transaction_and_writes_in_another(ledger: Ledger
     open_rollout(ledger)
     slurms = Slurms(ledger, ledger.schedulers)
     quotas = GitQuotas(ledger, SlurmQuotas(slurms), slurms)
-    effects = QuotaActivities(quotas, ledger.registry, now=lambda: NOW, one_moment=ledger.schedulers.one_moment)
+    effects = QuotaActivities(replace(ledger.ports, quotas=quotas), now=lambda: NOW)
     change = effect(EffectKind.SET_SOFT, 1, writes=values(("c", 80, 70)))
     with counted_transactions() as transactions, counted_queries() as queries:
         receipt = effects.apply_effect(EffectRequest(change=change, shadow=False, limit_gpus=None, at=NOW))

@@ -214,9 +214,7 @@ def test_a_fleets_launch_is_proven_although_its_ticket_is_admitted_beside_the_ar
         "a-key",
     )
     launch = launch.but(ticket=ticket)
-    fleets = FleetActivities(
-        nothing, nothing, nothing, nothing, ledger.registry, nothing, Warrants(dict, ledger.warrants, ledger.registry)
-    )
+    fleets = FleetActivities(nothing, ledger.ports, nothing, Warrants(dict, ledger.warrants, ledger.registry))
     message = launch.model_dump(mode="json", by_alias=True, exclude={"ticket"})
     waits = 0
 

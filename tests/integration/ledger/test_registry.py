@@ -370,7 +370,7 @@ def test_a_full_book_says_when_there_is_room_again(ledger: Ledger) -> None:
 
 def test_a_refused_write_gives_its_booking_back_and_one_that_landed_keeps_it(ledger: Ledger, tool: ForeignTool) -> None:
     open_rollout(ledger)
-    activities = QuotaActivities(ledger.quotas, ledger.registry)
+    activities = QuotaActivities(ledger.ports)
 
     def perform(counter: int, generation: int) -> str:
         """How it ended; each call is delivered twice."""
@@ -406,7 +406,7 @@ def test_a_refused_write_gives_its_booking_back_and_one_that_landed_keeps_it(led
 def test_a_late_attempt_does_not_bring_an_earlier_baseline_back(ledger: Ledger, tool: ForeignTool) -> None:
     """A person's accepted value moves no quota and is the baseline's before it is written; a grant comes after it."""
     at_first = open_rollout(ledger).baseline
-    activities = QuotaActivities(ledger.quotas, ledger.registry)
+    activities = QuotaActivities(ledger.ports)
 
     def kept() -> int:
         baseline = json.loads(tool.one("SELECT baseline FROM rollouts WHERE id = 'r-1'"))

@@ -34,7 +34,7 @@ def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tallier(ledger: Ledger) -> Tallier:
-    return Tallier(ledger.quotas, ledger.health, ledger.usage, ledger.registry, ledger.tallies)
+    return Tallier(ledger.ports, ledger.tallies)
 
 
 def rows(tool: ForeignTool) -> list[tuple[Any, ...]]:

@@ -269,7 +269,7 @@ def test_a_cluster_that_an_earlier_build_calls_otherwise_has_its_means(ledger: L
 
 def test_the_watch_sums_days_up_when_it_has_nothing_else_to_do(ledger: Ledger, tool: ForeignTool) -> None:
     lived(ledger)
-    tallier = Tallier(ledger.quotas, ledger.health, ledger.usage, ledger.registry, ledger.tallies)
+    tallier = Tallier(ledger.ports, ledger.tallies)
     goes = [tallier.go_on(LEDGER_NOW, HOUR) for _ in range(20)]
     assert sum(goes) == goes[0]
     assert tool.one("SELECT count(DISTINCT at) FROM tally_days") == 10
