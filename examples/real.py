@@ -4,6 +4,14 @@ Two public sources put together (said in the output too): the 25 quotas of the v
 Venus on 2020-07-31 (133 nodes of 8 GPUs, every GPU assigned), and the hourly share of healthy nodes of the
 400-node cluster of the InfiniteHBD trace. Each hour the same share of Venus' 133 nodes is taken as healthy,
 rounded down to whole nodes. An hour lasts HOUR seconds here; the policy's durations are compressed alike.
+
+The folder that --data names holds two CSV files, which are made from the traces and are not in this repository:
+
+- venus_quota_daily.csv: `date, team, quota_gpus`, the GPUs of each virtual cluster on each day (Helios, Hu et al.,
+  SC'21, CC-BY-4.0, github.com/S-Lab-System-Group/HeliosData).
+- availability_hourly.csv.gz: `cluster, hour, ts, total_nodes, healthy_nodes_min, healthy_nodes_mean`, the worst
+  instant and the mean of each hour, from the intervals of the faults; the cluster is hbd-400 (InfiniteHBD,
+  arXiv:2502.03885, Apache-2.0).
 """
 
 from __future__ import annotations
@@ -143,7 +151,9 @@ async def _main() -> None:
     folder: Path = parser.parse_args().data
     for name in ("venus_quota_daily.csv", "availability_hourly.csv.gz"):
         if not (folder / name).is_file():
-            raise BadInput(f"--data {folder}: {name} is not there; give DATA=dir of the real data")
+            raise BadInput(
+                f"--data {folder}: {name} is not there; the first lines of examples/real.py say what it holds"
+            )
     began = time.monotonic()
     async with on_stage("gpu-tpm") as story:
         same = await tell(story, folder)

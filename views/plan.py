@@ -254,8 +254,11 @@ def _whose_phantom(plan: Plan) -> list[RenderableType]:
     """
     if not plan.phantom_gpus or sum(q.leaf for q in plan.quotas) < 2:
         return []
-    parts = "PHANTOM and TO FLEX are the two parts of each cut. PHANTOM is divided in proportion to the cuts."
-    return [line((f"{parts} `backstop status` shows which quota lacks hardware today.", "dim"))]
+    parts = (
+        "PHANTOM and TO FLEX are the two parts of each cut. The cluster's phantom GPUs are divided in proportion to the"
+    )
+    lacks = "cuts, so a team's PHANTOM is not what its own quota lacks today: `backstop status` shows that."
+    return [line((f"{parts} {lacks}", "dim"))]
 
 
 def _runs_on(plan: Plan) -> list[RenderableType]:

@@ -61,8 +61,9 @@ def new(
 def rotate() -> None:
     """Replace the front's key. What the earlier key has signed stays valid.
 
-    Workers accept what the earlier key signs for ten more minutes: copy the book of keys to all workers within that
-    time. Fronts take up the new key themselves.
+    Workers that read this book of keys take the new key within seconds; copy the book to all other workers at once:
+    until then they refuse what a front signs with the new key. What the earlier key signs is accepted for ten more
+    minutes, for a front that still has it.
     """
     from cli.output import show
     from client.front_key_files import rotate_key
