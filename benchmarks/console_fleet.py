@@ -21,14 +21,16 @@ import sqlalchemy as sa
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
+from activities.adapters.kubernetes.kubernetes import Kuberneteses
 from activities.adapters.ledger.database import upgrade
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.prometheus.prometheus import Prometheuses
 from activities.adapters.slurm.slurm import Slurms
-from activities.desk.access import AccessDesk
+from activities.clock import Clock, utc_now
 from activities.desk.desk import DeskActivities
 from activities.desk.second_persons import SecondPersonsDesk, changes_of
 from activities.rollout.cluster_calls import ClusterActivities
+from activities.tickets.warrants import Warrants
 from activities.watch.tallies import KEPT_WHOLE, Tallier
 from benchmarks.console_access import sealed, with_access
 from benchmarks.console_scene import BEFORE_GPUS, CUT, Recorded, Scene, has_rollout, is_cut, owner, trouble_of
@@ -156,24 +158,17 @@ def summary(number: int, scene: Scene) -> RolloutSummary:
     )
 
 
-def desk_on(ledger: Ledger) -> DeskActivities:
+def desk_on(ledger: Ledger, now: Clock = utc_now) -> DeskActivities:
     """The desk as a worker has it, but for what reaches out."""
-    rollouts = ClusterActivities(ledger.ports)
     return DeskActivities(
-        ledger.fleet,
-        ledger.registry,
-        rollouts,
-        ledger.tallies,
-        ledger.report,
-        ledger.milestones,
-        ledger.jobs,
+        ledger,
+        ClusterActivities(ledger.ports, now=now),
+        Warrants(None, ledger.warrants, ledger.registry, now),
+        SecondPersonsDesk(ledger.second_persons, ledger.access, leads_to=changes_of(ledger.fleet)),
         Slurms(ledger, ledger.schedulers),
-        ledger.doubts,
         Prometheuses(ledger, {}),
-        ledger.calendar,
-        access=AccessDesk(ledger.access),
-        sealed=ledger.seals.sealed_to,
-        second_persons=SecondPersonsDesk(ledger.second_persons, ledger.access, leads_to=changes_of(ledger.fleet)),
+        Kuberneteses(ledger, {}),
+        now=now,
     )
 
 

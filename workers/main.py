@@ -37,7 +37,6 @@ from activities.adapters.slurm.slurm import Slurms
 from activities.bringup.calls import BringupActivities, CheckActivities, RunActivities
 from activities.bringup.handover import FleetBringups, next_order
 from activities.clock import Clock, utc_now
-from activities.desk.access import AccessDesk
 from activities.desk.desk import DeskActivities
 from activities.desk.second_persons import SecondPersonsDesk, changes_of
 from activities.fleet.calls import FleetActivities
@@ -287,22 +286,11 @@ def _calls(
     notices = NoticeActivities(notify, registry, ledger.outbox, sender)
     rounds = Rounds(client, ledger.outbox, telling.pace)
     watch = WatchActivities(client, ports, tallier, sweeper, rounds, ledger.pushes, now)
-    reports = ledger.tallies, ledger.report, ledger.milestones
-    sources = ledger.doubts, prometheuses, ledger.calendar
     waits = partial(ledger.outbox.waits, telling.pace)
     second_persons = SecondPersonsDesk(ledger.second_persons, ledger.access, notices.tell, changes_of(ledger.fleet))
     warrants.tell_alone = second_persons.notify_admitted
     desk = DeskActivities(
-        *(ledger.fleet, registry, rollouts, *reports, ledger.jobs, schedulers, *sources, waits, ledger.bringups),
-        sealing=ledger.seals.sealing_state,
-        sealed=ledger.seals.sealed_to,
-        access=AccessDesk(ledger.access),
-        warrants=warrants,
-        second_persons=second_persons,
-        mark=ledger.pulse.mark,
-        pushes=ledger.pushes,
-        kubernetes=kuberneteses,
-        now=now,
+        ledger, rollouts, warrants, second_persons, schedulers, prometheuses, kuberneteses, waits, now
     )
     return _Calls(
         guard=[

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from temporalio import activity
 
@@ -20,6 +21,7 @@ from activities.desk.second_persons import SecondPersonsDesk
 from activities.desk.speaker import speaker, spoken_by
 from activities.desk.wait_for_change import other_than
 from activities.failures import translate_errors
+from activities.ports.access import AccessPort
 from activities.ports.bringup_ledger import BringupLedger
 from activities.ports.ports import (
     CalendarPort,
@@ -29,10 +31,12 @@ from activities.ports.ports import (
     HealthSourcesPort,
     JobPort,
     MilestonePort,
+    PulsePort,
     PushPort,
     RegistryPort,
     ReportPort,
     SchedulerPort,
+    SealPort,
     TallyPort,
 )
 from activities.rollout.cluster_calls import HISTORY_FRESH, ClusterActivities
@@ -64,7 +68,6 @@ from models.questions import QUESTIONS, DeskAnswer, DeskRequest, Question
 from models.reports.milestones import CHAIN, ROLLED_OUT_WAVES, MilestoneNote, PlanNow
 from models.reports.why import WhyAnswers
 from models.requests.state import RequestStage, RequestState
-from models.seals import SealedTo, Sealing
 from models.texts import brief, count_text
 
 _T = TypeVar("_T")
@@ -78,56 +81,79 @@ _COULD = 100
 _RowT = TypeVar("_RowT", ask.Overview, BringupRow, RequestState)
 
 
-class DeskActivities:
-    def __init__(
-        self,
-        fleet: FleetPort,
-        registry: RegistryPort,
-        clusters: ClusterActivities,
-        tallies: TallyPort,
-        report: ReportPort,
-        milestones: MilestonePort,
-        jobs: JobPort,
-        schedulers: SchedulerPort,
-        doubts: DoubtPort,
-        health: HealthSourcesPort,
-        calendar: CalendarPort,
-        waits: Callable[[], tuple[Untold, ...]] = tuple,
-        bringups: BringupLedger | None = None,
-        sealing: Callable[[], Sealing | None] = lambda: None,
-        access: AccessDesk | None = None,
-        warrants: Warrants | None = None,
-        second_persons: SecondPersonsDesk | None = None,
-        mark: Callable[[], str] = str,
-        pushes: PushPort | None = None,
-        sealed: Callable[[str], tuple[SealedTo, ...]] = lambda _: (),
-        kubernetes: HealthSourcesPort | None = None,
-        now: Clock = utc_now,
-    ) -> None:
-        """`waits`: notices not sent yet, by audience. `bringups`, `access`: their books, if this worker has any.
+class DeskLedger(Protocol):
+    """The ledger, as the desk uses it."""
 
-        `sealing`: how the archive is sealed. `warrants`: proves who asks. `mark`: changes with the ledger.
-        """
-        self._now = now
-        self._sealing, self._sealed = sealing, sealed
-        self._warrants = warrants
-        self._waits = waits
-        self._bringups = bringups
-        self._fleet = fleet
-        self._registry = registry
-        self._rollouts = clusters
-        alone = tuple if second_persons is None else second_persons.emergencies
-        self._reports = ReportFacts(tallies, report, milestones, self._read_bringups, alone, now, self._waves)
-        self._milestones = milestones
-        self._schedulers = schedulers
-        self._doubts = doubts
-        self._health = health
-        self._kubernetes = kubernetes
-        self._calendar = calendar
-        # A question is answered with the request that it came in: who asks, and under which name.
-        self._answers: dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]] = {
+    @property
+    def fleet(self) -> FleetPort: ...
+
+    @property
+    def registry(self) -> RegistryPort: ...
+
+    @property
+    def calendar(self) -> CalendarPort: ...
+
+    @property
+    def doubts(self) -> DoubtPort: ...
+
+    @property
+    def jobs(self) -> JobPort: ...
+
+    @property
+    def tallies(self) -> TallyPort: ...
+
+    @property
+    def report(self) -> ReportPort: ...
+
+    @property
+    def milestones(self) -> MilestonePort: ...
+
+    @property
+    def bringups(self) -> BringupLedger: ...
+
+    @property
+    def seals(self) -> SealPort: ...
+
+    @property
+    def access(self) -> AccessPort: ...
+
+    @property
+    def pushes(self) -> PushPort: ...
+
+    @property
+    def pulse(self) -> PulsePort: ...
+
+
+@dataclass(eq=False)
+class DeskActivities:
+    """Answers questions. `warrants`: proves who asks. `waits`: returns notices not sent yet, by audience."""
+
+    ledger: DeskLedger
+    rollouts: ClusterActivities
+    warrants: Warrants
+    second_persons: SecondPersonsDesk
+    schedulers: SchedulerPort
+    prometheus: HealthSourcesPort
+    kubernetes: HealthSourcesPort
+    waits: Callable[[], tuple[Untold, ...]] = tuple
+    now: Clock = utc_now
+
+    def __post_init__(self) -> None:
+        ledger, alone = self.ledger, self.second_persons.emergencies
+        self._access = AccessDesk(ledger.access)
+        self._reports = ReportFacts(
+            *(ledger.tallies, ledger.report, ledger.milestones, ledger.bringups.bringups),
+            *(alone, self.now, self._waves),
+        )
+        self._answers = self._answers_by_question()
+
+    def _answers_by_question(self) -> dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]]:
+        """Return how each is answered, with the request that it came in: who asks, and under which name."""
+        ledger, fleet, registry = self.ledger, self.ledger.fleet, self.ledger.registry
+        access, two_persons, looks = self._access, self.second_persons, self.rollouts.looks
+        return {
             coming.StageImport: self._stage_import,
-            coming.CommitImport: lambda q, by: fleet.commit_import(q.import_id, q.parts, by.actor, now()),
+            coming.CommitImport: lambda q, by: fleet.commit_import(q.import_id, q.parts, by.actor, self.now()),
             coming.TakeFleet: self._take_fleet,
             ask.FleetFile: self._fleet_file,
             ask.RemoveCluster: lambda q, by: fleet.remove_cluster(
@@ -137,8 +163,8 @@ class DeskActivities:
                 q.cluster, q.name, _signature(by, q.reason), dry_run=q.dry_run
             ),
             ask.AddHealth: lambda q, by: fleet.add_health(q.samples, by.actor),
-            ask.AddJobs: lambda q, _: jobs.add_jobs(q.jobs),
-            ask.DescribeSlurm: lambda q, _: schedulers.describe(q.cluster, q.slurm),
+            ask.AddJobs: lambda q, _: ledger.jobs.add_jobs(q.jobs),
+            ask.DescribeSlurm: lambda q, _: self.schedulers.describe(q.cluster, q.slurm),
             ask.Detach: self._detach,
             ask.ConfirmSource: self._confirm,
             ask.LedgerClusters: self._clusters,
@@ -147,10 +173,10 @@ class DeskActivities:
             ask.FactsOf: self._facts,
             ask.SnapshotNow: self._snapshot,
             ask.SnapshotsNow: self._snapshots,
-            ask.YearOfHealth: lambda q, _: clusters.health_hours(q.cluster, now()),
+            ask.YearOfHealth: lambda q, _: self.rollouts.health_hours(q.cluster, self.now()),
             ask.FlexOf: self._flex,
-            HaircutSums: lambda q, _: clusters.costs.haircut_at(sorted(registry.names()), q.buffers, now()),
-            ask.FlexSums: lambda q, _: clusters.looks.flex_sums(sorted(registry.names()), q.mode, now()),
+            HaircutSums: lambda q, _: self.rollouts.costs.haircut_at(sorted(registry.names()), q.buffers, self.now()),
+            ask.FlexSums: lambda q, _: looks.flex_sums(sorted(registry.names()), q.mode, self.now()),
             ask.WhyNot: self._explain,
             ask.Archive: self._archive,
             ask.Archived: self._archive_page,
@@ -163,7 +189,7 @@ class DeskActivities:
             ask.FleetKept: lambda _, __: registry.kept_fleet(),
             ask.Tallies: lambda q, _: self._reports.curve(q),
             ask.PastWeek: lambda q, _: self._reports.week(q),
-            ask.BringupsOf: lambda q, _: self._with_could(self._read_bringups(q.ended), _awaited),
+            ask.BringupsOf: lambda q, _: self._with_could(ledger.bringups.bringups(q.ended), _awaited),
             ask.GiveUpBringup: self._give_up,
             ask.OneRequest: self._request,
             ask.RequestsOf: self._requests,
@@ -172,19 +198,31 @@ class DeskActivities:
             ask.NoteMilestone: self._note_milestone,
             ask.Senseless: lambda _, __: fleet.senseless(),
             ask.CheckLedger: self._check,
-            ask.AimOf: self._aim,
-            ask.Pulse: lambda q, _: other_than(q.since, q.seconds, mark),
-            PushHealth: partial(looked_for, pushes),
+            ask.AimOf: lambda q, _: self.warrants.fill_target(q.command, q.target, q.subject),
+            ask.Pulse: lambda q, _: other_than(q.since, q.seconds, ledger.pulse.mark),
+            PushHealth: partial(looked_for, ledger.pushes),
+            ask.ImportAccess: lambda q, by: access.import_access(*_with_signature(q, by)),
+            ask.AccessNow: lambda _, __: access.stands(),
+            ask.MakeToken: lambda q, by: access.make_token(*_with_signature(q, by)),
+            ask.RevokeToken: lambda q, by: access.revoke_token(*_with_signature(q, by)),
+            ask.Tokens: lambda q, _: access.tokens(q),
+            ask.TokenOf: lambda q, _: ledger.access.token_of(q.hash),
+            ask.EndedSessions: lambda q, _: ledger.access.end_sessions(q.end, q.at),
+            two.KeepWaiting: lambda q, by: two_persons.keep(*_with_signature(q, by)),
+            two.WaitingNow: lambda _, __: two_persons.waiting(),
+            two.WaitingOne: lambda q, _: two_persons.one(q),
+            two.TurnWaiting: lambda q, by: two_persons.turn(*_with_signature(q, by)),
+            two.WithdrawWaiting: lambda q, by: two_persons.withdraw(*_with_signature(q, by)),
+            two.TellEmergency: lambda q, by: two_persons.notify_emergency(*_with_signature(q, by)),
+            two.UnseenEmergencies: lambda _, __: two_persons.emergencies(),
+            two.SeenEmergency: lambda q, by: two_persons.seen(*_with_signature(q, by)),
         }
-        self._access = access
-        self._answers |= _access_answers(access)
-        self._answers |= _second_persons_answers(second_persons)
 
     @activity.defn(name="ledger_desk", no_thread_cancel_exception=True)
     def answer(self, request: DeskRequest) -> DeskAnswer:
         """Carry out the request. Errors: BadInput for wrong arguments, those of the ports."""
         with translate_errors():
-            asks = asserted_by(request.actor) if self._warrants is None else self._warrants.desk(request)
+            asks = self.warrants.desk(request)
             kind = QUESTIONS[request.kind]
             try:
                 with spoken_by(asks):
@@ -198,30 +236,25 @@ class DeskActivities:
 
         Errors: those of the ports.
         """
-        for question in first_questions(self._now()):
+        for question in first_questions(self.now()):
             self._answers[type(question)](question, DeskRequest(kind=question.kind))
             yield question.kind
-
-    def _aim(self, question: ask.AimOf, _: DeskRequest) -> Target:
-        if self._warrants is None:
-            raise Refusal("this worker cannot check access: start workers with `backstop worker`")
-        return self._warrants.fill_target(question.command, question.target, question.subject)
 
     def _stage_import(self, question: coming.StageImport, request: DeskRequest) -> None:
         try:
             payload = base64.b64decode(request.payload, validate=True)
         except ValueError:
             raise BadInput("payload must be Base64-encoded in each part of an upload") from None
-        self._fleet.stage_import(question.import_id, question.part, payload)
+        self.ledger.fleet.stage_import(question.import_id, question.part, payload)
 
     def _take_fleet(self, question: coming.TakeFleet, request: DeskRequest) -> FleetOutcome:
-        first = "" if self._warrants is None else self._warrants.first_of(request)
-        return self._fleet.take_import(
-            question.import_id, question.parts, question.terms, request.actor, self._now(), first
+        first = self.warrants.first_of(request)
+        return self.ledger.fleet.take_import(
+            question.import_id, question.parts, question.terms, request.actor, self.now(), first
         )
 
     def _fleet_file(self, question: ask.FleetFile, _: DeskRequest) -> FleetPage:
-        page = self._fleet.fleet_page(question.after, question.limit)
+        page = self.ledger.fleet.fleet_page(question.after, question.limit)
         shown_ones = tuple(_first_rows(page.clusters, lambda cluster: len(cluster["quotas"])))
         last = page.last if len(shown_ones) == len(page.clusters) else shown_ones[-1]["name"]
         wrong = {name: why for name, why in page.wrong.items() if name <= last}
@@ -229,17 +262,17 @@ class DeskActivities:
         return page.but(clusters=shown_ones, wrong=wrong, teams=teams, last=last)
 
     def _facts(self, question: ask.FactsOf, _: DeskRequest) -> ask.ClusterFacts:
-        facts = self._registry.facts(question.cluster)
+        facts = self.ledger.registry.facts(question.cluster)
         contacts = {team: tuple(map(shown, each)) for team, each in facts.contacts.items()}
         return facts.but(contacts=contacts)
 
     def _detach(self, question: ask.Detach, request: DeskRequest) -> dict[str, tuple[int | None, int | None]]:
-        back = self._schedulers.detach(question.cluster, restore=question.restore, look=question.look)
+        back = self.schedulers.detach(question.cluster, restore=question.restore, look=question.look)
         if question.look:
             return back
         moves = ", ".join(f"{name} {before} -> {after}" for name, (before, after) in sorted(back.items()))
         text = f"detached from its scheduler{': ' + moves if moves else ''}"
-        self._registry.archive([_entry(request, question.cluster, text, question.reason)])
+        self.ledger.registry.archive([_entry(request, question.cluster, text, question.reason)])
         return back
 
     def _clusters(self, question: ask.LedgerClusters, _: DeskRequest) -> tuple[ask.LedgerCluster, ...]:
@@ -255,17 +288,17 @@ class DeskActivities:
         )
 
     def _page(self, after: str, limit: int, *, free: bool = False, names: Sequence[str] = ()) -> Iterator[Described]:
-        described = self._fleet.describe(after, limit, free=free, names=names)
+        described = self.ledger.fleet.describe(after, limit, free=free, names=names)
         return _first_rows(described, lambda one: len(one.spec.quotas if one.spec else ()))
 
     def _snapshot(self, question: ask.SnapshotNow, _: DeskRequest) -> ask.Plannable:
         """Return the basis of a launch now: the same values, health and usage."""
-        now = self._now()
-        snapshot, policy = self._rollouts.present(question.cluster, now, question.policy)
-        return ask.Plannable(snapshot=self._rollouts.works.with_work(snapshot, policy, now), policy=policy)
+        now = self.now()
+        snapshot, policy = self.rollouts.present(question.cluster, now, question.policy)
+        return ask.Plannable(snapshot=self.rollouts.works.with_work(snapshot, policy, now), policy=policy)
 
     def _snapshots(self, question: ask.SnapshotsNow, _: DeskRequest) -> tuple[ask.Plannable | ask.Unplannable, ...]:
-        now = self._now()
+        now = self.now()
         return tuple(self._plannable(one, question, now) for one in self._page(question.after, question.limit))
 
     def _plannable(self, one: Described, question: ask.SnapshotsNow, now: datetime) -> ask.Plannable | ask.Unplannable:
@@ -273,30 +306,30 @@ class DeskActivities:
         if one.spec is None:
             return ask.Unplannable(cluster=one.name, why_not=one.wrong)
         try:
-            snapshot, policy = self._rollouts.present(one.name, now, question.policy, HISTORY_FRESH)
+            snapshot, policy = self.rollouts.present(one.name, now, question.policy, HISTORY_FRESH)
         except BackstopError as error:
-            its_own_trouble(error, self._registry)
+            its_own_trouble(error, self.ledger.registry)
             return ask.Unplannable(cluster=one.name, why_not=error.message)
-        return ask.Plannable(snapshot=self._rollouts.works.with_work(snapshot, policy, now), policy=policy)
+        return ask.Plannable(snapshot=self.rollouts.works.with_work(snapshot, policy, now), policy=policy)
 
     def _flex(self, question: ask.FlexOf, _: DeskRequest) -> tuple[FlexNow, ...]:
-        now = self._now()
+        now = self.now()
         if question.cluster:
-            self._registry.facts(question.cluster)  # raises for an unknown one, which `flex` leaves out
-            one = one_of(self._rollouts.looks.flex([question.cluster], question.mode, now), question.cluster)
+            self.ledger.registry.facts(question.cluster)  # raises for an unknown one, which `flex` leaves out
+            one = one_of(self.rollouts.looks.flex([question.cluster], question.mode, now), question.cluster)
             return () if one is None else (one,)
-        names = sorted(n for n in self._registry.names() if n > question.after)
+        names = sorted(n for n in self.ledger.registry.names() if n > question.after)
         for start in range(0, len(names), question.limit):  # until a page has any: an empty one would be the last
-            if page := self._rollouts.looks.flex(names[start : start + question.limit], question.mode, now):
+            if page := self.rollouts.looks.flex(names[start : start + question.limit], question.mode, now):
                 return tuple(_first_rows(page.values(), lambda one: 1 + len(one.jobs)))
         return ()
 
     def _explain(self, question: ask.WhyNot, _: DeskRequest) -> WhyAnswers:
-        now = self._now()
+        now = self.now()
         if not question.cluster:
-            return self._rollouts.looks.explain(sorted(self._registry.names()), question, now)
-        self._registry.facts(question.cluster)
-        answers = self._rollouts.looks.explain([question.cluster], question, now)
+            return self.rollouts.looks.explain(sorted(self.ledger.registry.names()), question, now)
+        self.ledger.registry.facts(question.cluster)
+        answers = self.rollouts.looks.explain([question.cluster], question, now)
         if answers.unanswered:
             raise Refusal(answers.unanswered[question.cluster])
         if not answers.teams:
@@ -306,7 +339,7 @@ class DeskActivities:
     def _no_quota(self, team: str, cluster: str) -> str:
         has = {
             spec.name: quota.gpus
-            for one in self._fleet.describe("", len(self._registry.names()))
+            for one in self.ledger.fleet.describe("", len(self.ledger.registry.names()))
             if (spec := one.spec) is not None
             for quota in spec.quotas
             if quota.team == team
@@ -326,86 +359,81 @@ class DeskActivities:
                 raise BadInput("a client may archive only its own commands that were refused")
             if BESIDE in entry.key:
                 raise BadInput(f"an audit entry's own id (`key`) may not contain {BESIDE}: {brief(entry.key)}")
-        self._registry.archive([entry.but(at=asked) for entry in question.entries])
+        self.ledger.registry.archive([entry.but(at=asked) for entry in question.entries])
         return len(question.entries)
 
     def _archive_page(self, question: ask.Archived, _: DeskRequest) -> ask.ArchivePage:
-        head = self._registry.chain_head(question.cluster)
+        head = self.ledger.registry.chain_head(question.cluster)
         last = 0 if head is None else max(0, head.length - question.limit)
-        rows = self._registry.entries_after(
+        rows = self.ledger.registry.entries_after(
             question.cluster, last if question.newest else question.after, question.limit
         )
-        seals = self._sealed(question.cluster) if question.newest else ()
+        seals = self.ledger.seals.sealed_to(question.cluster) if question.newest else ()
         page = _first_rows(rows, lambda row: len(row.model_dump_json()), _BYTES_A_PAGE)
         return ask.ArchivePage(rows=tuple(page), head=head, seals=seals)
 
     def _declare(self, question: ask.Declare, request: DeskRequest) -> Declaration:
-        declaration = self._fleet.declare(question.declared, request.actor, self._now())
+        declaration = self.ledger.fleet.declare(question.declared, request.actor, self.now())
         # A second try may find windows that the first one declared and had no time to archive.
         new = declaration.new if activity.info().attempt == 1 else declaration.stand
         changes = [*(("declared", e) for e in new), *(("took back", e) for e in declaration.gone)]
-        self._registry.archive(
+        self.ledger.registry.archive(
             [_window_entry(request, what, entry, entry.window.reason, f"/{what}/{entry.id}") for what, entry in changes]
         )
         return declaration
 
     def _end_window(self, question: ask.EndWindow, request: DeskRequest) -> Entry:
         deed = Deed[Entry](_request_id(), lambda entry: _window_entry(request, "ended", entry, question.reason))
-        return self._fleet.end_window(question.cluster, question.number, self._now(), deed)
+        return self.ledger.fleet.end_window(question.cluster, question.number, self.now(), deed)
 
     def _end_hold(self, question: ask.EndHold, request: DeskRequest) -> tuple[Entry, ...]:
         deed = Deed[Entry](_request_id(), lambda e: _window_entry(request, "ended", e, question.reason, f"/{e.id}"))
-        return self._fleet.end_hold(question.source, question.clusters, self._now(), deed)
+        return self.ledger.fleet.end_hold(question.source, question.clusters, self.now(), deed)
 
     def _confirm(self, question: ask.ConfirmSource, request: DeskRequest) -> DoubtedSource:
         """Archive first, then confirm: a second try after the confirmation would be refused."""
-        doubts = {one.source: one for one in self._doubts.sources_in_doubt()}
+        doubts = {one.source: one for one in self.ledger.doubts.sources_in_doubt()}
         doubt = doubts.get(question.source)
         if doubt is not None:
             text, data = f"confirmed: {doubt.why}", {"command": request.kind, "source": question.source}
             entries = [_entry(request, c, text, question.reason, f"/{c}", data) for c in doubt.clusters]
-            self._registry.archive(entries)
-        return self._doubts.confirm(question.source, request.actor)
-
-    def _read_bringups(self, ended: bool) -> tuple[BringupRow, ...]:
-        return () if self._bringups is None else self._bringups.bringups(ended)
+            self.ledger.registry.archive(entries)
+        return self.ledger.doubts.confirm(question.source, request.actor)
 
     def _give_up(self, question: ask.GiveUpBringup, request: DeskRequest) -> BringupRow:
-        if self._bringups is None:
-            raise Refusal("this worker does not serve bring-ups")
-        return self._bringups.give_up(question.cluster, _signature(request, question.reason))
+        return self.ledger.bringups.give_up(question.cluster, _signature(request, question.reason))
 
     def _request(self, question: ask.OneRequest, _: DeskRequest) -> RequestState:
-        request = self._registry.request(question.request)
+        request = self.ledger.registry.request(question.request)
         if request is None:
             raise Refusal(f"there is no request {question.request!r}: see `backstop request list`")
         return request
 
     def _waves(self, clusters: Sequence[str]) -> Mapping[str, str]:
-        return self._rollouts.costs.waves(clusters, self._now())
+        return self.rollouts.costs.waves(clusters, self.now())
 
     def _plan_milestones(self, question: ask.PlanMilestones, request: DeskRequest) -> PlanNow:
-        milestones, now = question.milestones, self._now()
+        milestones, now = question.milestones, self.now()
         measured = self._reports.plan_now(waves=any(m.measure == ROLLED_OUT_WAVES for m in milestones)).measured
-        self._milestones.plan_milestones(milestones, measured, now)
+        self.ledger.milestones.plan_milestones(milestones, measured, now)
         names = ", ".join(m.name for m in milestones)
         text = f"set {len(milestones)} milestone{'' if len(milestones) == 1 else 's'}: {names}"
-        self._registry.archive([_plan_entry(request, text, "")])
+        self.ledger.registry.archive([_plan_entry(request, text, "")])
         return self._reports.plan_now()
 
     def _note_milestone(self, question: ask.NoteMilestone, request: DeskRequest) -> PlanNow:
-        now = self._now()
-        self._milestones.note_milestone(_request_id(), MilestoneNote(actor=request.actor, at=now, **dict(question)))
+        note = MilestoneNote(actor=request.actor, at=self.now(), **dict(question))
+        self.ledger.milestones.note_milestone(_request_id(), note)
         text = f"noted {question.number} for {question.milestone}"
-        self._registry.archive([_plan_entry(request, text, question.reason)])
+        self.ledger.registry.archive([_plan_entry(request, text, question.reason)])
         return self._reports.plan_now()
 
     def _overview(self, question: ask.OpenRollouts, _: DeskRequest) -> tuple[ask.Overview, ...]:
-        rows = self._registry.overview(noted=question.noted, quiet=question.quiet)
+        rows = self.ledger.registry.overview(noted=question.noted, quiet=question.quiet)
         return self._with_could(rows, _awaited) if question.could else rows
 
     def _requests(self, question: ask.RequestsOf, _: DeskRequest) -> tuple[RequestState, ...]:
-        requests = self._registry.requests(question.cluster, ended=question.ended)[-_REQUESTS_SHOWN:]
+        requests = self.ledger.registry.requests(question.cluster, ended=question.ended)[-_REQUESTS_SHOWN:]
         return self._with_could(requests, _decided)
 
     def _with_could(
@@ -413,32 +441,32 @@ class DeskActivities:
     ) -> tuple[_RowT, ...]:
         """Add who could do what each row needs, for the first rows that need a person."""
         asked = [(number, one) for number, row in enumerate(rows) if (one := awaited(row)) is not None][:_COULD]
-        if self._warrants is None or not asked:
+        if not asked:
             return rows
-        names = self._warrants.who_could([one for _, one in asked])
+        names = self.warrants.who_could([one for _, one in asked])
         could = {number: able for (number, _), able in zip(asked, names, strict=True) if able}
         return tuple(row.but(could=could[number]) if number in could else row for number, row in enumerate(rows))
 
     def _check(self, _: ask.CheckLedger, __: DeskRequest) -> ask.LedgerCheck:
-        ahead = (self._now() - activity.info().started_time).total_seconds()  # first: the rest takes time
-        opened, senseless = self._registry.open_clusters(), self._fleet.senseless()
+        ahead = (self.now() - activity.info().started_time).total_seconds()  # first: the rest takes time
+        opened, senseless = self.ledger.registry.open_clusters(), self.ledger.fleet.senseless()
         return ask.LedgerCheck(
             open_rollouts=len(opened),
-            schedulers=self._schedulers.check(),
-            prometheus=self._health.check(),
-            kubernetes={} if self._kubernetes is None else self._kubernetes.check(),
-            windows=self._calendar.faults(),
-            doubts=self._doubts.sources_in_doubt(),
+            schedulers=self.schedulers.check(),
+            prometheus=self.prometheus.check(),
+            kubernetes=self.kubernetes.check(),
+            windows=self.ledger.calendar.faults(),
+            doubts=self.ledger.doubts.sources_in_doubt(),
             senseless=senseless,
-            senseless_teams=self._fleet.senseless_teams(),
-            teams_in_clear=self._fleet.teams_in_clear(),
+            senseless_teams=self.ledger.fleet.senseless_teams(),
+            teams_in_clear=self.ledger.fleet.teams_in_clear(),
             worker_ahead_seconds=ahead,
-            notices=self._waits(),
-            seals=self._sealing(),
-            access=None if self._access is None else self._access.check(),
-            tickets=self._warrants is not None and self._warrants.is_required,
-            proven=self._warrants is not None and self._warrants.can_verify,
-            unknown_keys=() if self._warrants is None else self._warrants.unknown_keys(),
+            notices=self.waits(),
+            seals=self.ledger.seals.sealing_state(),
+            access=self._access.check(),
+            tickets=self.warrants.is_required,
+            proven=self.warrants.can_verify,
+            unknown_keys=self.warrants.unknown_keys(),
         )
 
 
@@ -452,45 +480,6 @@ def _decided(request: RequestState) -> AwaitedCommand | None:
     if request.stage is not RequestStage.ASKED:
         return None
     return AwaitedCommand("request.approve", Target(cluster=request.ask.cluster), request.ask.request)
-
-
-def _access_answers(
-    desk: AccessDesk | None,
-) -> dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]]:
-    def book() -> AccessDesk:
-        if desk is None:
-            raise Refusal("this worker cannot check access: start workers with `backstop worker`")
-        return desk
-
-    return {
-        ask.ImportAccess: lambda q, by: book().import_access(*_with_signature(q, by)),
-        ask.AccessNow: lambda _, __: book().stands(),
-        ask.MakeToken: lambda q, by: book().make_token(*_with_signature(q, by)),
-        ask.RevokeToken: lambda q, by: book().revoke_token(*_with_signature(q, by)),
-        ask.Tokens: lambda q, _: book().tokens(q),
-        ask.TokenOf: lambda q, _: book().book.token_of(q.hash),
-        ask.EndedSessions: lambda q, _: book().book.end_sessions(q.end, q.at),
-    }
-
-
-def _second_persons_answers(
-    desk: SecondPersonsDesk | None,
-) -> dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]]:
-    def book() -> SecondPersonsDesk:
-        if desk is None:
-            raise Refusal("this worker does not keep commands for a second person: give all workers the same settings")
-        return desk
-
-    return {
-        two.KeepWaiting: lambda q, by: book().keep(*_with_signature(q, by)),
-        two.WaitingNow: lambda _, __: book().waiting(),
-        two.WaitingOne: lambda q, _: book().one(q),
-        two.TurnWaiting: lambda q, by: book().turn(*_with_signature(q, by)),
-        two.WithdrawWaiting: lambda q, by: book().withdraw(*_with_signature(q, by)),
-        two.TellEmergency: lambda q, by: book().notify_emergency(*_with_signature(q, by)),
-        two.UnseenEmergencies: lambda _, __: book().emergencies(),
-        two.SeenEmergency: lambda q, by: book().seen(*_with_signature(q, by)),
-    }
 
 
 def _with_signature(question: Any, by: DeskRequest) -> tuple[Any, Principal, Signature]:

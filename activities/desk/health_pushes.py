@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 from activities.ports.ports import PushPort
-from models.errors import Refusal
 from models.health_pushes import HealthPushed, PushHealth
 from models.questions import DeskRequest
 from models.texts import some_of
@@ -14,10 +13,8 @@ logger = logging.getLogger("backstop.pushes")
 _WORD_LOGGED = 200
 
 
-def looked_for(pushes: PushPort | None, question: PushHealth, request: DeskRequest) -> HealthPushed:
-    """Have the watch look at those that exist. Errors: Refusal if this worker takes no pushes."""
-    if pushes is None:
-        raise Refusal("this worker does not accept pushed health")
+def looked_for(pushes: PushPort, question: PushHealth, request: DeskRequest) -> HealthPushed:
+    """Have the watch look at those that exist."""
     names = tuple(dict.fromkeys(question.clusters))
     clusters = pushes.push(names)
     logger.info("%s asks the watch to look at %s: %r", request.actor, some_of(clusters), question.word[:_WORD_LOGGED])

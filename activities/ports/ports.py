@@ -36,6 +36,7 @@ from models.requests.state import RequestState
 from models.rollout.effects import Change, Fence, Receipt
 from models.rollout.messages import RecordRequest
 from models.rollout.stages import Stage
+from models.seals import SealedTo, Sealing
 
 _T = TypeVar("_T")
 
@@ -195,6 +196,19 @@ class PushPort(Protocol):
 
     def take(self, mine: Callable[[str], bool]) -> dict[str, datetime]:
         """Take the waiting clusters among these, and since when they wait. At most 1,000, the oldest first."""
+
+
+class SealPort(Protocol):
+    def sealing_state(self) -> Sealing | None:
+        """Return how the archive is sealed; None if nobody has sealed it."""
+
+    def sealed_to(self, cluster: str) -> tuple[SealedTo, ...]:
+        """Return the last seals that name this chain, the newest first."""
+
+
+class PulsePort(Protocol):
+    def mark(self) -> str:
+        """Return a text that changes with the ledger."""
 
 
 class TallyPort(Protocol):

@@ -19,14 +19,12 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.adapters.ledger.facade import Ledger
-from activities.adapters.prometheus.prometheus import Prometheuses
-from activities.adapters.slurm.slurm import Slurms
-from activities.desk.desk import DeskActivities
 from activities.fleet.calls import FleetActivities
 from activities.ports.ports import OpenRollout
 from activities.rollout.cluster_calls import ClusterActivities
 from activities.watch.health_watch import WatchActivities
 from activities.watch.tallies import Tallier
+from benchmarks.console_fleet import desk_on
 from client.doctor import senseless_check
 from models.audit_chain import AuditEntry, AuditKind
 from models.cluster.snapshot import snapshot_of
@@ -197,20 +195,7 @@ class Site:
         self.fleets = FleetActivities(nobody, ledger.ports, self.rollouts)
         self.watch = WatchActivities(nobody, ledger.ports)
         self.tallier = Tallier(ledger.ports, ledger.tallies)
-        slurms = Slurms(ledger, ledger.schedulers)
-        self.desk = DeskActivities(
-            ledger.fleet,
-            ledger.registry,
-            self.rollouts,
-            ledger.tallies,
-            ledger.report,
-            ledger.milestones,
-            ledger.jobs,
-            slurms,
-            ledger.doubts,
-            Prometheuses(ledger, {}),
-            ledger.calendar,
-        )
+        self.desk = desk_on(ledger)
 
     def ask(self, question: Question[Any], actor: str = "tpm") -> Any:
         request = DeskRequest(kind=question.kind, actor=actor, arguments=question.model_dump(mode="json"))

@@ -29,10 +29,10 @@ from activities.adapters.slurm.command_line import Connection
 from activities.adapters.slurm.parsing import accounts_in, actors_in, jobs_in, nodes_in, quotas_of, use_of
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
-from activities.desk.desk import DeskActivities
 from activities.ports.ports import ByCluster, RegistryPort
 from activities.rollout.cluster_calls import ClusterActivities
 from activities.watch.health_watch import WatchActivities
+from benchmarks.console_fleet import desk_on
 from cli.main import run
 from client.composed import Composed
 from models.audit_chain import Signature
@@ -268,10 +268,7 @@ class Door(Composed):
     def __init__(self, world: World) -> None:
         ledger, nobody = world.ledger, cast("Any", None)
         rollouts = ClusterActivities(replace(ledger.ports, quotas=SlurmQuotas(world.slurms), doubts=nobody))
-        self._desk = DeskActivities(
-            *(ledger.fleet, ledger.registry, rollouts, ledger.tallies, ledger.report, ledger.milestones),
-            *(ledger.jobs, world.slurms, ledger.doubts, nobody, ledger.calendar),
-        )
+        self._desk = replace(desk_on(ledger), rollouts=rollouts, schedulers=world.slurms)
 
     async def ask(self, question: Question[Any], payload: str = "") -> Any:
         arguments = question.model_dump(mode="json", exclude_unset=True)

@@ -26,6 +26,7 @@ from activities.desk.desk import DeskActivities
 from activities.requests.overdue_grants import Sweeper
 from activities.rollout.cluster_calls import ClusterActivities
 from activities.watch.health_watch import WatchActivities
+from benchmarks.console_fleet import desk_on
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder
 from models.bringup.messages import AskRequest
 from models.notices import Notice, NoticeKind
@@ -79,9 +80,7 @@ class Site:
         return ClusterActivities(self.ledger.ports, now=self.clock)
 
     def desk(self) -> DeskActivities:
-        of, nobody = self.ledger, cast("Any", None)
-        books = (of.fleet, of.registry, nobody, of.tallies, of.report, of.milestones)
-        return DeskActivities(*books, nobody, nobody, nobody, nobody, nobody, now=self.clock)
+        return desk_on(self.ledger, self.clock)
 
     def ask(self, question: Question[Any]) -> None:
         request = DeskRequest(kind=question.kind, actor="tpm", arguments=question.model_dump(mode="json"))

@@ -17,10 +17,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.adapters.ledger.facade import Ledger
-from activities.adapters.prometheus.prometheus import Prometheuses
-from activities.adapters.slurm.slurm import Slurms
-from activities.desk.desk import DeskActivities
-from activities.rollout.cluster_calls import ClusterActivities
+from benchmarks.console_fleet import desk_on
 from client.converter import FROM_OUTSIDE, data_converter, name_of
 from models.base import Model
 from models.fleet import commands as fleet_commands
@@ -246,12 +243,7 @@ def test_a_command_that_is_read_is_refused_or_obeyed(payload: Payload, command: 
 
 
 def desk_of(ledger: Ledger) -> Callable[[DeskRequest], DeskAnswer]:
-    clusters = ClusterActivities(ledger.ports)
-    slurms = Slurms(ledger, ledger.schedulers)
-    desk = DeskActivities(
-        *(ledger.fleet, ledger.registry, clusters, ledger.tallies, ledger.report, ledger.milestones),
-        *(ledger.jobs, slurms, ledger.doubts, Prometheuses(ledger, {}), ledger.calendar),
-    )
+    desk = desk_on(ledger)
     return lambda request: ActivityEnvironment().run(desk.answer, request)
 
 

@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.adapters.ledger.facade import Ledger
-from activities.desk.desk import DeskActivities
+from benchmarks.console_fleet import desk_on
 from models.audit_chain import AuditEntry, Deed, Signature
 from models.cluster.windows import Declaration, Declared, Entry, Window, WindowKind
 from models.errors import BadInput, Refusal
@@ -124,8 +124,7 @@ def test_an_end_whose_answer_was_lost_is_answered_alike_and_archived_once(ledger
     (ahead,) = declare(ledger, declared("hold 1", window(years, 2 * years))).stand
     live = (("alpha", window(-DAY, years)), ("beta", window(years, 2 * years, islands=None)))
     begun, other = declare(ledger, Declared(source="hold 2", windows=live)).stand
-    nobody: Any = None
-    desk = DeskActivities(ledger.fleet, ledger.registry, *[nobody] * 9)
+    desk = desk_on(ledger)
 
     def ask(question: Question[Any], request: str) -> Any:
         asked = ActivityEnvironment()

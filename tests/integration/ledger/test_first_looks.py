@@ -30,9 +30,7 @@ def answer(desk: Any, question: Question[Any]) -> Any:
 
 
 def desk_at(ledger: Ledger, now: datetime) -> Any:
-    desk = desk_on(ledger)
-    desk._now = lambda: now
-    return desk
+    return desk_on(ledger, lambda: now)
 
 
 @pytest.fixture
