@@ -17,8 +17,9 @@ from temporalio.worker import Worker
 from activities.adapters.ledger.database import Database
 from benchmarks.bare import QUEUE, WORK, Bare, Call
 from client.connection import NAMESPACE
+from client.stop_signal import until_told
 from workers.heartbeats import Heartbeats
-from workers.main import _CACHED, _THREADS, run_and_exit, sandbox, until_told
+from workers.main import _CACHED, _THREADS, run_and_exit, sandbox
 
 
 class Work:

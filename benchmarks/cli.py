@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from activities.adapters.ledger.facade import upgrade
+from activities.adapters.ledger.database import upgrade
 from client.connection import NAMESPACE
 from workers.embedded_temporal import EmbeddedTemporal
 

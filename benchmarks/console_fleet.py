@@ -43,7 +43,8 @@ from models.cluster.quota import Quota
 from models.errors import BY_NAME, Refusal, Unavailable
 from models.fleet.messages import FleetPlan, FleetStatus
 from models.fleet.status import status_of
-from models.questions import DeskRequest, Pulse, Question
+from models.question_base import Question
+from models.questions import DeskRequest, Pulse
 from models.reports.rollout_summary import RolloutSummary
 from models.reports.tallies import slot_of
 from models.rollout.command_previews import Ahead

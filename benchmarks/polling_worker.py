@@ -15,9 +15,10 @@ from activities.adapters.ledger.facade import Ledger
 from activities.rollout.observation import islands_for
 from benchmarks.polling import LOOK, QUEUE, Polling
 from client.connection import NAMESPACE
+from client.stop_signal import until_told
 from models.cluster.snapshot import Snapshot
 from models.planning.backing import back
-from workers.main import _CACHED, _THREADS, run_and_exit, sandbox, until_told
+from workers.main import _CACHED, _THREADS, run_and_exit, sandbox
 
 
 class Looks:

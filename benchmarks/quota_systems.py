@@ -26,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from activities.adapters.git.command_line import Git
 from activities.adapters.kubernetes.api import ApiServer
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.database import upgrade
+from activities.adapters.ledger.facade import Ledger
 from activities.adapters.slurm.command_line import Connection, Talk
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import sqlalchemy as sa
 from temporalio.client import Client
 
-from activities.adapters.ledger.database import database_url
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.database import database_url, upgrade
+from activities.adapters.ledger.facade import Ledger
 from client.backstop import Backstop
 from client.connection import NAMESPACE, TemporalTarget
 from client.converter import converter_with

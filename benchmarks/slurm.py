@@ -15,7 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.database import upgrade
+from activities.adapters.ledger.facade import Ledger
 from activities.adapters.slurm.command_line import Connection
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms

@@ -16,7 +16,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.database import upgrade
+from activities.adapters.ledger.facade import Ledger
 from activities.watch.tallies import Tallier
 from models.cluster.fleet_file import Fleet
 from models.reports.tallies import Tally, slot_of

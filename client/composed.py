@@ -30,7 +30,7 @@ from models.cluster.windows import Entry
 from models.errors import BadInput, Refusal
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow
-from models.questions import Question
+from models.question_base import Question
 from models.reports.weekly import Past
 
 _PART = 700_000

@@ -30,21 +30,14 @@ from models.cluster.source_doubts import DoubtedSource
 from models.errors import BackstopError
 from models.fleet.archived_state import KeptFleet
 from models.notice_digests import Untold
-from models.questions import (
-    CLOCK_SKEW_SECONDS,
-    BringupsOf,
-    CheckLedger,
-    LedgerCheck,
-    OpenRollouts,
-    Overview,
-    RequestsOf,
-)
+from models.questions import CLOCK_SKEW_SECONDS, BringupsOf, CheckLedger, LedgerCheck
 from models.requests.state import RequestState
 from models.rollout.gates import CHANGED_BY_OTHERS
 from models.rollout.stages import Command, command_line
 from models.rollout.status import ABOVE_ITS_PARENT, NOBODY_APPROVED
 from models.rollout.status_models import UNGUARDED, RolloutStatus
 from models.seals import Sealing
+from models.status_questions import OpenRollouts, Overview, RequestsOf
 from models.temporal_names import SEARCH_ATTRIBUTES, bringup_workflow_id, rollout_workflow_id
 from models.texts import count_text, some_of, verb_of
 

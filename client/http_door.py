@@ -23,7 +23,7 @@ from models.errors import Unavailable
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
-    from models.questions import Question
+    from models.question_base import Question
 
 _AnswerT = TypeVar("_AnswerT")
 _T = TypeVar("_T")

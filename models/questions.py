@@ -11,21 +11,13 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainSerializer
 
+import models.access_questions
 import models.countersign_questions
 import models.fleet_cut_questions
 import models.health_pushes
-import models.import_questions  # noqa: F401 - their questions are among all of them
+import models.import_questions
+import models.status_questions  # noqa: F401 - their questions are among all of them
 from models.access.access_versions import AccessCheck
-from models.access_questions import (
-    AccessNow,
-    AimOf,
-    EndedSessions,
-    ImportAccess,
-    MakeToken,
-    RevokeToken,
-    TokenOf,
-    Tokens,
-)
 from models.audit_chain import AuditEntry, ChainedEntry, ChainHead
 from models.base import Count, GpuCount, Model, Name, NameGiven, PositiveCount, Text, Time, Words
 from models.bringup.messages import BringupRow
@@ -44,35 +36,16 @@ from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow
 from models.flex.flex_sum import FlexSum
 from models.notice_digests import Untold
-from models.question_base import QUESTIONS, DeskAnswer, DeskRequest, Question
+from models.question_base import QUESTIONS, DeskRequest, Question
 from models.reports.milestones import MilestoneFile, PlanNow
 from models.reports.tallies import Point
 from models.reports.weekly import Past
 from models.reports.why import WhyAnswers
 from models.requests.state import RequestState
 from models.seals import SealedTo, Sealing
-from models.status_questions import FleetKept, OpenRollouts, Overview, RequestsOf
 
-__all__ = [
-    "QUESTIONS",
-    "AccessNow",
-    "AimOf",
-    "DeskAnswer",
-    "DeskRequest",
-    "EndedSessions",
-    "FleetKept",
-    "ImportAccess",
-    "MakeToken",
-    "OpenRollouts",
-    "Overview",
-    "Question",
-    "RequestsOf",
-    "RevokeToken",
-    "TokenOf",
-    "Tokens",
-]
-"""Names of other modules that are part of this one: models/access_questions.py has the questions about access, and
-models/status_questions.py those of `status`."""
+__all__ = ["QUESTIONS", "DeskRequest"]
+"""Of models/question_base.py: whoever imports them here has all questions."""
 
 CLOCK_SKEW_SECONDS = CLOCK_SKEW.total_seconds()
 """Clocks that are kept right differ by less."""

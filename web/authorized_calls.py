@@ -22,7 +22,7 @@ from models.access.decision import Denied, Permitted
 from models.access.principals import Principal
 from models.access.second_persons import COUNTERSIGN, WAITS_BY_ITSELF
 from models.errors import BackstopError, Unavailable
-from models.questions import Question
+from models.question_base import Question
 from models.rollout.commands import CommandRequest
 from web.arguments import PAYLOAD
 from web.failures import forbidden_problem, too_slow

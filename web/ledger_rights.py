@@ -19,8 +19,8 @@ from models.access.decision import Denied, Target, decide
 from models.access.principals import Principal, Proof
 from models.access.rights import READS_DESK, Case
 from models.access.tokens import Token, TokenScope
+from models.access_questions import AccessNow, AimOf, TokenOf
 from models.errors import Refusal, Unavailable
-from models.questions import AccessNow, AimOf, TokenOf
 from web.peer import own_user
 from web.rights import ALLOWED, Judged, message_of, reason_of
 from web.temporal_connection import FRONT, Doors

@@ -28,7 +28,8 @@ from activities.adapters.http import Reach
 from activities.adapters.kubernetes.api import KubernetesConnection
 from activities.adapters.kubernetes.kubernetes import Kuberneteses
 from activities.adapters.kubernetes.kueue_quotas import KueueQuotas
-from activities.adapters.ledger.facade import NOT_MIGRATED, Ledger, upgrade
+from activities.adapters.ledger.database import NOT_MIGRATED
+from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
 from activities.adapters.prometheus.prometheus import NO_SECRETS, PrometheusConnection, Prometheuses
 from activities.adapters.seals.keepers import keepers_of
@@ -525,5 +526,3 @@ async def _main() -> None:
 
 if __name__ == "__main__":
     run_and_exit(_main)
-
-__all__ = ["Settings", "ensure_watch", "make_worker", "run_and_exit", "serving", "until_told", "upgrade"]

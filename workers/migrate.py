@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from activities.adapters.ledger.database import database_url
-from activities.adapters.ledger.facade import upgrade
+from activities.adapters.ledger.database import database_url, upgrade
 from activities.adapters.ledger.move import move
 from models.errors import BadInput
 from workers.main import run_and_exit

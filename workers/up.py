@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from socket import gethostname
 from typing import Any
 
-from activities.adapters.ledger.facade import upgrade
+from activities.adapters.ledger.database import upgrade
 from client.connection import find_target
 from client.front_key_files import front_key_file, key_book_file, new_key
 from client.places import embedded_file

@@ -10,7 +10,8 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from activities.desk.desk import DeskActivities
-    from models.questions import DeskAnswer, DeskRequest
+    from models.question_base import DeskAnswer
+    from models.questions import DeskRequest
     from models.temporal_names import DESK_WORKFLOW
     from workflows.durable import missing_input
 

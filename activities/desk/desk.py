@@ -49,6 +49,16 @@ from models.access.command_targets import command_awaited
 from models.access.decision import Target
 from models.access.principals import Principal
 from models.access.rights import Case
+from models.access_questions import (
+    AccessNow,
+    AimOf,
+    EndedSessions,
+    ImportAccess,
+    MakeToken,
+    RevokeToken,
+    TokenOf,
+    Tokens,
+)
 from models.audit_chain import ATTEMPT, BESIDE, DESK, AuditEntry, AuditKind, Deed, Signature
 from models.bringup.messages import BringupRow
 from models.cluster.contact_secrets import shown
@@ -64,10 +74,12 @@ from models.hashes import hash_of
 from models.health_pushes import PushHealth
 from models.notice_digests import Untold
 from models.page_questions import first_questions
-from models.questions import QUESTIONS, DeskAnswer, DeskRequest, Question
+from models.question_base import DeskAnswer, Question
+from models.questions import QUESTIONS, DeskRequest
 from models.reports.milestones import CHAIN, ROLLED_OUT_WAVES, MilestoneNote, PlanNow
 from models.reports.why import WhyAnswers
 from models.requests.state import RequestStage, RequestState
+from models.status_questions import FleetKept, OpenRollouts, Overview, RequestsOf
 from models.texts import brief, count_text
 
 _T = TypeVar("_T")
@@ -78,7 +90,7 @@ _REQUESTS_SHOWN = 500
 _CLUSTERS_NAMED = 5
 _COULD = 100
 """Rows of a list that say who could act: each takes a few statements."""
-_RowT = TypeVar("_RowT", ask.Overview, BringupRow, RequestState)
+_RowT = TypeVar("_RowT", Overview, BringupRow, RequestState)
 
 
 class DeskLedger(Protocol):
@@ -184,30 +196,30 @@ class DeskActivities:
             ask.Declare: self._declare,
             ask.EndWindow: self._end_window,
             ask.EndHold: self._end_hold,
-            ask.OpenRollouts: self._overview,
+            OpenRollouts: self._overview,
             FleetEnvelopes: lambda q, _: registry.fleet_envelopes(q.fleet, q.clusters),
-            ask.FleetKept: lambda _, __: registry.kept_fleet(),
+            FleetKept: lambda _, __: registry.kept_fleet(),
             ask.Tallies: lambda q, _: self._reports.curve(q),
             ask.PastWeek: lambda q, _: self._reports.week(q),
             ask.BringupsOf: lambda q, _: self._with_could(ledger.bringups.bringups(q.ended), _awaited),
             ask.GiveUpBringup: self._give_up,
             ask.OneRequest: self._request,
-            ask.RequestsOf: self._requests,
+            RequestsOf: self._requests,
             ask.MilestonesNow: lambda _, __: self._reports.plan_now(),
             ask.PlanMilestones: self._plan_milestones,
             ask.NoteMilestone: self._note_milestone,
             ask.Senseless: lambda _, __: fleet.senseless(),
             ask.CheckLedger: self._check,
-            ask.AimOf: lambda q, _: self.warrants.fill_target(q.command, q.target, q.subject),
+            AimOf: lambda q, _: self.warrants.fill_target(q.command, q.target, q.subject),
             ask.Pulse: lambda q, _: other_than(q.since, q.seconds, ledger.pulse.mark),
             PushHealth: partial(looked_for, ledger.pushes),
-            ask.ImportAccess: lambda q, by: access.import_access(*_with_signature(q, by)),
-            ask.AccessNow: lambda _, __: access.stands(),
-            ask.MakeToken: lambda q, by: access.make_token(*_with_signature(q, by)),
-            ask.RevokeToken: lambda q, by: access.revoke_token(*_with_signature(q, by)),
-            ask.Tokens: lambda q, _: access.tokens(q),
-            ask.TokenOf: lambda q, _: ledger.access.token_of(q.hash),
-            ask.EndedSessions: lambda q, _: ledger.access.end_sessions(q.end, q.at),
+            ImportAccess: lambda q, by: access.import_access(*_with_signature(q, by)),
+            AccessNow: lambda _, __: access.stands(),
+            MakeToken: lambda q, by: access.make_token(*_with_signature(q, by)),
+            RevokeToken: lambda q, by: access.revoke_token(*_with_signature(q, by)),
+            Tokens: lambda q, _: access.tokens(q),
+            TokenOf: lambda q, _: ledger.access.token_of(q.hash),
+            EndedSessions: lambda q, _: ledger.access.end_sessions(q.end, q.at),
             two.KeepWaiting: lambda q, by: two_persons.keep(*_with_signature(q, by)),
             two.WaitingNow: lambda _, __: two_persons.waiting(),
             two.WaitingOne: lambda q, _: two_persons.one(q),
@@ -428,11 +440,11 @@ class DeskActivities:
         self.ledger.registry.archive([_plan_entry(request, text, question.reason)])
         return self._reports.plan_now()
 
-    def _overview(self, question: ask.OpenRollouts, _: DeskRequest) -> tuple[ask.Overview, ...]:
+    def _overview(self, question: OpenRollouts, _: DeskRequest) -> tuple[Overview, ...]:
         rows = self.ledger.registry.overview(noted=question.noted, quiet=question.quiet)
         return self._with_could(rows, _awaited) if question.could else rows
 
-    def _requests(self, question: ask.RequestsOf, _: DeskRequest) -> tuple[RequestState, ...]:
+    def _requests(self, question: RequestsOf, _: DeskRequest) -> tuple[RequestState, ...]:
         requests = self.ledger.registry.requests(question.cluster, ended=question.ended)[-_REQUESTS_SHOWN:]
         return self._with_could(requests, _decided)
 
@@ -470,7 +482,7 @@ class DeskActivities:
         )
 
 
-def _awaited(row: ask.Overview | BringupRow) -> AwaitedCommand | None:
+def _awaited(row: Overview | BringupRow) -> AwaitedCommand | None:
     """Return the command that it needs first; None: it needs none."""
     command, cases = command_awaited(row.needs) if row.needs else ("", frozenset[Case]())
     return AwaitedCommand(command, Target(cluster=row.cluster, cases=cases)) if command else None

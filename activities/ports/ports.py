@@ -28,7 +28,7 @@ from models.cluster.windows import Declaration, Declared, Entry, Window
 from models.fleet.archived_state import KeptFleet
 from models.fleet.messages import Noted
 from models.planning.plan import Envelope
-from models.questions import ClusterFacts, Overview, SchedulerCheck, TeamSum
+from models.questions import ClusterFacts, SchedulerCheck, TeamSum
 from models.reports.milestones import Milestone, MilestoneNote, Milestones
 from models.reports.tallies import Point, Tally
 from models.reports.weekly import ClusterCut, Mean, Passage, Span
@@ -37,6 +37,7 @@ from models.rollout.effects import Change, Fence, Receipt
 from models.rollout.messages import RecordRequest
 from models.rollout.stages import Stage
 from models.seals import SealedTo, Sealing
+from models.status_questions import Overview
 
 _T = TypeVar("_T")
 

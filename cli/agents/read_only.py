@@ -15,7 +15,7 @@ from models.errors import Refusal
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
-    from models.questions import Question
+    from models.question_base import Question
 
 _AnswerT = TypeVar("_AnswerT")
 

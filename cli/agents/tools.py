@@ -19,9 +19,10 @@ from models.base import Model, in_one_sentence
 from models.errors import BadInput
 from models.flex.division import FlexMode
 from models.planning.plan import make_plan
-from models.questions import RequestsOf, WhyNot
+from models.questions import WhyNot
 from models.reports.rollout_summary import RolloutSummary
 from models.requests.state import QuotaAsk
+from models.status_questions import RequestsOf
 
 MOST_ROWS = 100
 

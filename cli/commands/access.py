@@ -116,7 +116,7 @@ def import_(
     """
     from cli.json_answers_access import AccessImportAnswer
     from cli.output import show, show_json
-    from models.questions import ImportAccess
+    from models.access_questions import ImportAccess
     from views.access import outcome_parts
 
     if bool(file) is bool(confirm):
@@ -322,7 +322,7 @@ def token_new(
     from cli.json_answers_access import TokenMadeAnswer
     from cli.output import show, show_json
     from models.access.tokens import TOKEN_BYTES, TOKEN_PREFIX, TokenScope, token_hash
-    from models.questions import MakeToken
+    from models.access_questions import MakeToken
     from views.words import line
 
     bounds = {"clusters": cluster, "teams": team, "commands": command}
@@ -355,7 +355,7 @@ def token_list(
     """List tokens: whose they are, what they may do, and until when."""
     from cli.json_answers_access import TokensAnswer
     from models.access.tokens import TokenLine
-    from models.questions import Tokens
+    from models.access_questions import Tokens
     from views.access import token_parts
 
     tokens = ask(actor_of(actor), lambda door: door.ask(Tokens(ended=every)))
@@ -374,7 +374,7 @@ def token_revoke(
     """Revoke a token. Within a minute no front accepts it."""
     from cli.json_answers_access import TokenMadeAnswer
     from cli.output import show, show_json
-    from models.questions import RevokeToken
+    from models.access_questions import RevokeToken
     from views.words import line
 
     gone = ask(actor_of(actor), lambda door: door.ask(RevokeToken(name=name, reason=reason)))
@@ -395,7 +395,7 @@ def _read(file: str) -> AccessFile:
 
 
 def _stands(actor: str) -> AccessStands:
-    from models.questions import AccessNow
+    from models.access_questions import AccessNow
 
     return ask(actor_of(actor), lambda door: door.ask(AccessNow()))
 

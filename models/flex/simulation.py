@@ -45,8 +45,6 @@ from models.flex.story import GRAIN, FlexStep, FlexStory
 from models.flex.yielding import Beyond, Running, by_class, given_back, given_back_in_parts, most_kept
 from models.texts import gpus_text
 
-__all__ = ["Running", "given_back", "tell_story"]
-
 
 def tell_story(story: FlexStory) -> tuple[Scene, ...]:
     """Return the scene after each step, and after each `min_run` and `window` whose end changes something.

@@ -16,11 +16,11 @@ from typing import Any
 import psycopg
 
 from models.errors import BackstopError, Refusal
-from models.questions import Overview
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command
 from models.rollout.status_models import RolloutStatus
+from models.status_questions import Overview
 from tests.chaos.outcome import Row
 from tests.chaos.site import Site
 from tests.e2e.world import cluster, team

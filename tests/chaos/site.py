@@ -27,7 +27,8 @@ from psycopg.rows import dict_row
 from temporalio.client import Client
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
 
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.database import upgrade
+from activities.adapters.ledger.facade import Ledger
 from client.backstop import Backstop
 from client.connection import NAMESPACE, TemporalTarget
 from client.converter import data_converter

@@ -15,9 +15,9 @@ from models.access.access_file import AccessFile
 from models.access.access_versions import ACCESS_CHAIN
 from models.access.roles import Role
 from models.access.tokens import TokenScope
+from models.access_questions import AccessNow, ImportAccess, MakeToken, RevokeToken, TokenOf, Tokens
 from models.audit_chain import broken_links
 from models.errors import Refusal
-from models.questions import AccessNow, ImportAccess, MakeToken, RevokeToken, TokenOf, Tokens
 from models.rollout.stages import Command
 from tests.e2e.world import World, cluster, team
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from temporalio.api.enums.v1 import PendingActivityState
 
-from activities.adapters.ledger.facade import upgrade
+from activities.adapters.ledger.database import upgrade
 from client.connection import NAMESPACE
 from models.bringup.entry import BringupEntry
 from models.bringup.recipe import ClusterRecipe

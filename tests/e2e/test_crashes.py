@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.adapters.ledger.facade import upgrade
+from activities.adapters.ledger.database import upgrade
 from client.connection import NAMESPACE
 from models.errors import Refusal
 from models.rollout.stages import Command, Stage

@@ -12,8 +12,8 @@ import pytest
 
 from client.connection import NAMESPACE
 from models.fleet.state import FleetStage, MemberState
-from models.questions import OpenRollouts, Overview
 from models.rollout.stages import Command, Stage
+from models.status_questions import OpenRollouts, Overview
 from tests.e2e.world import CLOCKS, World, cluster, connected, eventually, fresh, team, worked_case, world_of
 from workers.embedded_temporal import EmbeddedTemporal
 

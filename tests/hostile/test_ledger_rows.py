@@ -31,21 +31,20 @@ from models.cluster.snapshot import snapshot_of
 from models.fleet.messages import FleetLaunch, FleetPlanRequest
 from models.notices import Notify
 from models.planning.plan import make_plan
+from models.question_base import Question
 from models.questions import (
     Archive,
     CheckLedger,
     DeskRequest,
     FlexOf,
     LedgerClusters,
-    OpenRollouts,
     PastWeek,
     Plannable,
-    Question,
-    RequestsOf,
     SnapshotsNow,
 )
 from models.questions import Calendar as CalendarOf
 from models.rollout.messages import ObserveRequest
+from models.status_questions import OpenRollouts, RequestsOf
 from models.temporal_names import WatchInput
 from tests.hostile import Rubbish, table, threw
 from tests.integration.ledger.world import ForeignTool, import_fleet, note_stage

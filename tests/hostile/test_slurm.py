@@ -40,7 +40,8 @@ from models.cluster.import_outcome import ImportTerms
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declared, Window
 from models.errors import Refusal, Unavailable
-from models.questions import DeskRequest, Question
+from models.question_base import Question
+from models.questions import DeskRequest
 from models.rollout.messages import ObserveRequest
 from models.rollout.stages import Stage
 from models.temporal_names import WatchInput

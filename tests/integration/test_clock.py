@@ -30,7 +30,8 @@ from benchmarks.console_fleet import desk_on
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder
 from models.bringup.messages import AskRequest
 from models.notices import Notice, NoticeKind
-from models.questions import DeskRequest, NoteMilestone, PlanMilestones, Question
+from models.question_base import Question
+from models.questions import DeskRequest, NoteMilestone, PlanMilestones
 from models.reports.milestones import Milestone
 from models.requests.state import Assessment, QuotaAsk, RequestStage, RequestState
 from models.rollout.messages import HealthChanged

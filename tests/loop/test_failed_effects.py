@@ -19,7 +19,7 @@ import pytest_asyncio
 import sqlalchemy as sa
 from temporalio.client import Client
 
-from activities.adapters.ledger.facade import upgrade
+from activities.adapters.ledger.database import upgrade
 from models.errors import Conflict, Refusal
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import EffectKind, Receipt

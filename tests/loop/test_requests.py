@@ -14,12 +14,13 @@ from temporalio.exceptions import ApplicationError
 from activities.requests import overdue_grants
 from client.answer_models import Check
 from models.errors import Refusal
-from models.questions import OneRequest, RequestsOf
+from models.questions import OneRequest
 from models.requests import reducers
 from models.requests import state as request_state
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.state import QuotaAsk, RequestStage, RequestState
 from models.rollout.stages import Command, Stage
+from models.status_questions import RequestsOf
 from models.temporal_names import request_workflow_id
 from tests.e2e.world import World, cluster, eventually, fresh, on_postgresql, seen, team, worked_case
 from tests.ports import free_port

@@ -26,7 +26,8 @@ from models.fleet.commands import FLEET_COMMANDS, FleetCommandRequest
 from models.fleet.messages import FleetInput
 from models.fleet.state import FleetRollout
 from models.planning.grants import GrantOrder
-from models.questions import DeskAnswer, DeskRequest
+from models.question_base import DeskAnswer
+from models.questions import DeskRequest
 from models.requests import commands as request_commands
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.messages import RequestInput

@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 from temporalio.client import Client, WorkflowHistory
 
-from activities.adapters.ledger.facade import upgrade
+from activities.adapters.ledger.database import upgrade
 from activities.adapters.ledger.rollouts import LedgerRegistry
 from models.base import parse_duration
 from models.fleet.state import Wave

@@ -17,6 +17,7 @@ from client.who_could_act import could_act_now, who_could_now
 from models.access.access_versions import AccessStands
 from models.access.command_targets import command_awaited, team_awaited
 from models.access.decision import Target
+from models.access_questions import AccessNow
 from models.audit_chain import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
 from models.buffers.health_hours import HealthHours
 from models.cluster.fleet_diff import ClusterNow, OtherCluster, other_lines, resolve_cluster, resolve_teams
@@ -38,8 +39,8 @@ from models.fleet_cut_questions import FleetEnvelopes
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow
 from models.planning.plan import Envelope, make_plan
+from models.question_base import Question
 from models.questions import (
-    AccessNow,
     Archived,
     ArchivePage,
     Curve,
@@ -51,10 +52,7 @@ from models.questions import (
     LedgerCluster,
     MilestonesNow,
     NoteMilestone,
-    OpenRollouts,
-    Overview,
     PlanMilestones,
-    Question,
     RemoveCluster,
     RenameCluster,
     WhyNot,
@@ -72,6 +70,7 @@ from models.rollout.holds import Hold, HoldKind
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest
 from models.rollout.stages import Command, Stage
 from models.rollout.status_models import Risk, RolloutStatus, TeamStatus
+from models.status_questions import OpenRollouts, Overview
 from tests.unit.weeks import a_past, a_plan
 
 

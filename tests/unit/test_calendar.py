@@ -21,7 +21,8 @@ from models.cluster.quota import Quota
 from models.cluster.windows import Declaration, Declared, Entry, Window, WindowKind, span_text
 from models.errors import BadInput
 from models.planning.window_forecast import forecast_windows, islands_during
-from models.questions import Declare, Question
+from models.question_base import Question
+from models.questions import Declare
 from tests.unit.cli_fakes import WORKED, FakeBackstop, answering
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

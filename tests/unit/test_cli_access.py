@@ -28,8 +28,8 @@ from models.access.access_versions import (
 from models.access.command_targets import command_awaited
 from models.access.rights import RIGHTS, Case
 from models.access.tokens import TokenLine, token_hash
+from models.access_questions import AccessNow, AimOf, ImportAccess, MakeToken, RevokeToken, Tokens
 from models.errors import Unavailable
-from models.questions import AccessNow, AimOf, ImportAccess, MakeToken, RevokeToken, Tokens
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Stage
 from models.rollout.status_models import Condition, RolloutStatus, TeamStatus

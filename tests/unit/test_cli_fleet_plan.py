@@ -182,7 +182,7 @@ def test_the_plan_before_a_launch_is_the_one_that_the_launch_would_make(
     """docs/design.md's worked case, by the ledger: 39 of 345, and the hash that an approval names."""
     from models.cluster.policy import Policy
     from models.cluster.snapshot import snapshot_of
-    from models.questions import OpenRollouts
+    from models.status_questions import OpenRollouts
     from tests.unit.cli_fakes import PLAN, WORKED
 
     class Ledger(FakeBackstop):

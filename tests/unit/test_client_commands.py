@@ -18,7 +18,8 @@ from client.backstop import Backstop
 from client.connection import TemporalTarget
 from client.worker_builds import by_last_poll
 from models.errors import Unavailable
-from models.questions import DeskAnswer, Pulse
+from models.question_base import DeskAnswer
+from models.questions import Pulse
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest
 from models.rollout.stages import Command, Stage

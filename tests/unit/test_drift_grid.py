@@ -18,10 +18,10 @@ from client.doctor import promises_checks
 from models.cluster.policy import Policy
 from models.cluster.readings import QuotaReading
 from models.notices import NoticeKind
-from models.questions import Overview
 from models.rollout import call_requests
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
+from models.status_questions import Overview
 from tests.unit.pure_world import Refused, World, parent, quota
 
 HEALTHY = 48

@@ -25,13 +25,14 @@ from models.bringup.stages import BringupCommand
 from models.errors import BackstopError
 from models.fleet.commands import FleetCommandRequest
 from models.fleet.messages import FleetInput, FleetLaunch
-from models.questions import DeskRequest, OpenRollouts
+from models.questions import DeskRequest
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.messages import RequestInput
 from models.requests.state import QuotaAsk
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest, RolloutInput
 from models.rollout.stages import Command
+from models.status_questions import OpenRollouts
 from tests.unit.cli_fakes import Polled
 
 KEY = OKPKey.generate_key("Ed25519")

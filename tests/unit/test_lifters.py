@@ -10,7 +10,7 @@ import pytest
 from cli.main import run
 from client.who_could_act import could_act_now, lifted_by_others
 from models.access.access_versions import AccessStands, AccessVersion, HowImported
-from models.questions import AimOf
+from models.access_questions import AimOf
 from models.rollout.commands import CommandRequest, refusal
 from models.rollout.messages import LaunchAnswer
 from models.rollout.stages import Command, Stage

@@ -15,20 +15,19 @@ from client.composed import Composed
 from client.connection import TemporalTarget
 from models.access.rights import READS_DESK
 from models.errors import BadInput, Unavailable
+from models.question_base import DeskAnswer
 from models.questions import (
     QUESTIONS,
     CheckLedger,
-    DeskAnswer,
     DeskRequest,
     EndWindow,
-    FleetKept,
     FlexOf,
     LedgerCluster,
     LedgerClusters,
-    RequestsOf,
     SnapshotNow,
     WhyNot,
 )
+from models.status_questions import FleetKept, RequestsOf
 from tests.unit.cli_fakes import WORKED
 
 NAMES = """

@@ -20,7 +20,6 @@ from cli.output import _plain
 from cli.pages.report import page
 from models.access.second_persons import Emergency
 from models.cluster.windows import Entry, Window, WindowKind
-from models.questions import Overview
 from models.reports.milestones import Milestones
 from models.reports.weekly import (
     BeforeAndAfter,
@@ -38,6 +37,7 @@ from models.reports.weekly import (
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Stage
 from models.rollout.status_models import RolloutNote
+from models.status_questions import Overview
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering
 from tests.unit.weeks import DAY, UNTIL, a_live, a_past, a_week, mean, point
 from views.burndown import burndown_parts

@@ -12,7 +12,7 @@ from client.operations import Operation, by_method, by_question
 from models.access.decision import Denied
 from models.access.principals import Principal
 from models.errors import BackstopError, Unavailable
-from models.questions import Question
+from models.question_base import Question
 from web.authorized_calls import Asking, Giving, question_asking
 from web.console.sessions import Session
 from web.failures import Problem

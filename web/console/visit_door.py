@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from client.composed import Composed
-from models.questions import Question
+from models.question_base import Question
 from web.console.visit import Visit
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from activities.adapters.ledger.awaited_merges import LedgerMerges
 from activities.adapters.ledger.bringups import LedgerBringups
 from activities.adapters.ledger.calendar import LedgerCalendar
 from activities.adapters.ledger.change_mark import LedgerPulse
-from activities.adapters.ledger.database import NOT_MIGRATED, PATIENCE, Database, upgrade
+from activities.adapters.ledger.database import PATIENCE, Database
 from activities.adapters.ledger.fleet_reader import LedgerFleet
 from activities.adapters.ledger.health_and_usage import LedgerHealth, LedgerSamples, LedgerUsage
 from activities.adapters.ledger.jobs import LedgerJobs
@@ -34,8 +34,6 @@ from activities.adapters.ledger.warrants import LedgerWarrants
 from activities.adapters.ledger.weekly_report import LedgerReport
 from activities.clock import Clock, utc_now
 from activities.ports.ports import ClusterPorts
-
-__all__ = ["NOT_MIGRATED", "Ledger", "upgrade"]
 
 
 class Ledger:

@@ -15,7 +15,8 @@ from benchmarks.console_fleet import desk_on
 from models.audit_chain import AuditEntry, Deed, Signature
 from models.cluster.windows import Declaration, Declared, Entry, Window, WindowKind
 from models.errors import BadInput, Refusal
-from models.questions import DeskRequest, EndHold, EndWindow, Question
+from models.question_base import Question
+from models.questions import DeskRequest, EndHold, EndWindow
 from tests.integration.ledger.world import CLUSTER, NOW, ForeignTool, fleet, import_fleet, twice
 
 DAY = timedelta(days=1)

@@ -24,7 +24,8 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.database import upgrade
+from activities.adapters.ledger.facade import Ledger
 from models.audit_chain import broken_links
 from models.errors import Unavailable
 from tests.integration.ledger.world import ForeignTool

@@ -16,8 +16,8 @@ from sqlalchemy import exc
 from temporalio.exceptions import ApplicationError
 
 from activities.adapters.ledger import database
-from activities.adapters.ledger.database import translate_errors
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.database import translate_errors, upgrade
+from activities.adapters.ledger.facade import Ledger
 from activities.failures import translate_errors as activity_errors
 from models.errors import BadInput, Unavailable
 from models.rollout.effects import EffectKind

@@ -17,7 +17,8 @@ from activities.rollout import many_looks
 from activities.watch.tallies import Tallier
 from benchmarks.console_fleet import desk_on
 from models.page_questions import FLEET_CURVE, curve_question
-from models.questions import Curve, DeskRequest, FlexSums, Question
+from models.question_base import Question
+from models.questions import Curve, DeskRequest, FlexSums
 from tests.integration.ledger.world import CLUSTER, LEDGER_NOW, ForeignTool
 from tests.waiting import eventually
 from workers.first_looks import looking_first

@@ -14,7 +14,7 @@ import pytest
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.offline_status import overviews_in_ledger
 from models.errors import Refusal, Unavailable
-from models.questions import Overview
+from models.status_questions import Overview
 from tests.integration.ledger.world import LEDGER_NOW, NOW, minutes, note_stage, open_rollout
 
 HEAVY = {"sqlalchemy", "sqlmodel", "pydantic", "temporalio", "numpy"}

@@ -20,11 +20,11 @@ from models.errors import BlastRadius, Conflict, HistoryLapse, Refusal, Unavaila
 from models.fleet.messages import Noted
 from models.fleet.state import FLEET
 from models.planning.plan import Envelope
-from models.questions import Overview
 from models.rollout.effects import EffectKind, Fence
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.messages import EffectRequest, RecordRequest
 from models.rollout.stages import Stage
+from models.status_questions import Overview
 from tests.integration.ledger.world import (
     CLUSTER,
     NOW,

@@ -14,8 +14,8 @@ from alembic.migration import MigrationContext
 from sqlmodel import SQLModel
 
 import models.ledger_tables
-from activities.adapters.ledger.database import NOT_MIGRATED, database_url, make_engine
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.database import NOT_MIGRATED, database_url, make_engine, upgrade
+from activities.adapters.ledger.facade import Ledger
 from models.errors import BadInput, Refusal, Unavailable
 from tests.compiled_once import plain_create_engine
 from tests.integration.ledger.world import ForeignTool, fleet, import_fleet, open_rollout

@@ -6,10 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 from models.errors import BadInput
-from models.questions import OneRequest, RequestsOf
+from models.questions import OneRequest
 from models.requests.command_rows import REQUEST_ROWS
 from models.requests.commands import RequestCommand, RequestOrder, refusal, undo_line
 from models.requests.state import RequestStage, RequestState
+from models.status_questions import RequestsOf
 from views.request import request_parts
 from web.console.forms import day_ahead, fill_model, try_work
 from web.console.views_html import place

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 from models.flex.flex_sum import FlexSum
 from models.lifecycle.state_machine import Refused
-from models.questions import AllTeams, FlexSums, RequestsOf, TeamSums, WhyNot
+from models.questions import AllTeams, FlexSums, TeamSums, WhyNot
 from models.reports.rollout_summary import RolloutSummary
 from models.reports.why import TeamWhy, WhyAnswers
 from models.requests.state import RequestState
 from models.rollout.stages import Command, Stage, answer
 from models.rollout.status_models import RolloutStatus
+from models.status_questions import RequestsOf
 from models.texts import verb_of
 from views.flex import by_free_flex
 from views.status import awaited_text
