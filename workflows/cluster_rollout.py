@@ -25,14 +25,21 @@ with workflow.unsafe.imports_passed_through():
     from models.lifecycle.workflow_actions import Finish, Wait
     from models.planning.grants import Granted, GrantOrder, GrantOutcome
     from models.rollout import granting, messages, objections, plan_reducers, time_reducers
-    from models.rollout.cancelling import apply_cancel
     from models.rollout.command_previews import Ahead, ahead_of
-    from models.rollout.commands import GOES_BACK, CommandRequest, accepts_bounded, obey, refusal, without_approval
+    from models.rollout.commands import (
+        GOES_BACK,
+        CommandRequest,
+        accepts_bounded,
+        apply_cancel,
+        obey,
+        refusal,
+        without_approval,
+    )
     from models.rollout.decide import at_rest, decide, is_urgent
     from models.rollout.look_reducers import knows_already
+    from models.rollout.mailing import fit_rollout
     from models.rollout.stages import Command, Stage
     from models.rollout.state import Rollout
-    from models.rollout.state_size import fit_rollout
     from models.rollout.status import details_of, launch_answer, launch_refused, status_of, waiting_sentence
     from models.rollout.status_models import RolloutStatus
     from models.rollout.undo_lines import undo_line

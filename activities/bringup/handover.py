@@ -31,8 +31,7 @@ from models.planning.ceiling import ceiling_of
 from models.planning.divide import divide
 from models.planning.grants import GrantOrder, GrantOutcome, moved_values, raises, room
 from models.planning.plan import Plan, make_plan
-from models.requests.writes import writes
-from models.rollout.effects import Change, EffectKind, Fence
+from models.rollout.effects import Change, EffectKind, Fence, writes
 from models.rollout.stages import Stage
 from models.temporal_names import bringup_workflow_id
 from models.texts import count_text, gpus_text, some_of, verb_of

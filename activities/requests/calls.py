@@ -38,8 +38,7 @@ from models.requests.messages import (
     ThroughRequest,
 )
 from models.requests.state import Assessment, Elsewhere, QuotaAsk
-from models.requests.writes import writes
-from models.rollout.effects import Change, EffectKind, Fence
+from models.rollout.effects import Change, EffectKind, Fence, writes
 from models.rollout.stages import Stage
 from models.temporal_names import GRANT_UPDATE, rollout_workflow_id
 from models.texts import gpus_text

@@ -32,8 +32,18 @@ from activities.clock import Clock, utc_now
 from activities.notices.sending_rounds import Rounds
 from activities.ports.ports import ClusterPorts, PushPort
 from activities.requests.overdue_grants import Sweeper
-from activities.watch.cursor import cursor_of, digest, told_of
-from activities.watch.fingerprint import Facts, Judged, backing_of, facts_of, fingerprint, is_short, is_wrong
+from activities.watch.fingerprint import (
+    Facts,
+    Judged,
+    backing_of,
+    cursor_of,
+    digest,
+    facts_of,
+    fingerprint,
+    is_short,
+    is_wrong,
+    told_of,
+)
 from activities.watch.tallies import Tallier
 from models.cluster.readings import HealthSample
 from models.errors import BackstopError, Unavailable

@@ -440,3 +440,19 @@ def next_attempt(rollout: Rollout, now: datetime, actor: str, why: str) -> Rollo
     return fresh.enter_stage(Stage.PLANNED, now, f"attempt {rollout.attempt + 1}: {why}", actor).with_stay(
         replan=f"attempt {rollout.attempt + 1}"
     )
+
+
+CANCEL_IGNORED = "a cancel from Temporal was ignored, because this rollout takes only commands with a ticket"
+
+
+def apply_cancel(rollout: Rollout, now: datetime, *, by_ticket: bool) -> Rollout:
+    """Abort on a cancel from Temporal; if an abort is refused, keep a rollback under way going.
+
+    `by_ticket`: the launch came with a ticket, so only a ticket ends the rollout: a cancel carries none.
+    """
+    if rollout.ticketed or by_ticket:
+        return rollout.record(AuditKind.COMMAND, CANCEL_IGNORED, now, actor="temporal")
+    request = CommandRequest(actor="temporal", reason="the workflow was cancelled")
+    if refusal(rollout, Command.ABORT, request) is None:
+        return obey(rollout, Command.ABORT, request, now)[0]
+    return rollout.record(AuditKind.COMMAND, f"cancel ignored while {rollout.stage}", now, actor="temporal")

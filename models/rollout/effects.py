@@ -6,12 +6,15 @@ state machine" and "Ports".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 from pydantic import Field
 
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Time
+from models.cluster.quota import QuotaTree
 from models.cluster.readings import LimitMode
+from models.planning.grants import moved_values
 
 
 class EffectKind(StrEnum):
@@ -129,3 +132,14 @@ class Receipt(Model):
     def raised(self) -> dict[str, int]:
         """GPUs by which each quota has risen; empty if a conflict kept the write from landing."""
         return {} if self.conflicts else {team: gpus - self.before[team] for team, gpus in self.after.items()}
+
+
+def writes(
+    tree: QuotaTree, values: Mapping[str, int], raised: Mapping[str, int], *, ends: bool
+) -> tuple[ValueWrite, ...]:
+    """Return the changes of quotas, each valid only while the value is as it was read."""
+    after = moved_values(values, raised, ends=ends)
+    return tuple(
+        ValueWrite(team=team, expected_gpus=values[team], gpus=gpus, leaf=team not in tree.children)
+        for team, gpus in sorted(after.items())
+    )

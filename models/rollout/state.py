@@ -20,6 +20,7 @@ from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.readings import LimitMode, Observation
 from models.cluster.snapshot import Snapshot
+from models.lifecycle.outgoing import Outgoing
 from models.notices import Notice, NoticeKind
 from models.planning.busy_work import beyond_of_work, cut_of_work, short_of_work
 from models.planning.cut_reasons import TiersTaken, breach_reason
@@ -29,8 +30,22 @@ from models.rollout.effects import EffectKind
 from models.rollout.guard import Clocks, Sight
 from models.rollout.holds import Hold
 from models.rollout.legacy_state import nest_state
-from models.rollout.outgoing import Post
 from models.rollout.stages import TRANSITIONS, Stage
+
+
+class Post(Outgoing):
+    """The entries and notices still to go out, with their delivery state."""
+
+    unseen: tuple[str, ...] = ()
+    """Keys of notices that report backing, which no look has tested since the quotas were written."""
+    owner_told: tuple[str, ...] = ()
+    """Marks of the current news that the owner was told (models/rollout/owner_news.py)."""
+    trouble: str = ""
+    """The reason the mail is being tried again."""
+    waiting: dict[str, Time] = Field(default_factory=dict)
+    """Keys of notices that the ledger sends, with the time to ask whether it has."""
+    noted: Stage | None = None
+    """The stage the registry shows."""
 
 
 class UndoCause(StrEnum):

@@ -55,9 +55,8 @@ from models.rollout.messages import (
     OpenRequest,
     RolloutInput,
 )
-from models.rollout.outgoing import Post
 from models.rollout.stages import Command, Stage
-from models.rollout.state import Rollout
+from models.rollout.state import Post, Rollout
 from models.temporal_names import HEALTH_SIGNAL, SEARCH_ATTRIBUTES
 from tests.e2e.world import Sql, World, eventually, team
 from tests.replaying import replays

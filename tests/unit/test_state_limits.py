@@ -33,11 +33,11 @@ from models.requests.state import RequestState
 from models.rollout import granting
 from models.rollout.effects import EffectKind
 from models.rollout.granting import MOST_GRANTS
+from models.rollout.mailing import MOST_UNDELIVERED, fit_rollout
 from models.rollout.messages import LaunchRequest, RolloutInput
 from models.rollout.objections import OF_ALL
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
-from models.rollout.state_size import MOST_UNDELIVERED, fit_rollout
 from tests.unit.pure_world import World
 
 MOST_BYTES = 2 * 1024 * 1024
@@ -133,7 +133,7 @@ LIMITS: dict[str, Any] = {
     "Rollout.grants": MOST_GRANTS,
     "Rollout.grants[]": FEW,
     "Rollout.given_back": 200,
-    # Queues: cut when a run ends (models/rollout/state_size.py).
+    # Queues: cut when a run ends (models/rollout/mailing.py).
     "Post.outbox": QUEUED,
     "Post.mail": QUEUED,
     "Post.unseen": QUEUED,

@@ -17,7 +17,7 @@ from temporalio.testing import ActivityEnvironment
 from activities.clock import Clock, utc_now
 from activities.ports.ports import ByCluster, ClusterPorts, OpenRollout
 from activities.watch import health_watch
-from activities.watch.cursor import cursor_of, digest, told_of
+from activities.watch.fingerprint import cursor_of, digest, told_of
 from activities.watch.health_watch import WatchActivities, shard_of
 from client.converter import data_converter
 from models.cluster.island import Island
