@@ -18,7 +18,7 @@ from activities.adapters.ledger.database import Database
 from benchmarks.bare import QUEUE, WORK, Bare, Call
 from client.connection import NAMESPACE
 from client.stop_signal import until_told
-from workers.heartbeats import Heartbeats
+from workers.interceptors import Heartbeats
 from workers.main import _CACHED, _THREADS, run_and_exit, sandbox
 
 

@@ -6,7 +6,7 @@ workflow's stand in the payload's metadata and are authenticated with it: a payl
 What cannot be read is not an error here, which would fail the workflow task that carries it, for ever. It goes on as
 it is, and client/converter.py decides by what was expected. What came in clear is marked, and read only in runs that
 began before the switch: for a workflow the converter knows that by `run_began`, for an activity its interceptor does
-(workers/unencrypted_arguments.py).
+(workers/interceptors.py).
 """
 
 from __future__ import annotations

@@ -73,13 +73,11 @@ from workers.bringups import BringupParts, bringup_parts
 from workers.first_looks import looking_first
 from workers.front_public_keys import KeysKept, TicketsWanted, renewed
 from workers.garbage_collection import tend_garbage
-from workers.heartbeats import Heartbeats
+from workers.interceptors import Heartbeats, TicketsChecked, nothing_in_clear
 from workers.private_files import keep_private
 from workers.quiet_log import quiet_log
 from workers.sealer import sealing
 from workers.settings import Settings, load_settings
-from workers.tickets import TicketsChecked
-from workers.unencrypted_arguments import nothing_in_clear
 from workers.workflow_sandbox import OnTimeRunner
 from workflows.bringup import BringupWorkflow
 from workflows.cluster_rollout import ClusterRollout
