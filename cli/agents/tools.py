@@ -65,7 +65,10 @@ async def why(
     gpus: WantedGpus | None = None,
     in_one_block: Annotated[bool, Field(description="As one contiguous block in one island.")] = False,
 ) -> ToolAnswer:
-    return _json(await door.ask(WhyNot(team=team, cluster=cluster, gpus=gpus, block=in_one_block)))
+    answers = await door.ask(WhyNot(team=team, cluster=cluster, gpus=gpus, block=in_one_block))
+    if not answers.teams:
+        raise BadInput("; ".join(answers.unanswered.values()) or f"no cluster of the ledger has a quota of {team!r}")
+    return _json(answers)
 
 
 async def flex(door: ReadingDoor, cluster: OrAll = "", rows: Rows = 50) -> ToolAnswer:
@@ -139,7 +142,7 @@ TOOLS = (
 
 
 def _json(answer: Model) -> ToolAnswer:
-    document: ToolAnswer = answer.model_dump(mode="json")
+    document: ToolAnswer = answer.model_dump(mode="json", by_alias=True)
     return document
 
 

@@ -130,7 +130,8 @@ async def test_an_agent_reads_what_stands_and_changes_nothing_but_asks(world: Wo
         (row,) = world.sql.rows("SELECT sum(gpus) FROM quotas WHERE cluster = ?", name)
         rollouts = (await said(client, "fleet_overview"))["rollouts"]
         assert [one["stage"] for one in rollouts if one["cluster"] == name] == ["planned"]
-        assert (await said(client, "cluster_status", cluster=name))["stage"] == "planned"
+        status = await said(client, "cluster_status", cluster=name)
+        assert (status["schema"], status["stage"]) == ("backstop.status/1", "planned")
         planned = await said(client, "plan", cluster=name)
         assert (planned["schema"], planned["assigned_gpus"]) == ("backstop.plan/1", row[0])
         team = world.sql.rows("SELECT team FROM quotas WHERE cluster = ?", name)[0][0]
@@ -144,6 +145,9 @@ async def test_an_agent_reads_what_stands_and_changes_nothing_but_asks(world: Wo
         nowhere = await client.call_tool("cluster_status", {"cluster": "nothing-there"})
         assert nowhere.is_error
         assert "the ledger has no cluster 'nothing-there'" in nowhere.content[0].text
+        nobody = await client.call_tool("why", {"team": "nobody"})
+        assert nobody.is_error
+        assert "no cluster of the ledger has a quota of 'nobody'" in nobody.content[0].text
         asked = await said(client, "propose_quota", team=team, cluster=name, gpus=8, reason="a run of evals")
         world.asked.add(asked["ask"]["request"])
         assert asked["stage"] in ("asked", "refused")
