@@ -95,8 +95,8 @@ class RequestActivities:
             taken = claimed.tree.assigned_gpus() - snapshot.tree.assigned_gpus()
             why = space.why
             if why and taken > 0:
-                cut = f"{taken} of them cut from other teams by the cluster's open rollout"
-                why += f", {cut}; those teams get them back first"
+                cut = f"{taken} of them cut by the cluster's open rollout"
+                why += f", {cut}; the teams that had them get them back first"
             why += _owed_words(owed) if why else ""
             assessment = assessment.but(room=space, fits=space.fits_gpus == ask.gpus, why=why)
             return assessment if assessment.fits else assessment.but(**self._alternatives(ask, snapshot, now))

@@ -85,7 +85,7 @@ def _refuse_order(rollout: Rollout, order: GrantOrder) -> str:
         return ""
     sentence = f"{rollout.cluster} may promise {gpus_text(ceiling)}, and {spoken_for(tree.assigned_gpus())}"
     if tree.assigned_gpus() > tree.assigned_gpus(rollout.written):
-        sentence += ", counting what its rollout cut from other teams"
+        sentence += ", counting what its rollout cut"
     return sentence
 
 

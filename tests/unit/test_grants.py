@@ -132,9 +132,7 @@ def test_what_the_rollout_freed_is_nobody_s_to_take() -> None:
     assert sum(world.values.values()) == 306
     answer = world.grant("b", 1)
     assert answer.outcome is GrantOutcome.NO
-    assert (
-        answer.said == "c1 may promise 306 GPUs, and 361 are spoken for, counting what its rollout cut from other teams"
-    )
+    assert answer.said == "c1 may promise 306 GPUs, and 361 are spoken for, counting what its rollout cut"
 
 
 def test_hardware_that_does_not_back_it_refuses_it_and_no_clock_starts() -> None:
