@@ -223,8 +223,18 @@ class _Asked:
             takes = f"{takes}, and {self.principal.how} must have that role too"
         elif self.principal.proof is Proof.SLACK and not set(right.roles) & with_included(self.access.slack_roles):
             takes = f"{takes}, and the access file does not let people use it from Slack (slack_roles)"
-        named = _names_text(could) or " (nobody has it: ask an admin to grant it)"
+        named = _names_text(could) or self._nobody_text()
         return Denied(reason=f"{self.principal.name} may not {right.to}{place}: {takes}{named}", could=could)
+
+    def _nobody_text(self) -> str:
+        """Say why nobody could give it, and the remedy: nobody has the role, or only those who must not use it here."""
+        right = self.right
+        holders = _names_able(self.access, right, self.target.but(first="", changed=()))
+        if not holders:
+            return " (nobody has it: ask an admin to grant it)"
+        if right.second is Second.NOT_CHANGER and _names_able(self.access, right, self.target.but(first="")):
+            return self._way_out()
+        return f" (only people who {_DONE[right.second]} have it: ask an admin to grant it to somebody else)"
 
     # --- second persons -----------------------------------------------------------------------------
 

@@ -145,7 +145,16 @@ def test_a_refusal_names_who_could() -> None:
         "user:sre may not launch a rollout in h100-pods: this needs the role operator there "
         "(nobody has it: ask an admin to grant it)"
     )
-    one = access(grant("user:sre", "approver"))
+    one = access(grant("user:sre", "approver"), grant("user:tpm", "operator"))
+    tpm, launched = at_provider(one, "tpm"), Target(cluster="h100-pods", first="user:sre")
+    assert told(decide(one, tpm, "rollout.approve", launched)) == (
+        "user:tpm may not approve in h100-pods: this needs the role approver there "
+        "(nobody else may: abort it and let another operator launch it; then user:sre can)"
+    )
+    assert told(decide(one, tpm, "rollout.promote", launched)) == (
+        "user:tpm may not promote in h100-pods: this needs the role approver there "
+        "(only people who launched it have it: ask an admin to grant it to somebody else)"
+    )
     assert told(decide(one, sre, "request.approve", Target(cluster="h100-pods", first="user:sre"))) == (
         "user:sre asked for it: another approver has to approve (nobody else has the role)"
     )
