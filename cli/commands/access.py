@@ -258,7 +258,7 @@ def can(
         return
     place = f" in {cluster}" if cluster else " everywhere at once"
     for_a_team = not team and any(not grant.for_all_teams for grant in access.held_by(principal))
-    more = [by_team_line(f"What else {principal.name} may")] if for_a_team else []
+    more = [by_team_line(f"What else {principal.name} may do")] if for_a_team else []
     if not lines:
         nothing = f"{principal.name} may do nothing{place}{' for all teams' if for_a_team else ''}."
         show(line(nothing), *more)

@@ -160,7 +160,7 @@ def test_what_is_by_team_is_asked_for_with_a_team(capsys: pytest.CaptureFixture[
     assert "--team" not in said(door, capsys, "who-can", "pause", "h100-a"), "it is of the cluster"
     assert "nobody\n" in said(door, capsys, "who-can", "ack", "h100-a", "--team", "evals").replace(" \n", "\n")
     may = " ".join(said(door, capsys, "can", "lead", "h100-a").split())
-    assert may.endswith("What else user:lead may depends on the team: give --team TEAM.")
+    assert may.endswith("What else user:lead may do depends on the team: give --team TEAM.")
     whole = said(door, capsys, "can", "lead", "h100-a", "--team", "research")
     assert {"rollout.ack", "rollout.object"} <= set(whole.split())
     assert "--team" not in whole
