@@ -201,7 +201,7 @@ def _buffer(derived: Derived) -> str:
 def foretold_line(foretold: Foretold, now: datetime) -> Text:
     """Return "in 3d, 26 GPUs of team X lose their backing"; "from now on" if a window begins within a second."""
     loses = ", ".join(
-        f"{gpus(lost)} of {team}" + (f" ({lacks} {verb_of(lacks, 'lacks', 'lack')} it then)" if lacks > lost else "")
+        f"{gpus(lost)} of {team}" + (f" ({lacks:,} {verb_of(lacks, 'lacks', 'lack')} it then)" if lacks > lost else "")
         for team, lost in foretold.loses.items()
         for lacks in [foretold.lacks[team]]
     )

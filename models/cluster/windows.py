@@ -23,7 +23,7 @@ class WindowKind(StrEnum):
 class Foretold(Model):
     """Quotas that will lose their backing when a window begins. `loses`, `lacks`: GPUs by team.
 
-    `lacks` is all that will have no healthy GPU behind it then, including what has none today.
+    `lacks` is all that will have no healthy GPU behind it then, including what has none before.
     """
 
     kind: WindowKind

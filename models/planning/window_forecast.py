@@ -23,18 +23,29 @@ def forecast_windows(
     """Return what the coming windows will take from these quotas if health stays otherwise, the next one first.
 
     Islands absent now by a window that will be over count as back. Where a window takes a number of GPUs from several
-    islands, the first ones by name give them. Quotas that lack as much before it begins are left out.
+    islands, the first ones by name give them. Quotas that lack as much before it begins are left out: what another
+    window takes already is not lost again.
     """
-    coming = [window for window in windows if window.starts > now and window.kind is not WindowKind.FREEZE]
+    takes = [window for window in windows if window.kind is not WindowKind.FREEZE]
+    coming = sorted((w for w in takes if w.starts > now), key=lambda w: (w.starts, w.kind, w.reason))
     if not coming:
         return ()
     islands = with_named_islands(quotas, islands)
     whole = without_absences(islands, windows, now)
-    before = _shortage(cluster, quotas, islands)
-    forecast = []
-    for window in sorted(coming, key=lambda w: (w.starts, w.kind, w.reason)):
-        lacks = _shortage(cluster, quotas, islands_during(whole, active(windows, window.starts)))
-        loses = {team: gpus - before.get(team, 0) for team, gpus in lacks.items() if gpus > before.get(team, 0)}
+    known = dict[tuple[Island, ...], dict[str, int]]()
+
+    def lacks_during(taking: Sequence[Window]) -> dict[str, int]:
+        left = islands_during(whole, taking)
+        if left not in known:
+            known[left] = _shortage(cluster, quotas, left)
+        return known[left]
+
+    begun, forecast = [w for w in takes if w.starts <= now], list[Foretold]()
+    for window in coming:
+        before = lacks_during(active(begun, window.starts))
+        begun.append(window)
+        after, lacks = lacks_during(active(begun, window.starts)), lacks_during(active(takes, window.starts))
+        loses = {team: gpus - before.get(team, 0) for team, gpus in after.items() if gpus > before.get(team, 0)}
         if loses:
             forecast.append(
                 Foretold(
@@ -43,7 +54,7 @@ def forecast_windows(
                     ends=window.ends,
                     reason=window.reason,
                     loses=loses,
-                    lacks={team: lacks[team] for team in loses},
+                    lacks={team: lacks.get(team, after[team]) for team in loses},
                 )
             )
     return tuple(forecast)

@@ -60,6 +60,24 @@ def test_windows_that_overlap_take_together() -> None:
     assert told(window(DAY, 2 * DAY, 10), window(2 * DAY, 4 * DAY, 10)) == []
 
 
+def test_what_another_window_takes_is_not_lost_again() -> None:
+    """By hand: 319 healthy, 306 promised. The first leaves 300 and the inner one 290, of which 6 lack it before."""
+    both = [window(DAY, 4 * DAY, 19), window(2 * DAY, 3 * DAY, 10)]
+    found = forecast_windows("c", TEAM, MAIN, both, NOW)
+    assert [(f.loses["research"], f.lacks["research"]) for f in found] == [(6, 6), (10, 16)]
+    assert len(forecast_windows("c", TEAM, MAIN, [window(DAY, 4 * DAY), window(2 * DAY, 3 * DAY, 10)], NOW)) == 1
+    at_once = [window(DAY, 4 * DAY, 19), window(DAY, 3 * DAY, 10, kind=WindowKind.SEV)]
+    found = forecast_windows("c", TEAM, MAIN, at_once, NOW)
+    assert [(f.loses["research"], f.lacks["research"]) for f in found] == [(6, 16), (10, 16)]
+
+
+def test_a_window_after_one_that_takes_as_much_now_is_news() -> None:
+    """By hand: 300 of 361 are healthy now, 361 once the first is over, 300 in the second: 6 of 306 lack it."""
+    down = (Island(name="main", total_gpus=361, healthy_gpus=300),)
+    found = forecast_windows("c", TEAM, down, [window(-DAY, DAY, 61), window(2 * DAY, 3 * DAY, 61)], NOW)
+    assert [(f.loses, f.lacks) for f in found] == [({"research": 6}, {"research": 6})]
+
+
 def test_what_a_window_takes_now_is_back_when_it_is_over() -> None:
     down = (Island(name="main", total_gpus=361, healthy_gpus=300),)
     assert told(window(-DAY, DAY, 61), window(2 * DAY, 3 * DAY, 50), islands=down) == []
