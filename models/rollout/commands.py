@@ -338,7 +338,7 @@ def _resolve(rollout: Rollout, request: CommandRequest, now: datetime, refits: b
         case HoldKind.BLAST_RADIUS:
             return freed.with_stay(exempt=True), "the blast radius does not limit the next write"
         case HoldKind.BREACH:
-            return freed, "the hold is lifted; the promise stays withdrawn until health has been good for long enough"
+            return freed, "the hold is lifted; the breach lasts until health has been good for long enough"
         case _:
             return freed, f"hold {hold.id} is lifted"
 

@@ -65,7 +65,8 @@ def _clear_breach(rollout: Rollout, now: datetime) -> Rollout:
     rollout = rollout.but(breach_of=(), plan=rollout.standing_plan).with_stay(
         soak_since=now, realigning=None, replan="", done=()
     )
-    return rollout.record(AuditKind.GUARD, "backed again: the promise holds", now)
+    again = "backed again: the promise holds" if rollout.stage.promises else "backed again: no quota is in breach"
+    return rollout.record(AuditKind.GUARD, again, now)
 
 
 def _take_breach(rollout: Rollout, now: datetime) -> Rollout:

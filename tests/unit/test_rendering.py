@@ -240,6 +240,20 @@ def test_a_breach_tells_the_team_that_the_promise_is_withdrawn() -> None:
 
 
 @pytest.mark.parametrize(
+    ("to_owner", "subject", "said"),
+    [
+        (False, "the quota of team-a is in breach", "Backstop does not promise it until the hardware is back"),
+        (True, "quotas are in breach", "Nothing was promised yet, and the teams are notified. The rollout was"),
+    ],
+)
+def test_a_breach_before_enforced_withdraws_no_promise(to_owner: bool, subject: str, said: str) -> None:
+    body = cut(NoticeKind.BREACH, 345, 310, 26, backing_gpus=300, stage="buffered", facts={"to_owner": to_owner})
+    assert f"hardware is missing, {subject}\n" in body
+    assert said in body
+    assert "withdrawn" not in body
+
+
+@pytest.mark.parametrize(
     ("before", "after", "said"),
     [
         (310, 345, "Your quota comes back up from 310 to 345 GPUs (35 more)."),
