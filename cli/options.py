@@ -164,9 +164,9 @@ class Overlay:
     """Options of their own by which settings were given."""
 
     @property
-    def buffer(self) -> dict[str, Any]:
-        """The setting that a snapshot needs: a buffer may use the cluster's health history."""
-        return {key: value for key, value in self.settings.items() if key == "buffer"}
+    def for_snapshot(self) -> dict[str, Any]:
+        """The settings that a snapshot needs: a buffer may use the health history, and use is read over its window."""
+        return {key: value for key, value in self.settings.items() if key in ("buffer", "usage_window")}
 
     def apply_to(self, policy: Policy) -> Policy:
         """Return the policy with the settings laid over it. Errors: BadInput naming the option and the value."""

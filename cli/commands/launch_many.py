@@ -99,7 +99,7 @@ async def plan_one(door: Backstop, cluster: str, overlay: Overlay) -> Plan:
     """Return the plan of a launch with these settings now. Errors: those of the door."""
     from models.planning.plan import make_plan
 
-    snapshot, default = await door.snapshot(cluster, overlay.buffer)
+    snapshot, default = await door.snapshot(cluster, overlay.for_snapshot)
     return make_plan(snapshot, overlay.apply_to(default))
 
 

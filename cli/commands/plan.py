@@ -172,7 +172,7 @@ def planned_from(
 
     if file:
         return _from_file(file, wanted), {}
-    plannable, unplannable = _from_ledger(wanted, actor, overlay.buffer if overlay else {})
+    plannable, unplannable = _from_ledger(wanted, actor, overlay.for_snapshot if overlay else {})
     left_out(unplannable)
     return plannable, unplannable
 

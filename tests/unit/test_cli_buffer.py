@@ -282,6 +282,11 @@ def test_the_ledger_is_asked_with_the_buffer_that_was_given(fake: FakeBackstop) 
     assert fake.asked == [("snapshot", "h100-worked", {"buffer": {"health": {}}})]
 
 
+def test_the_ledger_is_asked_for_use_over_the_window_that_was_given(fake: FakeBackstop) -> None:
+    assert run(["plan", "h100-worked", "--policy", "usage_window=3d", "--policy", "notice=1d"]) == 0
+    assert fake.asked == [("snapshot", "h100-worked", {"usage_window": "3d"})]
+
+
 def test_status_says_what_the_buffer_stands_on(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
     stands = derive_buffer(np.full(14 * WEEK_HOURS, 16.0), 361, node=8)
     proposed = ProposalStatus(
