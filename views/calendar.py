@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.cluster.windows import FLEET_HOLD, HOLD, Entry, Foretold, Window, WindowKind, hold_name, span_text
+from models.cluster.windows import FLEET_HOLD, HOLD, Entry, Foretold, Window, hold_name, span_text, taken
 from models.texts import some_of
 from views.status import foretold_line
 from views.words import count, line, moment, none_of, row, table
@@ -48,7 +48,7 @@ def calendar_parts(
             window.kind.value,
             moment(window.starts),
             moment(window.ends),
-            _gpus(entry),
+            taken(window),
             "all" if window.islands is None else ", ".join(window.islands),
             window.reason,
             entry.declared_by if entry.source else f"{entry.declared_by}, {_FILE}" if entry.declared_by else _FILE,
@@ -91,9 +91,3 @@ def _losses(foretold: Mapping[str, Sequence[Foretold]], now: datetime) -> list[R
     return [
         line((f"{name}: ", "bold")).append_text(foretold_line(f, now)) for name, all_ in foretold.items() for f in all_
     ]
-
-
-def _gpus(entry: Entry) -> object:
-    if entry.window.kind is WindowKind.FREEZE:
-        return None
-    return "all" if entry.window.gpus is None else entry.window.gpus

@@ -162,6 +162,13 @@ class Entry(Model):
     declared_by: str
 
 
+def taken(window: Window) -> int | str | None:
+    """Return the GPUs that the window takes, for a table: a number, all, or None for a freeze."""
+    if window.kind is WindowKind.FREEZE:
+        return None
+    return "all" if window.gpus is None else window.gpus
+
+
 def span_text(window: Window, clock: str = "%H:%M") -> str:
     """Return what is declared, and from when to when: for people and the archive. `clock`: the format of times."""
     what = "" if window.gpus is None else f" of {gpus_text(window.gpus)}"

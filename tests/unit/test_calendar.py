@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.main import run
+from cli.output import _plain
 from client.inputs.calendars import read_calendar
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
@@ -24,6 +25,8 @@ from models.planning.window_forecast import forecast_windows, islands_during
 from models.question_base import Question
 from models.questions import Declare
 from tests.unit.cli_fakes import WORKED, FakeBackstop, answering
+from views.cluster_answer import ClusterAnswer
+from views.fleet import cluster_parts
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -113,6 +116,13 @@ def test_more_taken_never_leaves_more(one: int, other: int, gpus: int | None, qu
 def test_a_window_is_told_in_one_line() -> None:
     what = window(DAY, 2 * DAY, 1, islands=("a", "b"))
     assert span_text(what) == "maintenance of 1 GPU in a, b from 2026-11-22 12:00Z until 2026-11-23 12:00Z"
+
+
+def test_a_window_that_takes_all_says_so_where_a_cluster_is_shown() -> None:
+    windows = (window(DAY, 2 * DAY), window(DAY, 2 * DAY, 16), window(DAY, 2 * DAY, kind=WindowKind.FREEZE))
+    spec = ClusterSpec(name="c", islands=MAIN, quotas=TEAM, windows=windows)
+    shown = [text.split() for part in cluster_parts(ClusterAnswer.of(spec, None)) for text in _plain(part)]
+    assert [row[5] for row in shown if row[:1] in (["maintenance"], ["freeze"])] == ["all", "16", "-"]
 
 
 # --- iCalendar -------------------------------------------------------------------------------------------
