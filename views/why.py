@@ -27,6 +27,8 @@ def summary(answers: WhyAnswers, flexes: Sequence[FlexThere], *, hint: bool) -> 
     beyond = max(one.over_gpus for one in teams)
     if reasons:
         kept = _most(reasons, many=len(teams) > 1)
+    elif not any(one.quota_gpus for one in teams):
+        kept = "No job can start inside a quota of 0 GPUs: `backstop request` asks for more."
     else:
         there = f" in {some_of([t.cluster for t in teams], _ELSEWHERE)}" if answers.unanswered else ""
         kept = f"Nothing is in the way{' inside the quota' if beyond else ''}{there}."

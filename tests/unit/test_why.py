@@ -616,6 +616,11 @@ UNKNOWN = {"b": "the health of cluster b is unknown", "c": "the health of cluste
     ("found", "unanswered", "said"),
     [
         (asked(9), {}, "Nothing is in the way."),
+        (
+            asked(quotas=(Present(team="research", gpus=0),)),
+            {},
+            "No job can start inside a quota of 0 GPUs: `backstop request` asks for more.",
+        ),
         (asked(9), UNKNOWN, "Nothing is in the way in h100-worked. b, c are not counted: --all says why."),
         (asked(20), UNKNOWN, "b, c are not counted: --all says why."),
         (asked(), {}, "2 reasons more: --all."),
