@@ -112,8 +112,8 @@ def test_phantom_of_a_cut_goes_by_the_cuts_and_backing_by_the_quotas() -> None:
     assert back(here).of == {"a": 195, "b": 195, "c": 195, "d": 195, "e": 196}, "in proportion to quota, ties by name"
     shown = " ".join(said(plan_parts(plan)).split())
     assert (
-        "The cluster's phantom GPUs are divided in proportion to the cuts, so a team's PHANTOM is not what its own quota "
-        "lacks today: `backstop status` shows that." in shown
+        "The cluster's phantom GPUs are divided in proportion to the cuts, so a team's PHANTOM is not what its own "
+        "quota lacks today: `backstop status` shows that." in shown
     )
     alone = make_plan(cluster("one", [(361, 319)], Quota(team="t", gpus=345, scheduled_gpus=310)), Policy())
     assert "in proportion to the cuts" not in said(plan_parts(alone)), "of one quota there is nothing to divide"

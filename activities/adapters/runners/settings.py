@@ -60,7 +60,7 @@ def _names_token(text: str) -> str:
     named = re.fullmatch(r"[A-Z_][A-Z0-9_]{0,99}|secret:[A-Za-z0-9._-]{1,253}", text)
     if not named:  # the text may be the token, so the error does not contain it
         raise ValueError(
-            "must be the name, in capital letters, of the variable that has the token, or secret:NAME; not the token itself"
+            "must be the name, in capital letters, of the variable with the token, or secret:NAME; not the token itself"
         )
     return text
 
