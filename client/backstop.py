@@ -14,7 +14,6 @@ from client.answer_models import Build, Check
 from client.bringups import Bringups
 from client.connection import connect, current_actor, find_target
 from client.fleet_rollouts import FleetRollouts
-from client.health_pushes import HealthPushes
 from client.requests import QuotaRequests
 from client.rollouts import Rollouts
 from client.watch_check import watch_check
@@ -24,9 +23,10 @@ from models.errors import Refusal
 if TYPE_CHECKING:
     from models.access.second_persons import Countersigned
     from models.access.tickets import Signer
+    from models.health_pushes import AlertmanagerPush, HealthPush, HealthPushed
 
 
-class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
+class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups):
     """A connection for one actor."""
 
     @classmethod
@@ -40,6 +40,16 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
     @property
     def client(self) -> Client:
         return self._client
+
+    async def push_health(self, request: HealthPush) -> HealthPushed:
+        """Make the watch read these clusters' health now; health in the request is ignored. Errors: Unavailable."""
+        from models.health_pushes import PushHealth
+
+        return await self.ask(PushHealth(clusters=request.clusters, word=request.word))
+
+    async def push_alerts(self, request: AlertmanagerPush) -> HealthPushed:
+        """Make the watch look at the clusters that the alerts name by `label`. Errors: BadInput for none."""
+        return await self.ask(request.to_question())
 
     async def close(self) -> None:
         """Do nothing: the connection ends with the process."""

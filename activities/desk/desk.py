@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -15,11 +16,9 @@ from temporalio import activity
 from activities.bad_rows import its_own_trouble, one_of
 from activities.clock import Clock, utc_now
 from activities.desk.access import AccessDesk, asserted_by
-from activities.desk.health_pushes import looked_for
 from activities.desk.report_facts import ReportFacts
 from activities.desk.second_persons import SecondPersonsDesk
 from activities.desk.speaker import speaker, spoken_by
-from activities.desk.wait_for_change import other_than
 from activities.failures import translate_errors
 from activities.ports.access import AccessPort
 from activities.ports.bringup_ledger import BringupLedger
@@ -71,7 +70,7 @@ from models.errors import BackstopError, BadInput, NoSuchCluster, Refusal
 from models.fleet_cut_questions import FleetEnvelopes, HaircutSums
 from models.flex.flex_now import FlexNow
 from models.hashes import hash_of
-from models.health_pushes import PushHealth
+from models.health_pushes import HealthPushed, PushHealth
 from models.notice_digests import Untold
 from models.page_questions import first_questions
 from models.question_base import DeskAnswer, Question
@@ -80,14 +79,18 @@ from models.reports.milestones import CHAIN, ROLLED_OUT_WAVES, MilestoneNote, Pl
 from models.reports.why import WhyAnswers
 from models.requests.state import RequestStage, RequestState
 from models.status_questions import FleetKept, OpenRollouts, Overview, RequestsOf
-from models.texts import brief, count_text
+from models.texts import brief, count_text, some_of
 
+pushes_log = logging.getLogger("backstop.pushes")
 _T = TypeVar("_T")
 _QUOTAS_A_PAGE = 10_000
 _BYTES_A_PAGE = 8_000_000
 """Bytes of JSON, which crosses Temporal at a tenth of its size (client/compression.py); 2 MiB is the limit there."""
 _REQUESTS_SHOWN = 500
 _CLUSTERS_NAMED = 5
+_LOOK_SECONDS = 0.5
+"""Seconds between two readings of the ledger's mark."""
+_WORD_LOGGED = 200
 _COULD = 100
 """Rows of a list that say who could act: each takes a few statements."""
 _RowT = TypeVar("_RowT", Overview, BringupRow, RequestState)
@@ -211,8 +214,8 @@ class DeskActivities:
             ask.Senseless: lambda _, __: fleet.senseless(),
             ask.CheckLedger: self._check,
             AimOf: lambda q, _: self.warrants.fill_target(q.command, q.target, q.subject),
-            ask.Pulse: lambda q, _: other_than(q.since, q.seconds, ledger.pulse.mark),
-            PushHealth: partial(looked_for, ledger.pushes),
+            ask.Pulse: self._wait_for_change,
+            PushHealth: self._push_health,
             ImportAccess: lambda q, by: access.import_access(*_with_signature(q, by)),
             AccessNow: lambda _, __: access.stands(),
             MakeToken: lambda q, by: access.make_token(*_with_signature(q, by)),
@@ -458,6 +461,25 @@ class DeskActivities:
         names = self.warrants.who_could([one for _, one in asked])
         could = {number: able for (number, _), able in zip(asked, names, strict=True) if able}
         return tuple(row.but(could=could[number]) if number in could else row for number, row in enumerate(rows))
+
+    def _wait_for_change(self, question: ask.Pulse, _: DeskRequest) -> str:
+        """Return the ledger's mark once it has changed, when its time is over, or as the worker stops.
+
+        One thread of a worker waits for each front that shows pages, and for none that shows none.
+        """
+        ends = time.monotonic() + question.seconds
+        while (mark := self.ledger.pulse.mark()) == question.since and time.monotonic() < ends:
+            if activity.is_worker_shutdown():
+                break
+            activity.wait_for_worker_shutdown_sync(_LOOK_SECONDS)
+        return mark
+
+    def _push_health(self, question: PushHealth, request: DeskRequest) -> HealthPushed:
+        """Have the watch look at those that exist. The push's own word is logged, and does not count."""
+        names = tuple(dict.fromkeys(question.clusters))
+        clusters, word = self.ledger.pushes.push(names), question.word[:_WORD_LOGGED]
+        pushes_log.info("%s asks the watch to look at %s: %r", request.actor, some_of(clusters), word)
+        return HealthPushed(looking_at=clusters, unknown=tuple(name for name in names if name not in {*clusters}))
 
     def _check(self, _: ask.CheckLedger, __: DeskRequest) -> ask.LedgerCheck:
         ahead = (self.now() - activity.info().started_time).total_seconds()  # first: the rest takes time
