@@ -406,7 +406,6 @@ def clock_check(ahead_seconds: float) -> Check:
 
 
 async def all_checks(door: Backstop, client: Client, target: TemporalTarget, now: Clock) -> list[Check]:
-    """Return all checks, each with what to do when it fails."""
     door.heard.clear()  # a front keeps its door: what a worker answered before says nothing of now
     checks = [*await temporal_checks(client, target), *slack_checks()]
     try:

@@ -30,8 +30,6 @@ class Reply(NamedTuple):
 
 
 class FrontPlace(Protocol):
-    """The place of a front."""
-
     def exchange(self, verb: str, target: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Reply:
         """Send a request. Errors: Unavailable in one sentence; NotHeard where the front may have taken it."""
 

@@ -18,8 +18,6 @@ _MOST_TOKEN = 16_000
 
 
 class Tokens(Protocol):
-    """A verifier of tokens."""
-
     async def principal(self, token: str) -> Principal | None:
         """Return the token's owner; None: another verifier's token. Errors: Refusal, which never quotes it."""
 

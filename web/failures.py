@@ -52,7 +52,6 @@ def too_slow(status: int, detail: str) -> Problem:
 
 
 def failure_response(failure: Problem | BackstopError, request_id: str) -> Response:
-    """Return the HTTP response of a failure."""
     if isinstance(failure, Problem):
         document = own_problem(failure.kind, failure.status, failure.title, failure.detail, request_id)
         return JSONResponse(document, failure.status, headers=failure.headers, media_type=MEDIA)

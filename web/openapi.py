@@ -48,7 +48,6 @@ _PROBLEM = {
 
 @cache
 def document() -> dict[str, Any]:
-    """Return the whole document."""
     every = (*OPERATIONS, *questions())
     adapters = _adapters(every)
     named, definitions = TypeAdapter.json_schemas(

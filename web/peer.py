@@ -56,8 +56,6 @@ def own_user() -> Peer:
 
 
 class Listening(H11Protocol):
-    """The protocol of one connection."""
-
     _impatient: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

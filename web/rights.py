@@ -27,8 +27,6 @@ ALLOWED = Judged(Permitted(roles=()))
 
 
 class Rights(Protocol):
-    """The rights of callers."""
-
     async def principal_for(self, principal: Principal, operation: Operation | None) -> Principal:
         """Return the caller as the access file names them: the same person by every way in."""
 

@@ -244,7 +244,6 @@ class BringupWorkflow(BringupRuns):
         return messages.BringupCommandAnswer(command=command.value, stage=bringup.stage, said=sentence, undo=undo)
 
     def _apply_cancel(self) -> None:
-        """Apply a cancel from Temporal."""
         if self._value is not None and self._start is not None:
             by_ticket, under_way = bool(self._start.start.ticket), tuple(self._tasks)
             self._set(apply_cancel(self._value, workflow.now(), under_way, by_ticket=by_ticket))

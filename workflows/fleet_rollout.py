@@ -242,7 +242,6 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
         return messages.FleetCommandAnswer(command=command, stage=fleet.stage, said=sentence, undo=undo)
 
     def _apply_cancel(self) -> None:
-        """Apply a cancel from Temporal."""
         self._set(apply_cancel(self._state, workflow.now(), by_ticket=bool(self._launch.launch.ticket)))
 
 

@@ -109,5 +109,4 @@ class RolloutWaits(RolloutPost):
         self._leaving = True
 
     def _next_run(self, now: datetime) -> RolloutInput:
-        """Return the input of the next run."""
         raise NotImplementedError

@@ -48,5 +48,4 @@ class Works:
         return snapshot.but(work=tuple(each for each in work if each.on is RunsOn.QUOTA))
 
     def of_short(self, seen: Observation) -> tuple[TeamWork, ...]:
-        """Return the work of the quotas that are short."""
         return work_short(self.work_of(seen.cluster, seen.reading.quotas, seen.at), seen.shortage)

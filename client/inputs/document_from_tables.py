@@ -60,7 +60,6 @@ class TabledDocument:
         self._lines: dict[Path, str] = {}
 
     def take(self, table: Table, add: Callable[[TableRow], None]) -> None:
-        """Add each row of a table."""
         for line, cells in table.rows:
             row = TableRow(f"{table.name}, line {line}", table.kind, cells)
             add(row)

@@ -50,7 +50,6 @@ def _environment() -> jinja2.Environment:
 
 
 def page(template: str, values: Mapping[str, Any], status: int = 200) -> Response:
-    """Render one whole page."""
     text = _environment().get_template(template).render(values)
     return Response(text, status, headers={**HEADERS, "cache-control": "no-store"}, media_type="text/html")
 

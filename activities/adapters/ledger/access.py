@@ -27,8 +27,6 @@ _OTHER = "another access file has come into force meanwhile: look at it with `ba
 
 
 class LedgerAccess(LedgerPart):
-    """AccessPort on the ledger."""
-
     def now(self) -> datetime:
         return self._database.now()
 

@@ -38,8 +38,6 @@ _RENAMED = '%"command":"rename_cluster"%'
 
 
 class LedgerAttribution(LedgerPart):
-    """AttributionPort on the ledger."""
-
     def open_one(self, cluster: str) -> OpenOne | None:
         its = sa.func.coalesce(col(ClusterRow.open_rollout), col(ClusterRow.reserved_by))
         rows = (

@@ -71,8 +71,6 @@ class _Fed(LedgerPart):
 
 
 class LedgerHealth(_Fed):
-    """HealthPort on the ledger."""
-
     def read(self, clusters: Sequence[str]) -> ByCluster[HealthSample]:
         wrong = self._refresh(clusters)
         with self._database.reading() as session:
@@ -167,8 +165,6 @@ class _Usual(NamedTuple):
 
 
 class LedgerUsage(_Fed):
-    """UsagePort on the ledger."""
-
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self._kept: dict[str, _Usual] = {}

@@ -26,8 +26,6 @@ QUOTA_CLASSES = sa.table("quota_classes", *map(sa.column, ("cluster", "team", "c
 
 
 class LedgerJobs(LedgerPart):
-    """JobPort on the ledger."""
-
     def jobs(self, clusters: Sequence[str], since: datetime) -> dict[str, tuple[Job, ...]]:
         rows = (
             select(JobRow)

@@ -16,8 +16,6 @@ from models.reports.milestones import MEASURED, Milestone, MilestoneNote, Milest
 
 
 class LedgerMilestones(LedgerPart):
-    """MilestonePort on the ledger."""
-
     def milestones(self) -> Milestones:
         with self._database.reading() as session:
             planned = _read_plan(session)

@@ -46,8 +46,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=5)
 
 
 class LedgerOutbox(LedgerPart):
-    """OutboxPort on the ledger."""
-
     def wishes(self, audiences: Sequence[str]) -> dict[str, tuple[tuple[str, ...], Notify | None]]:
         with self._database.reading() as session:
             rows = session.connection().execute(_select_wishes(), {"names": list(audiences)})

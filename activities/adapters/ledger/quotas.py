@@ -41,8 +41,6 @@ ClusterLine = sa.Row[Any]
 
 
 class LedgerQuotas(LedgerPart):
-    """QuotaPort on the ledger."""
-
     def read(self, cluster: str) -> QuotaReading:
         with self._database.reading() as session:
             of_cluster = {"cluster": cluster}

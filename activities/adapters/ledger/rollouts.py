@@ -55,8 +55,6 @@ WITHOUT_EFFECTS = frozenset({Stage.PLANNED, Stage.ABORTED, Stage.CLOSED})
 
 
 class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
-    """RegistryPort on the ledger."""
-
     def facts(self, cluster: str) -> ClusterFacts:
         with self._database.reading() as session:
             facts = answer_for(facts_of(session, [cluster]), cluster)

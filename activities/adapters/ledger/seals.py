@@ -22,8 +22,6 @@ _SHOWN = 30
 
 
 class LedgerSeals(LedgerPart):
-    """The seals' part of the ledger."""
-
     def all(self) -> list[SealedSeal]:
         with self._database.reading() as session:
             rows = session.exec(select(SealRow.leaf, SealRow.note).order_by(col(SealRow.number))).all()

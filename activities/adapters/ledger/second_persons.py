@@ -30,8 +30,6 @@ _NONE = "nothing with the hash {} waits for a second person: see `backstop count
 
 
 class LedgerSecondPersons(LedgerPart):
-    """SecondPersonsPort on the ledger."""
-
     def now(self) -> datetime:
         return self._database.now()
 

@@ -59,8 +59,6 @@ class _Standing:
 
 
 class LedgerDoubts(LedgerPart):
-    """DoubtPort on the ledger."""
-
     def doubt(self, cluster: str, plausible_drop: Fraction | None, most_clusters: int | None) -> Doubt | None:
         now = self._database.now()
         with self._database.reading() as session:

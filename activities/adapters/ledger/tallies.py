@@ -35,8 +35,6 @@ _MOST_KEPT = 20_000
 
 
 class LedgerTallies(LedgerPart):
-    """TallyPort on the ledger."""
-
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self._past: dict[Hashable, Point | None] = {}

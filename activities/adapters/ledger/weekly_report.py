@@ -79,8 +79,6 @@ class _Ways(NamedTuple):
 
 
 class LedgerReport(LedgerPart):
-    """ReportPort on the ledger."""
-
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self._means = TallyMeans()

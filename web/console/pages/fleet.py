@@ -119,8 +119,6 @@ class Row(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """The filters in the address."""
-
     name: str = ""
     stage: str = ""
     wave: str = ""

@@ -25,8 +25,6 @@ async def flex(visit: Visit) -> Page:
 
 
 class _Filter(NamedTuple):
-    """The filters in the address."""
-
     name: str
     model: str
     least: str
