@@ -188,11 +188,7 @@ def without_answers(check: Check) -> Check:
     if not check.ok or check.name not in ("workers", "watch"):
         return check
     return check.model_copy(
-        update={
-            "ok": False,
-            "text": f"{check.text}; but no worker answers",
-            "remedy": START_WORKER,
-        }
+        update={"ok": False, "text": f"{check.text}; but no worker answers", "remedy": START_WORKER}
     )
 
 

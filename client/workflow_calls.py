@@ -75,12 +75,7 @@ class Calls:
     """A connection for one actor. `signer`: a front's, which knows who it is; without one the actor is asserted."""
 
     def __init__(
-        self,
-        client: Client,
-        actor: str,
-        target: TemporalTarget,
-        signer: Signer | None = None,
-        now: Clock = utc_now,
+        self, client: Client, actor: str, target: TemporalTarget, signer: Signer | None = None, now: Clock = utc_now
     ) -> None:
         self._now = now
         self._client = client

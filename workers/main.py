@@ -118,15 +118,7 @@ def sandbox() -> SandboxedWorkflowRunner:
     return OnTimeRunner(restrictions=_RESTRICTIONS, versioned=False)
 
 
-_WORKFLOWS = (
-    BringupWorkflow,
-    ClusterRollout,
-    FleetRolloutWorkflow,
-    HealthWatch,
-    LedgerDesk,
-    NoticeRound,
-    QuotaRequest,
-)
+_WORKFLOWS = (BringupWorkflow, ClusterRollout, FleetRolloutWorkflow, HealthWatch, LedgerDesk, NoticeRound, QuotaRequest)
 
 
 class _Calls(NamedTuple):
@@ -273,12 +265,7 @@ def _calls(
     evidence = None
     if warrants.can_verify:
         evidence = EvidenceRoom(
-            warrants,
-            ports,
-            rollouts.surplus,
-            rollouts.standing_now,
-            owed,
-            partial(next_order, ledger.bringups),
+            warrants, ports, rollouts.surplus, rollouts.standing_now, owed, partial(next_order, ledger.bringups)
         )
     tallier, sweeper = Tallier(ports, ledger.tallies), Sweeper(client, registry)
     sender = Sender(notify, ledger.outbox, registry, telling.pace, telling.console)

@@ -98,11 +98,7 @@ async def _run(settings: Settings, ready: asyncio.Event, stopped: asyncio.Event)
     keep_private(settings.home)
     upgrade(settings.ledger_url)
     settings, name = _with_keys(settings), f"backstop up@{gethostname()}"
-    async with (
-        temporal(settings) as server,
-        front_beside() as front,
-        serving(settings, name) as client,
-    ):
+    async with temporal(settings) as server, front_beside() as front, serving(settings, name) as client:
         where = client.service_client.config.target_host
         kind = "configured" if server is None else "embedded, taken over" if server.taken_over else "embedded"
         print(f"Temporal   {where} ({kind}, namespace {client.namespace})")

@@ -179,10 +179,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
             request, recheck = call_requests.follow(self._state), self._state.pace.recheck
             try:
                 answer = await workflow.execute_activity_method(
-                    FleetActivities.follow,
-                    request,
-                    **WHOLE_FLEET_CALL,
-                    summary=f"follow {len(request.known)} rollouts",
+                    FleetActivities.follow, request, **WHOLE_FLEET_CALL, summary=f"follow {len(request.known)} rollouts"
                 )
             except ActivityError as error:
                 if is_cancelled_exception(error):

@@ -31,11 +31,7 @@ class TicketBook:
     """The tickets of one workflow. `of`: the kind of its commands. `subject`, `attempt`: as the ledger gets them."""
 
     def __init__(
-        self,
-        of: str,
-        spent: Iterable[Spent],
-        subject: Callable[[], str] = str,
-        attempt: Callable[[], int] = int,
+        self, of: str, spent: Iterable[Spent], subject: Callable[[], str] = str, attempt: Callable[[], int] = int
     ) -> None:
         self._of = of
         self._spent = {one.nonce: one for one in spent}

@@ -108,12 +108,7 @@ class FleetBringups(BringupExit):
         return plan
 
     def _make_incoming(
-        self,
-        request: HandOverRequest,
-        plan: Plan,
-        spec: ClusterSpec,
-        granted: dict[str, int],
-        stand: FirstStand | None,
+        self, request: HandOverRequest, plan: Plan, spec: ClusterSpec, granted: dict[str, int], stand: FirstStand | None
     ) -> Incoming:
         entry = request.entry
         wanted = of_leaves(entry, {quota.team: quota.gpus for quota in entry.quotas})

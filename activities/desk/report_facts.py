@@ -141,11 +141,7 @@ class ReportFacts:
         measured = {MONITORED_CLUSTERS: len(monitored), PHANTOM_GPUS: None if point is None else point.phantom_gpus}
         if waves or measures_waves(plan):
             measured[ROLLED_OUT_WAVES] = self._waves_done(self.report.clusters(), monitored)
-        return PlanNow(
-            plan=plan,
-            measured=measured,
-            read_at={} if point is None else {PHANTOM_GPUS: point.at},
-        )
+        return PlanNow(plan=plan, measured=measured, read_at={} if point is None else {PHANTOM_GPUS: point.at})
 
 
 def _outcomes_of(

@@ -60,11 +60,7 @@ _ADMISSION_SECONDS, _LOOK_SECONDS = 10.0, 0.1
 
 class FleetActivities:
     def __init__(
-        self,
-        client: Client,
-        ports: ClusterPorts,
-        clusters: ClusterActivities,
-        warrants: Warrants | None = None,
+        self, client: Client, ports: ClusterPorts, clusters: ClusterActivities, warrants: Warrants | None = None
     ) -> None:
         self._warrants = warrants if warrants is not None and warrants.can_verify else None
         self._client = client

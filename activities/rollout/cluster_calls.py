@@ -56,12 +56,7 @@ _READINGS = 5
 
 
 class ClusterActivities:
-    def __init__(
-        self,
-        ports: ClusterPorts,
-        warrants: Warrants | None = None,
-        now: Clock = utc_now,
-    ) -> None:
+    def __init__(self, ports: ClusterPorts, warrants: Warrants | None = None, now: Clock = utc_now) -> None:
         self.ports = ports
         self._now = now
         self._warrants = warrants if warrants is not None and warrants.can_verify else None

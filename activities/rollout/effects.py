@@ -21,12 +21,7 @@ from models.rollout.messages import EffectRequest
 class QuotaActivities:
     """Applies effects. `evidence`: set if keys are configured. Without required tickets the request is trusted."""
 
-    def __init__(
-        self,
-        ports: ClusterPorts,
-        evidence: EvidenceRoom | None = None,
-        now: Clock = utc_now,
-    ) -> None:
+    def __init__(self, ports: ClusterPorts, evidence: EvidenceRoom | None = None, now: Clock = utc_now) -> None:
         self._ports = ports
         self._evidence = evidence
         self._now = now

@@ -41,11 +41,7 @@ class TemporalRollouts:
         try:
             answer: Granted = self._answer(
                 self._client.get_workflow_handle(rollout_workflow_id(cluster)).execute_update(
-                    GRANT_UPDATE,
-                    order,
-                    id=f"{order.request}/{_this_try()}",
-                    result_type=Granted,
-                    rpc_timeout=_PATIENCE,
+                    GRANT_UPDATE, order, id=f"{order.request}/{_this_try()}", result_type=Granted, rpc_timeout=_PATIENCE
                 )
             )
         except WorkflowUpdateFailedError as error:

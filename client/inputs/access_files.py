@@ -15,11 +15,7 @@ from models.errors import BadInput
 
 ACCESS_FILE_BYTES = 1_000_000
 """Of an access file: it goes to the ledger in one message."""
-_PARTS: dict[str, type[Person] | type[Service] | type[Grant]] = {
-    "people": Person,
-    "services": Service,
-    "grants": Grant,
-}
+_PARTS: dict[str, type[Person] | type[Service] | type[Grant]] = {"people": Person, "services": Service, "grants": Grant}
 
 
 def read_access(path: str | FilePath) -> AccessFile:

@@ -53,11 +53,7 @@ def source_for(dialect: str, pointer: str, resource: str, own: GitSource | None)
 
 
 def rendered(
-    plan: Plan,
-    source: GitSource,
-    where: str,
-    texts: Mapping[str, str] | None,
-    classes: Mapping[str, Sequence[str]],
+    plan: Plan, source: GitSource, where: str, texts: Mapping[str, str] | None, classes: Mapping[str, Sequence[str]]
 ) -> str:
     """Return the diff that the plan would commit to these files; without files, the objects with the new values.
 

@@ -326,11 +326,7 @@ def import_key(import_id: str, chain: str) -> str:
 
 
 def _entries(
-    lines: Sequence[Line],
-    gone: Mapping[str, Mapping[str, Any]],
-    terms: ImportTerms,
-    by: Signature,
-    given_by: str,
+    lines: Sequence[Line], gone: Mapping[str, Mapping[str, Any]], terms: ImportTerms, by: Signature, given_by: str
 ) -> list[AuditEntry]:
     """Make an entry for each cluster that the import touches, and one for the fleet. `by.key`: the import."""
     changes = [line for line in lines if line.verb in _TOLD and line.kind != "health"]

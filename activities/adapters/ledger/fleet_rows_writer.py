@@ -149,10 +149,7 @@ def _import_portion(
     if not terms.dry_run:
         lock_clusters(session, names)
     before = {**present_clusters(session, names, {c.name: c for c in clusters}), **being_made}
-    fed = (
-        told_by_others(session, names),
-        _others_samples_at(session, UsageRow, UsageRow.team, QuotaRow.team, names),
-    )
+    fed = (told_by_others(session, names), _others_samples_at(session, UsageRow, UsageRow.team, QuotaRow.team, names))
     taken: list[ClusterSpec] = []
     changed: list[ClusterNow] = []
     for spec in clusters:

@@ -506,11 +506,7 @@ def _percentiles() -> sa.Select[Any]:
             sa.func.row_number().over(partition_by=of_team, order_by=idle).label("by_idle"),
             sa.func.count().over(partition_by=of_team).label("samples"),
         )
-        .where(
-            is_among(cluster, "clusters"),
-            at >= sa.bindparam("since"),
-            at <= sa.bindparam("latest"),
-        )
+        .where(is_among(cluster, "clusters"), at >= sa.bindparam("since"), at <= sa.bindparam("latest"))
         .subquery()
     )
     rank = (95 * ranked.c.samples + 99) // 100  # rounds up, in whole numbers

@@ -55,12 +55,7 @@ class LedgerMilestones(LedgerPart):
 def _read_plan(session: Session) -> tuple[Planned, ...]:
     return tuple(
         Planned(
-            milestone=Milestone(
-                name=row.name,
-                measure=row.measure,
-                target=row.target,
-                due=date.fromisoformat(row.due),
-            ),
+            milestone=Milestone(name=row.name, measure=row.measure, target=row.target, due=date.fromisoformat(row.due)),
             began=row.began,
             started_from=row.started_from,
         )

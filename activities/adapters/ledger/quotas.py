@@ -382,11 +382,7 @@ def _set_reservation(session: Session, cluster: str, reserve: Reserve | None, fe
         for islands, limit in sorted(reserve.limits_by_islands.items())
     ]
     add(session, ReserveLimitRow, limits)
-    return {
-        "reserved_gpus": reserve.freed_gpus,
-        "reserve_limit": reserve.limit_gpus,
-        "reserved_by": fence.rollout,
-    }
+    return {"reserved_gpus": reserve.freed_gpus, "reserve_limit": reserve.limit_gpus, "reserved_by": fence.rollout}
 
 
 def _receipt_row(receipt: Receipt) -> dict[str, Any]:

@@ -305,12 +305,7 @@ def _rows_since(rows: Sequence[Any], since: datetime) -> Sequence[Any]:
 
 
 def _island(row: Any) -> Island:
-    return Island(
-        name=row.name,
-        total_gpus=row.total_gpus,
-        healthy_gpus=row.healthy_gpus,
-        block_gpus=row.block_gpus,
-    )
+    return Island(name=row.name, total_gpus=row.total_gpus, healthy_gpus=row.healthy_gpus, block_gpus=row.block_gpus)
 
 
 def _histories(session: Session, clusters: Sequence[str], since: datetime, now: datetime) -> dict[str, _History]:

@@ -42,12 +42,7 @@ class LedgerWarrants(LedgerPart):
                     earlier_warrant.command,
                     earlier_warrant.subject,
                     earlier_warrant.ticket,
-                ) != (
-                    warrant.update_id,
-                    warrant.command,
-                    warrant.subject,
-                    warrant.ticket,
-                ):
+                ) != (warrant.update_id, warrant.command, warrant.subject, warrant.ticket):
                     raise Refusal("the ticket has been used: give the command again")
                 return earlier_warrant
             if voids:

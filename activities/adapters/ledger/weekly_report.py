@@ -148,9 +148,7 @@ class LedgerReport(LedgerPart):
                     facts[name].append(fact)
         new = {
             name: _Chain(
-                heads[name],
-                [one for one in of if isinstance(one, Move)],
-                [one for one in of if isinstance(one, _Cut)],
+                heads[name], [one for one in of if isinstance(one, Move)], [one for one in of if isinstance(one, _Cut)]
             )
             for name, of in facts.items()
         }

@@ -42,10 +42,7 @@ class OutsideChecks:
     """The checks that a worker's settings allow. `prometheus`: connections by name."""
 
     def __init__(
-        self,
-        allowed: Allowed,
-        prometheus: Mapping[str, PrometheusConnection] | None = None,
-        now: Clock = utc_now,
+        self, allowed: Allowed, prometheus: Mapping[str, PrometheusConnection] | None = None, now: Clock = utc_now
     ) -> None:
         self._allowed = allowed
         self._web = Web(allowed)
