@@ -10,6 +10,7 @@ Source: docs/access.md, "The table of rights"; docs/adr/0061-countersigning.md.
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
@@ -222,9 +223,13 @@ def _notice(emergency: Emergency, admin: str, chain: str) -> Notice:
         facts={
             "commands": [
                 {
+                    "line": f"backstop audit {shlex.quote(chain)} --archive",
+                    "does": "shows whether Backstop carried the command out or refused it",
+                },
+                {
                     "line": f'backstop access seen {emergency.number} --reason "..."',
                     "does": "confirms that you have reviewed it, as an admin other than the person who acted alone",
-                }
+                },
             ]
         },
     )

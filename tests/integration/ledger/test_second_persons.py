@@ -284,6 +284,8 @@ def test_an_approver_acts_alone_and_every_admin_is_told(desk: Desk, tool: Foreig
     (request,) = desk.told
     assert [(n.kind, n.audience) for n in request.notices] == [("emergency", "sre-lead"), ("emergency", "tpm")]
     assert "user:hw-lead acted alone in an emergency" in request.notices[0].detail
+    lines = [one["line"] for one in request.notices[0].facts["commands"]]
+    assert lines == ["backstop audit alpha --archive", 'backstop access seen 1 --reason "..."']
     assert [one.number for one in desk.desk.emergencies()] == [1]
 
 
