@@ -56,6 +56,8 @@ class ChainAnswer(JsonAnswer, schema="chain"):
     seal: int | None = None
     """The last seal that names the chain; None: none does, or seals were not asked for."""
     sealed_at: Time | None = None
+    sealed_rows: int = 0
+    """How many of its first rows that seal covers."""
 
 
 class ChainsAnswer(JsonAnswer, schema="chains"):

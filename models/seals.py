@@ -191,6 +191,8 @@ class SealedState(Model):
     number: int = 0
     """The last seal that names the chain; 0: none does."""
     at: Time | None = None
+    rows: int = 0
+    """How many of its first rows that seal covers; the later ones could still be rewritten unseen."""
     differs: str = ""
 
 
@@ -208,6 +210,7 @@ def against_seals(cluster: str, rows: Sequence[ChainedEntry], seals: Sequence[Se
             one = f"row {head.length}" if head.length == good + 1 else f"a row from {good + 1} to {head.length}"
             return state.but(differs=f"{one} differs from {sealed_part}")
         good = head.length or good
+        state = state.but(rows=good)
     return state
 
 

@@ -276,6 +276,7 @@ def _chain_of(
         broken=tuple(broken),
         seal=sealed.number or None,
         sealed_at=sealed.at,
+        sealed_rows=sealed.rows,
     )
 
 
@@ -297,6 +298,19 @@ def _chain_parts(answer: ChainAnswer, seals: Sequence[Seal] | None = None) -> li
     return [
         *parts,
         line(f"The archive matches its seals, up to SEAL {answer.seal} of {answer.sealed_at:%Y-%m-%d %H:%M:%SZ}."),
+        *_unsealed_parts([answer]),
+    ]
+
+
+def _unsealed_parts(chains: Sequence[ChainAnswer]) -> list[RenderableType]:
+    """Say how many rows are later than their seal, and what that means; nothing if none are."""
+    from views.words import count, line
+
+    later = sum(chain.rows - chain.sealed_rows for chain in chains)
+    if not later:
+        return []
+    return [
+        line(f"No seal covers the last {count(later, 'row')} yet: until the next seal they can be rewritten unseen.")
     ]
 
 
@@ -323,7 +337,7 @@ def _verify_seals(cluster: str, where: str, keys: Sequence[str], actor: str, how
     broken = [part for chain in chains if not chain.whole for part in _chain_parts(chain, seals)]
     upto = "no seal" if last is None else f"SEAL {last.number} of {last.at:%Y-%m-%d %H:%M:%SZ}"
     archives, length = count(len(chains), "archive"), count(sum(c.rows for c in chains), "row")
-    summary = [line(f"{archives} with {length} {verb_of(len(chains))} whole up to {upto}.")]
+    summary = [line(f"{archives} with {length} {verb_of(len(chains))} whole up to {upto}."), *_unsealed_parts(chains)]
     how.tell(lambda: every, lambda: broken or summary, None)
     _fail_unless_whole(every.whole)
 

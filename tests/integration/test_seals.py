@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.seals.keepers import FileKeeper, GitKeeper, keepers_of
+from cli.main import run
 from client.doctor import seals_check
 from client.inputs.seals import read_seals
 from models.audit_chain import GENESIS, AuditEntry, AuditKind, broken_links, chain_hash
@@ -25,6 +26,7 @@ from models.hashes import canonical_json
 from models.seals import Seal, against_seals, checked_seals, leaf_hash, next_seal, root_of, signed_note, verifier_key
 from tests.hostile import Rubbish, table, threw
 from tests.servers import new_ledger
+from tests.unit.cli_fakes import FakeBackstop, answering
 from tests.waiting import eventually
 from workers.sealer import Sealer, seal_key, sealing
 
@@ -142,6 +144,25 @@ def test_who_rewrites_the_ledger_fools_its_chain_and_not_its_seals(site: Site) -
     assert "alpha: row 7 differs from the row that was sealed" in site.sealer().look()
     assert "alpha" not in {head.cluster for head in site.seals()[-1].heads}, "it is not sealed as it is now"
     assert "beta" in {head.cluster for head in site.seals()[-1].heads}, "and the others are"
+
+
+def test_who_verifies_reads_how_many_rows_no_seal_covers_yet(small: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    small.happens(3)
+    small.sealer().look()
+    verify = ["audit", "alpha", "--verify", "--seals", str(small.file), "--seal-key", small.public]
+    for more in (0, 2):
+        small.happens(more)
+        door, registry = FakeBackstop(), small.ledger.registry
+        door.archive = [*registry.entries_after("alpha", 0, 10_000)], registry.chain_head("alpha")
+        with answering(door):
+            assert run(verify) == 0
+            told = capsys.readouterr().out
+            assert run([*verify, "--json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert (answer["rows"], answer["sealed_rows"], answer["seal"]) == (3 + more, 3, 1)
+        assert ("No seal covers the last 2 rows yet: until the next seal they can be rewritten unseen." in told) is (
+            more == 2
+        )
 
 
 def test_which_seals_name_a_chain_is_told_the_newest_first(small: Site) -> None:
