@@ -235,6 +235,7 @@ def tell_bringups(cluster: str, person: str, *, as_json: bool) -> None:
 
 
 def _time_line(lines: Iterable[AuditLine | ArchiveLine], few: str) -> list[RenderableType]:
+    from models.audit_chain import text_with_subject
     from views.words import line, moment, row, table
 
     what_happened = table("=TIME", "=KIND", "ACTOR", "~WHAT", "~WHY")
@@ -242,7 +243,8 @@ def _time_line(lines: Iterable[AuditLine | ArchiveLine], few: str) -> list[Rende
         style = "yellow" if each.refused else "bold" if each.kind == "transition" else ""
         proof, _, note = each.proof.partition(", ")
         who = f"{each.actor}, {proof}" if proof else each.actor
-        text = f"{each.text} ({note})" if note else each.text
+        what = text_with_subject(each.text, each.actor, each.data)
+        text = f"{what} ({note})" if note else what
         row(what_happened, moment(each.at), each.kind, who, text, each.reason or None, style=style)
     if what_happened.row_count:
         return [what_happened, *([line(f"{few}.")] if few else [])]

@@ -12,6 +12,7 @@ from temporalio.client import WorkflowHistory
 from client.answer_models import AuditRecord
 from client.audit import audit_of
 from client.converter import data_converter
+from models.audit_chain import text_with_subject
 from models.rollout.effects import Receipt
 
 FOLDER = Path(__file__).parents[1] / "replay" / "histories"
@@ -148,3 +149,18 @@ async def test_a_command_that_was_refused_after_it_was_taken_in_is_told_as_refus
     assert names == ["approve", "close"]
     assert [(r.text, r.refused) for r in refused] == [(f"{name} refused: not yours to give", True) for name in names]
     assert [r.refused for r in given] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "data", "told"),
+    [
+        ("ack by user:lead", {"command": "ack", "team": "research"}, "ack by user:lead: team research"),
+        ("approve by user:lead", {"plan_hash": "3b3a9c108f742650"}, "approve by user:lead: plan 3b3a9c108f742650"),
+        ("resolve by user:lead", {"hold": "drift", "how": "accept"}, "resolve by user:lead: hold drift, how accept"),
+        ("pause by user:lead", {"team": ""}, "pause by user:lead"),
+        ("approve refused: by user:lead", {"plan_hash": "3b3a"}, "approve refused: by user:lead"),
+        ("ack by user:other", {"team": "research"}, "ack by user:other"),
+    ],
+)
+def test_a_reader_learns_for_which_team_or_plan_a_command_was_given(text: str, data: dict[str, str], told: str) -> None:
+    assert text_with_subject(text, "user:lead", data) == told

@@ -14,6 +14,7 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import Response
 
+from models.audit_chain import text_with_subject
 from views.flex import AT_MOST
 from views.words import clean, count, gpus, line, moment, number
 from web.console.guarding import HEADERS
@@ -42,6 +43,7 @@ def _environment() -> jinja2.Environment:
         "capital": lambda text: text[:1].upper() + text[1:],
         "gpus": gpus,
         "clean": clean,
+        "what": lambda entry: clean(text_with_subject(entry.text, entry.actor, entry.data)),
         "parts": markup,
         "sentence": lambda text: sentence(line(text)),
     }
