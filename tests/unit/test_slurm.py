@@ -324,6 +324,14 @@ def test_a_job_is_in_its_qos_until_it_is_over_whatever_it_holds(in_use: bool, st
             assert ("mine" in qos_in_use({"jobs": rows})) == in_use, form
 
 
+def test_what_is_listed_twice_counts_once() -> None:
+    rows = [node("n1", "IDLE"), node("n2", "IDLE"), node("n1", "DOWN"), node("n1", "IDLE"), node("n2", "IDLE")]
+    assert [(n.name, n.gpus, n.healthy) for n in nodes(*rows)] == [("n1", 8, False), ("n2", 8, True)]
+    same = job(4, "vision", job_state="RUNNING", tres_alloc_str="gres/gpu=8")
+    (one,) = read(same, same)
+    assert one.gpus == 8
+
+
 @pytest.mark.parametrize("document", [{}, [], None, {"jobs": [{}]}, {"jobs": [{"job_state": []}]}, {"jobs": 7}])
 def test_what_is_no_list_of_jobs_or_nodes_is_no_answer(document: Any) -> None:
     with pytest.raises(Unavailable, match="that Backstop cannot read"):

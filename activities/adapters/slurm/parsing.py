@@ -204,9 +204,17 @@ class Node(Model):
 
 
 def nodes_in(document: Any, gres: str) -> tuple[Node, ...]:
-    """Parse the JSON of `sinfo` or `scontrol show nodes` into the nodes that have such GPUs. Errors: Unavailable."""
+    """Parse the JSON of `sinfo` or `scontrol show nodes` into the nodes that have such GPUs. Errors: Unavailable.
+
+    A node that is listed twice counts once, and as healthy only if it is so both times.
+    """
+    found: dict[str, Node] = {}
     try:
-        return tuple(node for row in document["nodes"] if (node := _node(row, gres)) is not None)
+        for row in document["nodes"]:
+            node = _node(row, gres)
+            if node is not None and (node.name not in found or found[node.name].healthy):
+                found[node.name] = node
+        return tuple(found.values())
     except _BROKEN as error:
         raise Unavailable(
             f"Slurm described its nodes in a way that Backstop cannot read: {type(error).__name__} {error}"[:300]
@@ -336,11 +344,12 @@ _JOB_WORDS = _HOLDS | _WAITS | _OVER | {_STAGE_OUT}
 
 
 def jobs_in(document: Any, tres: str) -> tuple[SlurmJob, ...]:
-    """Parse the JSON of `squeue` into the jobs with such GPUs. Errors: Unavailable for another document."""
+    """Parse the JSON of `squeue` into the jobs with such GPUs, each once. Errors: Unavailable for another document."""
     try:
         rows = document["jobs"]
         running = Counter(_number(row.get("array_job_id")) for row in rows if _holds(_states(row)))
-        return tuple(job for row in rows if (job := _slurm_job(row, tres, running)) is not None)
+        jobs = (_slurm_job(row, tres, running) for row in rows)
+        return tuple({job.number: job for job in jobs if job is not None}.values())
     except _BROKEN as error:
         raise _unread_jobs(error) from None
 
