@@ -9,10 +9,22 @@ import pytest
 from models.cluster.island import Island
 from models.cluster.latest_readings import Evidence
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
-from models.reports.why import WhyAnswers, explain_team
+from models.reports.why import TeamWhy, WhyAnswers, explain_team
 from web.console.pages.teams import _lead
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def a_team(team: str, cluster: str, healthy: int, other_uses: int) -> TeamWhy:
+    quotas = (Present(team="ours", gpus=60), Present(team="theirs", gpus=60))
+    islands = (Island(name="main", total_gpus=120, healthy_gpus=healthy),)
+    usage = {
+        "ours": TeamUsage(team="ours", scheduled_gpus=20),
+        "theirs": TeamUsage(team="theirs", scheduled_gpus=other_uses),
+    }
+    reading = QuotaReading(cluster=cluster, generation=1, quotas=quotas)
+    sample = HealthSample(cluster=cluster, at=NOW, islands=islands)
+    return explain_team(Evidence(reading, sample, usage, NOW), {}, team, None)
 
 
 @pytest.mark.parametrize(
@@ -28,18 +40,14 @@ NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 def test_a_promise_without_hardware_is_said_also_where_others_leave_theirs_unused(
     healthy: int, other_uses: int, lead: list[str]
 ) -> None:
-    quotas = (Present(team="ours", gpus=60), Present(team="theirs", gpus=60))
-    islands = (Island(name="main", total_gpus=120, healthy_gpus=healthy),)
-    usage = {
-        "ours": TeamUsage(team="ours", scheduled_gpus=20),
-        "theirs": TeamUsage(team="theirs", scheduled_gpus=other_uses),
-    }
-    reading = QuotaReading(cluster="lab", generation=1, quotas=quotas)
-    sample = HealthSample(cluster="lab", at=NOW, islands=islands)
-    shown = [
-        text
-        for team in ("ours", "theirs")
-        for text in _lead(WhyAnswers(teams=(explain_team(Evidence(reading, sample, usage, NOW), {}, team, None),)))[1:]
-    ]
+    teams = [a_team(team, "lab", healthy, other_uses) for team in ("ours", "theirs")]
+    shown = [text for one in teams for text in _lead(WhyAnswers(teams=(one,)))[1:]]
     assert bool(shown) == bool(lead), shown
     assert all(any(text.startswith(begin) for text in shown) for begin in lead), shown
+
+
+def test_the_clusters_are_named_where_a_promise_without_hardware_is_not_short() -> None:
+    """In the second all hardware is used, so that what lacks it is short there and said with that."""
+    teams = (a_team("ours", "lab", 100, 21), a_team("ours", "full", 60, 60), a_team("ours", "well", 120, 21))
+    (_, unbacked, _) = _lead(WhyAnswers(teams=teams))
+    assert unbacked.startswith("10 GPUs of it in lab have no healthy hardware, and can be used only while other teams")

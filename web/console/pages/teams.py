@@ -15,7 +15,7 @@ from models.requests.state import RequestState
 from models.rollout.stages import Command, Stage, answer
 from models.rollout.status_models import RolloutStatus
 from models.status_questions import RequestsOf
-from models.texts import verb_of
+from models.texts import some_of, verb_of
 from views.flex import by_free_flex
 from views.status import awaited_text
 from views.why import in_full
@@ -166,11 +166,15 @@ def _lead(answers: WhyAnswers) -> list[str]:
     has = f"its jobs hold {held:,} of it{silent}, {idle:,} of these idle"
     rest = f"{start:,} more could start now, and {short:,} {verb_of(short)} short"
     lead = [f"Its quota is {gpus(quota)} {where}: {has}; {rest}."]
-    covered = [one.quota_gpus - one.backed_gpus for one in known if one.backed_gpus is not None and not _short(one)]
-    if missing := sum(max(0, number) for number in covered):
+    held_anyway = [one for one in known if one.backed_gpus is not None and not _short(one)]
+    covered = {one.cluster: one.quota_gpus - (one.backed_gpus or 0) for one in held_anyway}
+    if missing := sum(max(0, number) for number in covered.values()):
+        there = [cluster for cluster, number in covered.items() if number > 0]
+        inside = "" if len(teams) == 1 else f" in {some_of(there, 3)}"
+        have = verb_of(missing, "has", "have")
         lead.append(
-            f"{gpus(missing)} of it {verb_of(missing, 'has', 'have')} no healthy hardware, and can be used only while "
-            "other teams leave part of their quotas unused."
+            f"{gpus(missing)} of it{inside} {have} no healthy hardware, and can be used only while other teams leave "
+            "part of their quotas unused."
         )
     others = [(r, one) for one in teams for r in one.reasons if not r.cause.own]
     if short and others:
