@@ -55,7 +55,7 @@ class Hints:
         self.names = tuple(one.name for one in parameters if one.name != "self")
         self.needed = {one.name for one in parameters if one.name != "self" and one.default is one.empty}
         self._adapters = {
-            name: TypeAdapter(Name if self._types[name] is str and name in _NAMES else self._types[name])
+            name: TypeAdapter(Name if name in _NAMES and name in self.needed else self._types[name])
             for name in self.names
         }
 
@@ -74,8 +74,8 @@ class Hints:
             raise BadInput(_sentence(name, value, error)) from None
 
 
-_NAMES = ("request", "build", "digest")
-"""Names in a path; a cluster's may be empty where all are meant."""
+_NAMES = ("cluster", "request", "build", "digest")
+"""Names, wherever they are needed: a cluster's has a default where all clusters can be meant."""
 
 
 @cache
