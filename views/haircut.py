@@ -76,9 +76,10 @@ def _became(part: Part) -> str:
     if not part.cut_gpus:
         return ""
     have, move = "has" if part.phantom_gpus == 1 else "have", "moves" if part.to_flex_gpus == 1 else "move"
+    them = "it" if part.phantom_gpus == 1 else "them"
     stay = "stays" if part.to_flex_gpus == 1 else "stay"
     to_flex = f"{part.to_flex_gpus:,} {move} to flex and {stay} usable"
-    return f": {part.phantom_gpus:,} {have} no healthy GPU behind now, {to_flex}"
+    return f": {part.phantom_gpus:,} {have} no healthy GPU behind {them} now, and {to_flex}"
 
 
 def percent(share: Fraction) -> str:

@@ -195,7 +195,7 @@ def _proposal_facts(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
 
 
 def _buffer(derived: Derived) -> str:
-    return f"{derived.needed} of {gpus(derived.total)}, by health history: {derived.text}"
+    return f"{derived.needed} of {gpus(derived.total)}: {derived.text}"
 
 
 def foretold_line(foretold: Foretold, now: datetime) -> Text:

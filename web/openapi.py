@@ -164,5 +164,5 @@ def _parameters(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> list[d
 
 
 _WATCH = "Server-sent events: `status` at each change, `problem`, and `end`."
-_KEY = "A repeat under the same key, with the same body, gets the same answer and is done once."
+_KEY = "A repeat under the same key, with the same body, gets the first answer and is not carried out again."
 _ALONE = "An approver acts alone, with a reason, where a second person is needed: all admins are notified."

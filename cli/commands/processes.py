@@ -69,7 +69,9 @@ def serve(
     "BACKSTOP_LEDGER_URL=postgresql://ledger/backstop backstop migrate --from ./state",
 )
 def migrate(
-    source: Annotated[str, opt("DIR|URL", "The ledger to copy: a state folder, or a database's URL.", "--from")] = "",
+    source: Annotated[
+        str, opt("DIR|URL", "The ledger to copy: a state folder, or the URL of a SQLite file.", "--from")
+    ] = "",
     home: Home = "",
 ) -> None:
     """Bring the ledger's schema up to date, or copy a whole ledger to PostgreSQL.

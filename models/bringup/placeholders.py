@@ -44,7 +44,7 @@ Value = Annotated[
     str,
     *spelling_of(
         r"[A-Za-z0-9_./:+,=][A-Za-z0-9_./:+,=-]{0,199}",
-        "up to 200 letters, digits and _./:+,=- without a dash at its beginning",
+        "up to 200 letters, digits or characters of _./:+,=- and must not begin with a dash",
     ),
 ]
 """A value for a placeholder: no blanks, no quotes, and no dash at its beginning."""

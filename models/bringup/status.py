@@ -252,7 +252,7 @@ def waiting_sentence(bringup: Bringup, now: datetime) -> str:
         case BringupStage.RETIRING if bringup.leaving is not None and not bringup.leaving.empty:
             return f"its quotas go to zero: {bringup.leaving.said or 'about to begin'}"
         case BringupStage.CANCELLING | BringupStage.RETIRING:
-            return f"the cluster is being torn down: {_busy_text(bringup) or 'about to go on'}"
+            return f"the cluster is being torn down: {_busy_text(bringup) or 'the next step is about to begin'}"
     return _production_text(bringup, now)
 
 

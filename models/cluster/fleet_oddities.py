@@ -63,8 +63,8 @@ def _of_teams(fleet: Fleet, contacts: Mapping[str, Sequence[str]]) -> Iterator[O
     silent = sorted(team for team in holders if not contacts.get(team))
     if silent:
         many = f"{count_text(len(silent), 'team')} {verb_of(len(silent), 'has', 'have')} no contact"
-        their = verb_of(len(silent), "its", "their")
-        text = f"{many}, so {their} notices go only to the log: {some_of(silent, _MOST_NAMED)}"
+        so = verb_of(len(silent), "its notices", "their notices")
+        text = f"{many}, so {so} go only to the log: {some_of(silent, _MOST_NAMED)}"
         yield Oddity(text=text, path=("teams",) if fleet.teams else ())
     everyone = {q.team for c in fleet.clusters for q in c.quotas}
     for number, team in enumerate(fleet.teams):

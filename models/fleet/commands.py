@@ -103,6 +103,15 @@ def refusal(fleet: FleetRollout, command: FleetCommand, request: FleetCommandReq
     return None
 
 
+_UNMOVED = {
+    MemberState.STARTING: "it is being launched",
+    MemberState.RUNNING: "its rollout is under way",
+    MemberState.DONE: "it is monitored already",
+    MemberState.FAILED: "its rollout rolled back or is stuck",
+    MemberState.ENDED: "its rollout has ended",
+}
+
+
 def _refuse_members(fleet: FleetRollout, command: FleetCommand, request: FleetCommandRequest) -> str | None:
     if not request.clusters:
         return f"{command} needs a cluster"
@@ -113,7 +122,7 @@ def _refuse_members(fleet: FleetRollout, command: FleetCommand, request: FleetCo
         if member is None:
             return f"{cluster} is not in this fleet rollout"
         if command == "move" and (member.state not in (MemberState.WAITING, MemberState.SKIPPED) or member.rollout):
-            return f"{cluster} cannot be moved: it is {member.state}"
+            return f"{cluster} cannot be moved: {_UNMOVED.get(member.state, 'it already has a rollout')}"
         if command == "move" and request.wave is Wave.PILOT and fleet.wave is not Wave.PILOT:
             return f"{cluster} cannot become a pilot: wave {fleet.wave.number} ({fleet.wave}) has begun"
         if command == "skip" and member.state is MemberState.SKIPPED:

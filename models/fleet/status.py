@@ -246,7 +246,7 @@ def needs_of(fleet: FleetRollout) -> str:
     if asking:
         one = "waits" if len(asking) == 1 else "wait"
         # `status --needs` also lists clusters that the fleet rollout does not wait for.
-        some = f"{_some_names(asking)}{' on their way' * (len(asking) > 1)}"
+        some = f"{_some_names(asking)}{' that are under way' * (len(asking) > 1)}"
         return f"{some} {one} for a person: backstop status --needs ({_skip(asking)})"
     held = sorted((m for m in fleet.waiting_members if m.held and m.held_until is None), key=lambda m: m.cluster)
     if held:

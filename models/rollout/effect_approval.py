@@ -344,7 +344,8 @@ def _prove_grant(change: Change, evidence: Known, order: GrantOrder | None) -> F
     if order.ends:
         most = decided.granted or {}
         if decided.granted is None or not decided.may_end or any(g > most.get(t, 0) for t, g in order.raised.items()):
-            raise _refusal_of(change, f"request {order.request} was granted fewer GPUs, or its grant does not end yet")
+            fault = "was granted fewer GPUs than this takes back, or its grant is not due to end yet"
+            raise _refusal_of(change, f"request {order.request} {fault}")
         raised: Mapping[str, int] = order.raised
         fits = all(0 <= w.expected_gpus - w.gpus <= raised.get(w.team, 0) for w in change.writes)
     else:

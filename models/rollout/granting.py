@@ -134,9 +134,12 @@ def record_grant(rollout: Rollout, receipt: Receipt, now: datetime) -> Rollout:
         grants=grants if order.ends else {**grants, order.request: raised},
         given_back=(*rollout.given_back, order.request)[-_REMEMBERED:] if order.ends else rollout.given_back,
     )
-    sentence = (
-        f"{gpus_text(order.gpus)} of {order.team} {verb_of(order.gpus)} {'given back' if order.ends else 'granted'}"
+    moved = (
+        f"of {order.team} {verb_of(order.gpus)} given back"
+        if order.ends
+        else f"{verb_of(order.gpus)} granted to {order.team}"
     )
+    sentence = f"{gpus_text(order.gpus)} {moved}"
     rollout = rollout.record(
         AuditKind.COMMAND,
         f"request {order.request}: {sentence}",

@@ -74,7 +74,7 @@ async def test_pages_of_the_made_up_fleet_and_its_ledger_count_the_same(pages: P
     fleet = await pages.words("/")
     assert f"{waiting} need a person" in fleet
     assert f"{opened} open rollouts" in fleet
-    assert "is running: wave 2 (unscheduled) waits for a person. Needs: 6 clusters on their way wait" in fleet
+    assert "is running: wave 2 (unscheduled) waits for a person. Needs: 6 clusters that are under way wait" in fleet
 
     rollout = await pages.words("/rollout")
     # Of those monitored half by half: the even ones in the pilot and the first wave, the odd ones in the second.

@@ -392,5 +392,7 @@ async def test_the_day_that_counts_is_the_one_to_which_a_grant_was_extended(tick
             return
         assert (grant, ticketed.sql.gpus(name)) == ("done", {"research": 353})
         (answer,) = await asks_as(ticketed, workflow, written(2, 345, 353, raised={"research": 8}))
-    assert answer.endswith(f"request {request} was granted fewer GPUs, or its grant does not end yet")
+    assert answer.endswith(
+        f"request {request} was granted fewer GPUs than this takes back, or its grant is not due to end yet"
+    )
     assert ticketed.sql.gpus(name) == {"research": 353}

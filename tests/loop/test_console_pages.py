@@ -216,7 +216,10 @@ async def test_the_leader_sees_the_fleet_and_what_a_buffer_costs(ana: Browser, s
     assert "0 of 2 clusters monitored" in seen.words
     assert f"873 GPUs installed, 823 healthy, {promised} promised, 26 of them without a healthy GPU" in seen.words
     # At 15 %: 306 of 361 may be promised where 345 are, and 435 of 512 where 140 are.
-    assert "At 15%: 39 of 485 promised GPUs are cut: 26 have no healthy GPU behind now, 13 move to flex" in seen.words
+    assert (
+        "At 15%: 39 of 485 promised GPUs are cut: 26 have no healthy GPU behind them now, and 13 move to flex"
+        in seen.words
+    )
     assert [row[0] for row in seen.tables["What a buffer would cost"] if row[0].endswith("%")] == [
         "5%",
         "10%",

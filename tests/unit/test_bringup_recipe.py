@@ -127,17 +127,17 @@ def test_a_bad_recipe_is_one_sentence_with_its_place(path: str, value: Any, sent
         (
             "values.subscription",
             "--force",
-            "values.subscription must be up to 200 letters, digits and _./:+,=- without a dash at its",
+            "values.subscription must be up to 200 letters, digits or characters of _./:+,=- and must not begin",
         ),
         (
             "values.subscription",
             "a; rm",
-            "values.subscription must be up to 200 letters, digits and _./:+,=- without a dash at its",
+            "values.subscription must be up to 200 letters, digits or characters of _./:+,=- and must not begin",
         ),
         (
             "values.subscription",
             "$(id)",
-            "values.subscription must be up to 200 letters, digits and _./:+,=- without a dash at its",
+            "values.subscription must be up to 200 letters, digits or characters of _./:+,=- and must not begin",
         ),
         (
             "values",

@@ -294,7 +294,7 @@ def test_status_says_what_the_buffer_stands_on(fake: FakeBackstop, capsys: pytes
     )
     fake.statuses = [status(buffer=stands, buffer_at=NOON, proposal=proposed)]
     assert run(["status", "h100-worked"]) == 0
-    said = f"{stands.needed} of 361 GPUs, by health history: 16 down most of the time"
+    said = f"{stands.needed} of 361 GPUs: 16 down most of the time"
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.count(said) == 2
     assert "looked at again 2026-01-31 12:00" in shown

@@ -137,7 +137,7 @@ def form_of(content_type: str, body: bytes) -> Mapping[str, str]:
             "not-a-form",
             415,
             "This is not a form.",
-            f"Slack sends {_FORM}, not {kind[:80] or 'a missing Content-Type'}",
+            f"Slack sends {_FORM}, {f'not {kind[:80]}' if kind else 'and this request has no Content-Type'}",
         )
     try:
         found = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=100, errors="strict")
