@@ -11,8 +11,7 @@ from activities.adapters.runners.runners import Runners
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from activities.adapters.slurm.slurm import Slurms
 from activities.bringup.health_checks import OwnHealth
-from activities.ports.bringup import BringupsPort, ProductionPort
-from activities.ports.runners import CheckPort, RunnerPort
+from activities.ports.bringup import BringupsPort, CheckPort, ProductionPort, RunnerPort
 from activities.secret_files import SecretFiles
 from workers.settings import Settings
 

@@ -44,7 +44,7 @@ from activities.fleet.calls import FleetActivities
 from activities.notices.sending import Sender
 from activities.notices.sending_rounds import Rounds
 from activities.notices.telling import NoticeActivities
-from activities.ports.bringup_ledger import RolloutDoor
+from activities.ports.bringup import RolloutDoor
 from activities.ports.notices import NotifyPort
 from activities.ports.ports import QuotaPort, SchedulerPort
 from activities.requests.calls import RequestActivities

@@ -19,8 +19,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.clock import Clock, utc_now
 from activities.failures import translate_errors
-from activities.ports.bringup import BringupsPort, ProductionPort
-from activities.ports.runners import CheckPort, RunnerPort
+from activities.ports.bringup import BringupsPort, CheckPort, ProductionPort, RunnerPort
 from activities.tickets.warrants import Warrants
 from models.base import duration_text
 from models.bringup.checks import CheckAnswer, CheckOrder, Colour

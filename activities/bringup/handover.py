@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from activities.bringup.retirement import BringupExit
-from activities.ports.bringup_ledger import BringupLedger, Incoming, LandedGrant, Owed
+from activities.ports.bringup import BringupLedger, Incoming, LandedGrant, Owed
 from activities.ports.ports import OpenRollout
 from models.audit_chain import AuditEntry, AuditKind
 from models.bringup.entry import BringupEntry

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from activities.clock import Clock, utc_now
-from activities.ports.bringup_ledger import BringupLedger, RolloutDoor
+from activities.ports.bringup import BringupLedger, RolloutDoor
 from activities.ports.ports import ClusterPorts, OpenRollout, SchedulerPort
 from activities.rollout.cluster_calls import ClusterActivities
 from activities.tickets.warrants import Warrants

@@ -21,7 +21,7 @@ from activities.desk.second_persons import SecondPersonsDesk
 from activities.desk.speaker import speaker, spoken_by
 from activities.failures import translate_errors
 from activities.ports.access import AccessPort
-from activities.ports.bringup_ledger import BringupLedger
+from activities.ports.bringup import BringupLedger
 from activities.ports.ports import (
     CalendarPort,
     Described,

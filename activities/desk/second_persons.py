@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
 
 from activities.ports.access import AccessPort, SecondPersonsPort
-from activities.ports.fleet_file import FleetFilePort
+from activities.ports.ports import FleetFilePort
 from models import countersign_questions as ask
 from models.access.access_file import USER, AccessFile
 from models.access.decision import Target, decide, decide_countersign, require_permitted, roles_for, who_countersigns

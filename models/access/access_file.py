@@ -14,12 +14,36 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictBool, model_validator
 
-from models.access.patterns import ANYTHING, any_matches
 from models.access.principals import Principal, Proof
 from models.access.roles import Role
 from models.base import ActorGiven, Documented, Name, Words, fault_at, repeated
 from models.hashes import content_hash, hash_of
 from models.texts import brief
+
+ANYTHING = "*"
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Return whether the name matches: `*` matches any characters, `?` one, anything else itself.
+
+    It takes time of at most the product of the lengths: people write patterns.
+    """
+    at, star, mark, n = 0, -1, 0, 0
+    while n < len(name):
+        if at < len(pattern) and pattern[at] == "*":
+            star, mark, at = at, n, at + 1
+        elif at < len(pattern) and pattern[at] in ("?", name[n]):
+            at, n = at + 1, n + 1
+        elif star >= 0:
+            at, mark, n = star + 1, mark + 1, mark + 1
+        else:
+            return False
+    return not pattern[at:].strip("*")
+
+
+def any_matches(patterns: Iterable[str], name: str) -> bool:
+    return any(matches(pattern, name) for pattern in patterns)
+
 
 USER, GROUP, SERVICE, MACHINE, PROVIDER = "user:", "group:", "service:", "machine:", "oidc:"
 SLACK = "slack:"

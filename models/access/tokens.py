@@ -11,8 +11,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from models.access.access_file import BOUNDLESS, GROUP, SERVICE, AccessFile, Bare, Patterns, Receiver
-from models.access.patterns import any_matches
+from models.access.access_file import BOUNDLESS, GROUP, SERVICE, AccessFile, Bare, Patterns, Receiver, any_matches
 from models.access.principals import Principal, Proof
 from models.access.roles import Role
 from models.base import ActorGiven, Model, Time

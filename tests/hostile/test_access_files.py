@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from cli.main import run
 from client.inputs.access_files import read_access
-from models.access.access_file import AccessFile
+from models.access.access_file import AccessFile, matches
 from models.access.access_versions import changes_between, warnings_of
 from models.access.decision import Permitted, Target, decide, who_could
-from models.access.patterns import matches
 from models.access.rights import RIGHTS
 from models.errors import BadFile, BadInput
 from tests.tried import examples

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.access.access_file import AccessFile
+from models.access.access_file import AccessFile, matches
 from models.access.decision import Denied, Permitted, Target, decide, who_could
-from models.access.patterns import matches
 from models.access.principals import Principal, Proof
 from models.access.rights import RIGHTS, Case, Right, Second
 from models.access.roles import Role, with_included

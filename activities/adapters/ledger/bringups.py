@@ -25,7 +25,7 @@ from activities.adapters.ledger.health_and_usage import health_row
 from activities.adapters.ledger.quotas import locked_cluster, signed
 from activities.adapters.ledger.removal_and_renaming import remove_rows
 from activities.bad_rows import those_that_do
-from activities.ports.bringup_ledger import Incoming, LandedGrant, Owed
+from activities.ports.bringup import Incoming, LandedGrant, Owed
 from models.audit_chain import AuditEntry, AuditKind, Signature
 from models.bringup.entry import policy_fault
 from models.bringup.first_quotas import opening_policy, too_much
@@ -54,7 +54,7 @@ from models.temporal_names import bringup_workflow_id
 
 
 class LedgerBringups(LedgerPart):
-    """BringupLedger of activities/ports/bringup_ledger.py."""
+    """BringupLedger of activities/ports/bringup.py."""
 
     # --- the book -------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from activities.adapters.runners.http import HttpRunner
 from activities.adapters.runners.run_directory import Here
 from activities.adapters.runners.settings import Allowed
 from activities.clock import Clock, utc_now
-from activities.ports.runners import RunnerPort
+from activities.ports.bringup import RunnerPort
 from models.bringup.runs import Runner, RunOrder, RunReport
 from models.errors import BadInput, Unavailable
 
