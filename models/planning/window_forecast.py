@@ -32,13 +32,13 @@ def forecast_windows(
         return ()
     islands = with_named_islands(quotas, islands)
     whole = without_absences(islands, windows, now)
-    known = dict[tuple[Island, ...], dict[str, int]]()
+    shortages = dict[tuple[Island, ...], dict[str, int]]()
 
     def lacks_during(taking: Sequence[Window]) -> dict[str, int]:
         left = islands_during(whole, taking)
-        if left not in known:
-            known[left] = _shortage(cluster, quotas, left)
-        return known[left]
+        if left not in shortages:
+            shortages[left] = _shortage(cluster, quotas, left)
+        return shortages[left]
 
     begun, forecast = [w for w in takes if w.starts <= now], list[Foretold]()
     for window in coming:

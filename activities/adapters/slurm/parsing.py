@@ -208,13 +208,13 @@ def nodes_in(document: Any, gres: str) -> tuple[Node, ...]:
 
     A node that is listed twice counts once, and as healthy only if it is so both times.
     """
-    found: dict[str, Node] = {}
+    by_name: dict[str, Node] = {}
     try:
         for row in document["nodes"]:
             node = _node(row, gres)
-            if node is not None and (node.name not in found or found[node.name].healthy):
-                found[node.name] = node
-        return tuple(found.values())
+            if node is not None and (node.name not in by_name or by_name[node.name].healthy):
+                by_name[node.name] = node
+        return tuple(by_name.values())
     except _BROKEN as error:
         raise Unavailable(
             f"Slurm described its nodes in a way that Backstop cannot read: {type(error).__name__} {error}"[:300]
