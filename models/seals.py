@@ -174,12 +174,7 @@ def next_seal(seals: Sequence[SealedSeal], heads: Sequence[ChainHead], at: Time,
     hashes = [leaf_hash(one.leaf) for one in seals]
     previous = hashes[-1].hex() if hashes else ""
     leaf = leaf_of(
-        Seal(
-            number=len(seals) + 1,
-            at=at,
-            previous=previous,
-            heads=tuple(sorted(heads, key=lambda head: head.cluster)),
-        )
+        Seal(number=len(seals) + 1, at=at, previous=previous, heads=tuple(sorted(heads, key=lambda head: head.cluster)))
     )
     return SealedSeal(leaf=leaf, note=signed_note([*hashes, leaf_hash(leaf)], key))
 

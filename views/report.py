@@ -204,14 +204,7 @@ def _of_when(now: Point | None, before: int | None, ago: Point | None) -> str:
 
 def sections(week: Week) -> list[Section]:
     """Return all tables in their order."""
-    return [
-        *_undos(week),
-        _reached(week),
-        *_live(week),
-        *_bringups(week.bringups),
-        _milestones(week),
-        _outcome(week),
-    ]
+    return [*_undos(week), _reached(week), *_live(week), *_bringups(week.bringups), _milestones(week), _outcome(week)]
 
 
 def _bringups(brought: BringupsWeek | None) -> list[Section]:

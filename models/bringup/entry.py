@@ -192,10 +192,7 @@ def unfilled_text(entry: BringupEntry, recipe: ClusterRecipe) -> Iterator[tuple[
     """Yield each place of the recipe that the entry leaves unfilled, or fills with a bad URL, with one sentence."""
     values = entry.all_values
     for place, name in unfilled_placeholders(recipe.texts(), values):
-        yield (
-            place,
-            f"{{{name}}} has no value: add {name} to the values of the entry of {entry.cluster}",
-        )
+        yield (place, f"{{{name}}} has no value: add {name} to the values of the entry of {entry.cluster}")
     for place, text in recipe.texts():
         named = frozenset(placeholders(text))
         fills = place[-1] in URL_FIELDS and bool(named) and named <= {*values, LATER, RUN_KEY}

@@ -136,10 +136,7 @@ class Fleet(Documented):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for what, names in (
-            ("cluster", [c.name for c in self.clusters]),
-            ("team", [team.name for team in self.teams]),
-        ):
+        for what, names in (("cluster", [c.name for c in self.clusters]), ("team", [team.name for team in self.teams])):
             for number, name in repeated(names):
                 raise fault_at((f"{what}s", number, "name"), f"{what} {name!r} is given twice")
         for number, cluster in enumerate(self.clusters):

@@ -19,10 +19,7 @@ _EXACT_AS_FLOAT = 2**25
 
 
 def divide(
-    amount: int,
-    weights: Mapping[str, int],
-    caps: Mapping[str, int],
-    given: Mapping[str, int] | None = None,
+    amount: int, weights: Mapping[str, int], caps: Mapping[str, int], given: Mapping[str, int] | None = None
 ) -> dict[str, int]:
     """Divide `amount` more GPUs by name; less than `amount` only where all caps are reached.
 

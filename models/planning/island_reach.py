@@ -84,10 +84,7 @@ class Ground:
         return sum(fewest[root][-1] for root in self.tree.roots if root in fewest)
 
     def loose(
-        self,
-        bounds: Mapping[str, int],
-        taken: Mapping[str, int] | None = None,
-        used: Mapping[str, int] | None = None,
+        self, bounds: Mapping[str, int], taken: Mapping[str, int] | None = None, used: Mapping[str, int] | None = None
     ) -> int:
         """Return the most GPUs that the leaves can get, each within its bound and those of its ancestors.
 

@@ -185,12 +185,7 @@ def standing_of(
     else:
         state = State.ON_TRACK if (number <= expected if milestone.falls else number >= expected) else State.BEHIND
     return MilestoneStanding(
-        milestone=milestone,
-        number=number,
-        expected=expected,
-        started_from=planned.started_from,
-        state=state,
-        note=last,
+        milestone=milestone, number=number, expected=expected, started_from=planned.started_from, state=state, note=last
     )
 
 

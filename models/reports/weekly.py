@@ -298,9 +298,7 @@ def sums_of(past: Past) -> WeekSums:
     cut = {name: sum(getattr(one, name) for one in past.cuts) for name in CutSums.model_fields if name != "clusters"}
     return WeekSums(
         rows=RowCounts(
-            done=len(_moves_to_monitored(past.moves)),
-            undone=len(_moves_back(past.moves)),
-            outcomes=len(past.outcomes),
+            done=len(_moves_to_monitored(past.moves)), undone=len(_moves_back(past.moves)), outcomes=len(past.outcomes)
         ),
         cut=CutSums(clusters=sum(one.cut_gpus > 0 for one in past.cuts), **cut),
         totals=totals(past.outcomes),

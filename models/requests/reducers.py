@@ -51,10 +51,7 @@ def open_request(ask: QuotaAsk, assessment: Assessment, now: datetime) -> Reques
     text = f"{ask.actor} asks for {state.wanted_text}{behalf}." + (f" Why: {ask.reason}" if ask.reason else "")
     line = f"backstop request {{}} {ask.request} --reason '...'"
     return asked.notify(
-        assessment.owners,
-        text,
-        ("Approve it", line.format("approve")),
-        ("Decline it", line.format("decline")),
+        assessment.owners, text, ("Approve it", line.format("approve")), ("Decline it", line.format("decline"))
     )
 
 

@@ -287,12 +287,7 @@ def add_hold(rollout: Rollout, hold: Hold, now: datetime) -> Rollout:
     """Add a hold, or replace the one with the same id."""
     others = tuple(h for h in rollout.holds if h.id != hold.id)
     return rollout.but(holds=(*others, hold)).record(
-        AuditKind.HOLD,
-        f"hold {hold.id}: {hold.reason}",
-        now,
-        actor=hold.actor,
-        hold=hold.id,
-        kind_of_hold=hold.kind,
+        AuditKind.HOLD, f"hold {hold.id}: {hold.reason}", now, actor=hold.actor, hold=hold.id, kind_of_hold=hold.kind
     )
 
 

@@ -367,12 +367,7 @@ def _hold_for_radius(rollout: Rollout, reason: str, now: datetime, until: dateti
     """Hold a step until there is room again; hold a write in place, or one without such a time, for a person."""
     in_step = not (rollout.is_realigning or rollout.stay.restoring)
     hold = Hold(
-        id=RADIUS,
-        kind=HoldKind.BLAST_RADIUS,
-        reason=reason,
-        actor=BACKSTOP,
-        at=now,
-        until=until if in_step else None,
+        id=RADIUS, kind=HoldKind.BLAST_RADIUS, reason=reason, actor=BACKSTOP, at=now, until=until if in_step else None
     )
     held = add_hold(_not_in_place(rollout), hold, now)
     return held if hold.until is not None else held.notify(NoticeKind.HELD, [], detail=reason)

@@ -290,10 +290,7 @@ def _hold_condition(rollout: Rollout, now: datetime) -> Condition:
         return Condition(name="holds", met=True, text="no hold")
     until = min((h.until for h in held if h.until is not None), default=None) if all(h.until for h in held) else None
     return Condition(
-        name="holds",
-        met=False,
-        text="; ".join(f"{h.kind} by {h.actor}: {h.reason}" for h in held),
-        until=until,
+        name="holds", met=False, text="; ".join(f"{h.kind} by {h.actor}: {h.reason}" for h in held), until=until
     )
 
 

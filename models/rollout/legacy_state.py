@@ -20,12 +20,7 @@ _STAY = {
     "restoring": "restoring",
 }
 _OUTLOOK = ("reconsider", "proposal", "considered_gpus", "derived_at")
-_ANNOUNCED = {
-    "cuts": "told_cuts",
-    "delivered_at": "notified_at",
-    "undelivered": "undelivered",
-    "acks": "acks",
-}
+_ANNOUNCED = {"cuts": "told_cuts", "delivered_at": "notified_at", "undelivered": "undelivered", "acks": "acks"}
 _FLEX = {"gpus": "flex_gpus", "more_since": "flex_since", "failed_at": "flex_failed_at"}
 _POST = {"outbox": "outbox", "mail": "mail", "serial": "serial", "trouble": "mail_trouble", "noted": "noted"}
 _UNDO = ("owed", "undone", "stuck_on")

@@ -24,13 +24,7 @@ from models.texts import lacks_text
 
 
 def apply_look(
-    rollout: Rollout,
-    seen: Observation,
-    now: datetime,
-    fence: int,
-    *,
-    rises: bool = True,
-    asks: bool = False,
+    rollout: Rollout, seen: Observation, now: datetime, fence: int, *, rises: bool = True, asks: bool = False
 ) -> Rollout:
     """Apply a fresh look: sight, timers, drift, holds that end by themselves.
 

@@ -381,14 +381,7 @@ class Rollout(Model):
         return self.plan is not None and self.envelope is not None and self.envelope.holds(self.plan)
 
     def record(
-        self,
-        kind: AuditKind,
-        text: str,
-        at: datetime,
-        *,
-        actor: str = BACKSTOP,
-        reason: str = "",
-        **data: Any,
+        self, kind: AuditKind, text: str, at: datetime, *, actor: str = BACKSTOP, reason: str = "", **data: Any
     ) -> Self:
         """Return the rollout with one more entry for the archive."""
         post = self.post.with_entry(
