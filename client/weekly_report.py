@@ -45,7 +45,7 @@ async def _live(door: Backstop, now: datetime) -> Live:
     fleet = await door.open_fleet()
     fleet = None if fleet is None or fleet.shadow else fleet
     real = [_Noted(row, row.note) for row in rollouts if not row.shadow and row.note is not None]
-    blocked = [b for one in real for b in _blocks_of(one, now)] + _fleet_blocks(fleet)
+    blocked = [b for one in real for b in _blocks_of(one)] + _fleet_blocks(fleet)
     return Live(
         next=(*_fleet_next(fleet), *_coming(real, {b.cluster for b in blocked}, now)),
         at_risk=tuple(sorted(filter(None, map(_at_risk, real)), key=lambda r: (-r.lacking_gpus, r.cluster))),
@@ -123,7 +123,7 @@ def _at_risk(one: _Noted) -> AtRisk | None:
     )
 
 
-def _blocks_of(one: _Noted, now: datetime) -> list[Blocked]:
+def _blocks_of(one: _Noted) -> list[Blocked]:
     """Return one entry for each hold, and one for the owner where a decision is needed that lifts none of them."""
     row, note = one
 
