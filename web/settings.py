@@ -100,7 +100,8 @@ def beside_up() -> Address:
 def _public_url(text: str) -> str:
     if text and not re.fullmatch(r"https://[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?/?", text):
         raise BadInput(
-            f"BACKSTOP_PUBLIC_URL must be the console's address, such as https://backstop.example, not {brief(text)}"
+            "BACKSTOP_PUBLIC_URL must be the console's address and begin with https://, such as "
+            f"https://backstop.example, not {brief(text)}"
         )
     return text.rstrip("/")
 

@@ -29,6 +29,18 @@ class FrontBeside:
         self._ready = asyncio.Event()
         self._process: Process | None = None
 
+    @property
+    def lines(self) -> list[str]:
+        """Its places as people read them, or that it is not running."""
+        if not self.places:
+            return ["front      not running: see the error stream; commands go straight to Temporal, without a front"]
+        return [
+            f"console    {place} (backstop open)"
+            if place.startswith("http")
+            else f"front      {place} (it knows each caller by their user name)"
+            for place in self.places
+        ]
+
     async def wait_until_ready(self) -> None:
         """Wait until it answers, or will not: then the error stream says why, and everything else goes on."""
         with contextlib.suppress(TimeoutError):

@@ -107,11 +107,8 @@ async def _run(settings: Settings, ready: asyncio.Event, stopped: asyncio.Event)
         print(f"state      {settings.home}")
         print(f"notices    {settings.home / 'notices.jsonl'}")
         await front.wait_until_ready()
-        for place in front.places:
-            if place.startswith("http"):
-                print(f"console    {place} (backstop open)")
-            else:
-                print(f"front      {place} (it knows each caller by their user name)")
+        for text in front.lines:
+            print(text)
         if settings.keys is not None and not front_key_file().exists():
             print("keys       the front has no private key, so it signs no command: backstop keys new --lost")
         print("worker     ready; stop with Ctrl-C, start again to go on", flush=True)

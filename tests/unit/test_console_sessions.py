@@ -18,6 +18,7 @@ from web.console.console import Console
 from web.console.sessions import LINK_SECONDS, SESSION_SECONDS, Sessions
 from web.settings import load_front_settings
 from web.temporal_connection import Doors
+from workers.front_process import FrontBeside
 
 ANA = Principal(name="user:ana", human="user:ana", proof=Proof.PEER, how="this machine")
 
@@ -126,6 +127,16 @@ def test_a_session_with_more_groups_than_a_cookie_holds_is_refused() -> None:
         Sessions().begin(ANA.but(groups=many))
     few = Sessions()
     assert few.session_of(few.begin(ANA.but(groups=many[:40]))) is not None
+
+
+def test_a_front_that_did_not_start_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKSTOP_PUBLIC_URL", "http://backstop.example")
+    with pytest.raises(BadInput, match="must be the console's address and begin with https://"):
+        load_front_settings()
+    front = FrontBeside()
+    assert [text.split(":")[0] for text in front.lines] == ["front      not running"]
+    front.places = ["/run/front.sock", "http://127.0.0.1:8420"]
+    assert [text.split()[0] for text in front.lines] == ["front", "console"]
 
 
 def test_the_client_s_secret_is_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
