@@ -247,8 +247,11 @@ class _Asked:
         if _is_service(self.principal.name):
             return Denied(reason=f"{self.principal.name} is a service: {another}", could=could)
         if not self.target.first:
-            unknown = f"the ledger does not say who {done}, so Backstop cannot tell that you are another person"
-            return Denied(reason=f"{self.principal.name} may not {right.to}: {unknown}", could=could)
+            unknown = (
+                f"the ledger does not say who {done} (nothing is open there, or it began without a login), "
+                "so Backstop cannot tell that you are another person"
+            )
+            return Denied(reason=f"{self.principal.name} may not {right.to}{self.target.place}: {unknown}", could=could)
         changed = self.target.changed if right.second is Second.NOT_CHANGER else ()
         own = access.human_of(self.principal.name)
         for name, what in ((self.target.first, done), *((name, _CHANGED) for name in changed)):

@@ -160,6 +160,14 @@ def test_a_refusal_names_who_could() -> None:
     )
 
 
+def test_where_nothing_is_open_the_refusal_says_so_and_where() -> None:
+    file = access(*LEADS)
+    assert told(decide(file, at_provider(file, "sre"), "rollout.promote", Target(cluster="h100-typo"))) == (
+        "user:sre may not promote in h100-typo: the ledger does not say who launched it (nothing is open there, or it "
+        "began without a login), so Backstop cannot tell that you are another person"
+    )
+
+
 def test_who_changed_policy_or_quotas_does_not_approve_the_plan_that_came_of_it() -> None:
     file, other = access(*LEADS), Target(cluster="h100-pods", first="user:tpm")
     sre = at_provider(file, "sre")
