@@ -128,11 +128,10 @@ def rights_parts(lines: Sequence[RightLine], *, who: bool, team: str = "") -> li
     """Return a table of the lines. `who`: show who could; else the roles by which somebody may. `team`: the named."""
     rows = table("COMMAND", "~", "~WHO COULD" if who else "=ROLE", "~SECOND PERSON", least=["SECOND PERSON"])
     for one in lines:
-        what = f"{one.to}{f' ({one.case})' if one.case else ''}"
         second = "" if one.second == "none" else one.second
         nobody = "nobody for all teams" if one.where == Where.TEAM and not team else "nobody"
         last = (some_of(one.who) or nobody) if who else ", ".join(one.roles)
-        row(rows, one.command, what, last, second)
+        row(rows, one.command, one.to, last, second)
     by_team = next((one for one in lines if who and not team and one.where == Where.TEAM), None)
     return [rows, *([] if by_team is None else [by_team_line(f"Who could {by_team.to}")])]
 

@@ -143,6 +143,8 @@ def test_who_can_and_can_answer_from_the_file_in_force(capsys: pytest.CaptureFix
     assert "nobody" in said(door, capsys, "who-can", "approve", "a100")
     lines = json.loads(said(door, capsys, "can", "sre", "h100-a", "--json"))["rights"]
     assert {one["command"] for one in lines if one["second"] == "not who launched it"} >= {"rollout.promote"}
+    shown = " ".join(said(door, capsys, "can", "sre", "h100-a").split())
+    assert "close while it is at risk or stuck approver" in shown, "each circumstance is named once"
     assert said(door, capsys, "can", "nobody-known", "h100-a") == "user:nobody-known may do nothing in h100-a.\n"
 
 
