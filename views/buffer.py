@@ -28,7 +28,7 @@ def parts(explained: Explained) -> list[RenderableType]:
 
 def lines(explained: Explained) -> list[str]:
     now, series = explained.now, explained.series
-    unit = "node" if series.unit == "nodes" else "GPU"
+    unit = series.one
     ours = explained.records[0]
     strict = f"For {_target(explained.terms.target)} of the hours of the next {count(explained.horizon_weeks, 'week')}"
     promise = f"{strict}: {_promised(explained, now, unit)}."
@@ -147,9 +147,7 @@ def _picture(explained: Explained) -> list[RenderableType]:
     kept = 0 if promise is None else explained.now.total - promise
     top = max(kept, *(w for w in worst if not np.isnan(w)), 1) if worst else 1
     bars = "".join("?" if np.isnan(w) else _BARS[int(np.ceil((len(_BARS) - 1) * w / top))] for w in worst)
-    mark = (
-        f"  GPUs kept out of quotas from now on: {_BARS[int(np.ceil((len(_BARS) - 1) * kept / top))]} ({kept})"
-        if kept
-        else ""
-    )
+    whose = "Nodes" if explained.series.unit == "nodes" else "GPUs"
+    bar = _BARS[int(np.ceil((len(_BARS) - 1) * kept / top))]
+    mark = f"  {whose} kept out of quotas from now on: {bar} ({kept})" if kept else ""
     return [line(f"worst of each week  |{bars}|{mark}")]

@@ -255,12 +255,16 @@ def explain_buffer(
     ours = record_of("health", health(terms))
     weekly, young = promised[series.cluster, weeks, "health"], math.ceil(terms.history / timedelta(weeks=1))
     least = _least_fixed(record_of, ours.broken_hours)
+
+    def derived(asked: HealthTerms) -> Derived:
+        return derive_buffer(down, total, asked, series.node, unit=series.one)
+
     return Explained(
         series=series,
         horizon_weeks=weeks,
         terms=terms,
-        now=derive_buffer(down, total, terms, series.node),
-        looser=None if looser.target == terms.target else derive_buffer(down, total, looser, series.node),
+        now=derived(terms),
+        looser=None if looser.target == terms.target else derived(looser),
         looser_target=looser.target,
         records=(ours, *(record_of(name, decide) for name, decide in always.items())),
         grown_up=record(series, "health", weekly, weeks, young) if len(weekly) > young else None,

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from models.base import Model
 from models.cluster.derived_buffer import TERMS, BufferBasis, Derived, HealthTerms
-from models.texts import gpus_text
+from models.texts import count_text
 
 Hours = npt.NDArray[np.float64]
 """One number for each hour, the oldest first; NaN where it is unknown."""
@@ -59,11 +59,13 @@ class Shape(Model):
 SHAPE = Shape()
 
 
-def derive_buffer(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, shape: Shape = SHAPE) -> Derived:
+def derive_buffer(
+    down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, shape: Shape = SHAPE, unit: str = "GPU"
+) -> Derived:
     """Derive how much may be promised for the coming `terms.horizon` from the nodes (or GPUs) that were down.
 
     Shapes: down (hours,), ending now: the worst instant of each hour, planned absence left out, NaN where unknown.
-    Units: `total` and down count nodes or GPUs, `node` is the size of one node in that unit.
+    Units: `total` and down count nodes or GPUs, which is `unit`; `node` is the size of one node in it.
     Errors: ValueError when total or node is below 1.
     Source: the module's docstring; docs/adr/0017.
     """
@@ -93,11 +95,14 @@ def derive_buffer(down: Hours, total: int, terms: HealthTerms = TERMS, node: int
         ground, why = gap
         held = f"the floor of {float(terms.floor):.3g}"
         text = (
-            f"{why}, and they already ask for more than {held}: {parts}" if needed > floor else f"{why}: {held} holds"
+            f"{why}, and what is known already asks for more than {held}: {parts}"
+            if needed > floor
+            else f"{why}: {held} holds"
         )
         needed = max(floor, needed)
     if needed > terms.most * total:
-        asked = f"{needed} of {gpus_text(total)}" if needed < total else f"all {gpus_text(total)}"
+        size = count_text(total, unit)
+        asked = f"{needed} of {size}" if needed < total else f"all {size}"
         most = f"the largest allowed share is {float(terms.most):.3g}"
         text = f"{asked} would have to stay unpromised, and {most}: {text}"
         ground = BufferBasis.WILD

@@ -55,6 +55,11 @@ class Series:
     first: int = 0
 
     @property
+    def one(self) -> str:
+        """What the counts are of, in the singular."""
+        return "node" if self.unit == "nodes" else "GPU"
+
+    @property
     def down(self) -> Hours:
         """The nodes or GPUs that were unhealthy beyond what was declared, at the worst instant."""
         return np.maximum(self.total - self.worst - self.planned, 0)

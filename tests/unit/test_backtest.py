@@ -680,7 +680,7 @@ def test_a_sceptic_gets_five_lines_and_a_picture(file: str, tmp_path: Path, caps
         "For 99.9% of the hours of the next 4 weeks: promise 75, keep 25 nodes (25.0%). For 99%: "
     )
     assert shown[2] == (
-        "Why: only 672 hours are known, and they already ask for more than the floor of 0.15: "
+        "Why: only 672 hours are known, and what is known already asks for more than the floor of 0.15: "
         "20 down most of the time or of the last day, 5 in reserve for what comes on top."
     )
     assert shown[3].startswith(
@@ -690,6 +690,7 @@ def test_a_sceptic_gets_five_lines_and_a_picture(file: str, tmp_path: Path, caps
     assert shown[3].endswith("THIS MISSES THE TARGET OF 99.9%: the past of this cluster did not show what came.")
     assert shown[4].startswith("Beside it: a flat 19% would have broken 1,680 hours; a flat 20% is the smallest whole ")
     assert shown[6].startswith("worst of each week  |")
+    assert shown[6].endswith("  Nodes kept out of quotas from now on: █ (25)")
     assert picture.stat().st_size > 1000
 
 
@@ -707,7 +708,7 @@ def test_what_cannot_be_promised_is_said_with_its_reason(tmp_path: Path, capsys:
     assert run(["buffer", "w", "--health", wild]) == 0
     shown = capsys.readouterr().out
     assert "cannot honestly promise anything" in shown
-    assert "of 100 GPUs would have to stay unpromised, and the largest allowed share is 0.5" in shown
+    assert "of 100 nodes would have to stay unpromised, and the largest allowed share is 0.5" in shown
 
 
 def test_made_up_history_is_read_back_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -262,7 +262,7 @@ def test_a_plan_that_cannot_honestly_be_promised_says_so(tmp_path: Path, capsys:
     wild = "".join(f"h100-worked,{h},45,20\n" for h in range(4 * WEEK_HOURS))
     (tmp_path / "h.csv").write_text("cluster,hour,total_nodes,healthy_nodes_min\n" + wild)
     shown = planned(tmp_path, capsys, "--buffer", "health", "--health", str(tmp_path / "h.csv"))
-    assert "already ask for more than the floor of 0.15: 200 down most of the time" in shown[1]
+    assert "already asks for more than the floor of 0.15: 200 down most of the time" in shown[1]
     assert shown[3].startswith("It cannot honestly be promised. Such a plan cannot be launched")
 
 
