@@ -45,7 +45,12 @@ WaitingHash = Annotated[str, Field(max_length=64), AfterValidator(_digits)]
 def deed_of(command: str, target: Target) -> str:
     """Return what a command does and where, as it continues after "to": `enter a cluster in h100-new`."""
     named = " and ".join(right.to for right in RIGHTS[command].rights_under(target.cases))
-    return f"{named} the fleet rollout" if command.startswith("fleet.") else f"{named}{target.place}"
+    if not command.startswith("fleet."):
+        return f"{named}{target.place}"
+    if "fleet rollout" in named:
+        return named
+    deed, with_, way = named.partition(" with ")
+    return f"{deed}{' of' * (' ' in deed)} the fleet rollout{with_}{way}"
 
 
 class KeptCommand(Model):

@@ -79,7 +79,7 @@ async def test_who_aborts_with_undo_cannot_countersign_it_and_another_can(by_two
         await one.page.get_by_label("Reason").fill("the wrong order")
         await one.page.get_by_role("button", name="Abort").click()
         await one.sees(
-            "Nothing is done yet: the command to abort with undo the fleet rollout waits for a second person"
+            "Nothing is done yet: the command to abort the fleet rollout with undo waits for a second person"
         )
         (row,) = world.sql.rows("SELECT hash, given_by, second, ended FROM waiting_commands")
         digest = row[0]

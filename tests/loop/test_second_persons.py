@@ -400,7 +400,7 @@ async def test_a_fleet_abort_with_undo_takes_two(front: Front2) -> None:
     world.fleet_launched = True
     await front.door("sre").launch_fleet(FleetLaunch(fleet=f"fleet/{name}", owner="tpm", actor="x", pilots=(name,)))
     request = FleetCommandRequest(actor="x", reason="wrong order", undo=True)
-    with pytest.raises(AwaitsSecond, match="to abort with undo the fleet rollout waits") as waits:
+    with pytest.raises(AwaitsSecond, match="to abort the fleet rollout with undo waits") as waits:
         await front.door("sre").fleet_command("abort", request)
     assert (await front.door("sre").fleet_status()).stage == "planned"
     done = await front.door("hw-lead").countersign(waits.value.digits)
@@ -408,7 +408,7 @@ async def test_a_fleet_abort_with_undo_takes_two(front: Front2) -> None:
     row = world.sql.row("warrants", command="fleet.abort", subject=f"fleet/{name}")
     assert verify_ticket(verify_ticket(row["ticket"], public_keys()).second, public_keys()).principal.name == "user:sre"
     texts = [e["text"] for e in world.sql.archive("(fleet)")]
-    assert "countersigned the command of user:sre to abort with undo the fleet rollout" in texts
+    assert "countersigned the command of user:sre to abort the fleet rollout with undo" in texts
 
 
 async def test_alone_in_an_emergency_is_told_until_another_admin_has_looked(front: Front2) -> None:

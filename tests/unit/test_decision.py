@@ -12,6 +12,7 @@ from models.access.decision import Decision, Denied, Permitted, Target, decide, 
 from models.access.principals import Principal, Proof, asserted_principal
 from models.access.rights import RIGHTS, Case, Right, Second, Where
 from models.access.roles import Role
+from models.access.second_persons import deed_of
 from models.access.tokens import Token, TokenScope
 from tests.unit.access_world import ISSUER, access, at_provider, grant
 
@@ -445,3 +446,20 @@ def test_who_could_act_leaves_out_who_may_not_be_the_second_person() -> None:
         *("user:sre", "user:research-lead"),
         "group:hw-leads",
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "case", "deed"),
+    [
+        ("fleet.launch", Case.ADOPT, "adopt a fleet rollout"),
+        ("fleet.approve", None, "approve the fleet rollout"),
+        ("fleet.skip", None, "skip clusters of the fleet rollout"),
+        ("fleet.pace", None, "change the pace of the fleet rollout"),
+        ("fleet.abort", None, "abort the fleet rollout"),
+        ("fleet.abort", Case.UNDO, "abort the fleet rollout with undo"),
+        ("rollout.promote", None, "promote in h100-a"),
+    ],
+)
+def test_a_waiting_or_lone_command_is_named_in_words(command: str, case: Case | None, deed: str) -> None:
+    target = Target(cluster="" if command.startswith("fleet.") else "h100-a", cases=frozenset({case} if case else ()))
+    assert deed_of(command, target) == deed

@@ -251,9 +251,9 @@ def test_what_needs_nobody_or_is_not_the_givers_to_give_does_not_wait(desk: Desk
         desk.keeps(HW)
     assert rows(tool) == []
     undone = desk.keeps(command="fleet.abort", cluster="", cases=frozenset({Case.UNDO}))
-    assert undone.what == "abort with undo the fleet rollout"
+    assert undone.what == "abort the fleet rollout with undo"
     ((_, text, _),) = desk.archive("(fleet)")
-    assert text.startswith("a command to abort with undo the fleet rollout waits")
+    assert text.startswith("a command to abort the fleet rollout with undo waits")
 
 
 def test_nobody_fills_the_book(desk: Desk) -> None:
