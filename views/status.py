@@ -103,9 +103,11 @@ def _standing(status: RolloutStatus, now: datetime, source_at: datetime | None) 
     failures = f", failed {status.failures} of {count(status.attempts, 'time')}" if status.failures else ""
     yield "rollout", line(f"{status.rollout}, owner {status.owner}, attempt {status.attempt}{failures}")
     if status.plan_hash is not None:
-        approved = f"approved by {status.approved_by}" if status.approved_by else "not approved"
+        # An undo ends the approval, so that an ended rollout does not say whether it had one.
+        unapproved = "" if status.stage.has_ended else ", not approved"
+        approved = f", approved by {status.approved_by}" if status.approved_by else unapproved
         wave = ", after all waves" if status.wave == AFTER_ALL else f", wave {status.wave}" if status.wave else ""
-        yield "plan", line(f"{status.plan_hash}, {approved}{wave}, cuts {gpus(status.cut_gpus)}")
+        yield "plan", line(f"{status.plan_hash}{approved}{wave}, cuts {gpus(status.cut_gpus)}")
     if status.buffer is not None:
         looked = "" if status.buffer_at is None else f"; looked at again {moment(status.buffer_at)}"
         yield "buffer", line(_buffer(status.buffer), looked)

@@ -368,6 +368,15 @@ def test_status_in_full_tells_what_a_person_asks(fake: FakeBackstop, capsys: pyt
         assert said in out
 
 
+def test_an_ended_rollout_says_nothing_of_the_approval_that_its_undo_ended(
+    fake: FakeBackstop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for stage, said in ((Stage.ABORTED, ""), (Stage.PLANNED, ", not approved")):
+        fake.statuses = [status(stage, at_risk=(), approved_by="")]
+        assert run(["status", "h100-worked"]) == 0
+        assert f" {PLAN.hash}{said}, wave busy, cuts 39 GPUs\n" in capsys.readouterr().out
+
+
 def test_an_ended_rollout_asks_for_nothing(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
     fake.statuses = [status(Stage.ABORTED, at_risk=(), ended_because="aborted by tpm")]
     assert run(["status", "h100-worked"]) == 0
