@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.reports.milestones import MilestoneStanding, State
+from models.reports.milestones import MEASURED, MilestoneStanding, State
 from views.words import line, moment, none_of, row, table
 
 STYLE = {State.DONE: "green", State.ON_TRACK: "", State.BEHIND: "red", State.UNKNOWN: "yellow"}
@@ -24,12 +24,13 @@ def milestones_parts(standings: Sequence[MilestoneStanding], of: int = 0) -> lis
         least=("OF", "EXPECTED", "MEASURE"),
     )
     for s in standings:
+        counted = s.number is not None and s.milestone.measure in MEASURED  # what nobody has noted yet is of no time
         row(
             rows,
             s.milestone.name,
             words(s.milestone.measure),
             s.number,
-            "now" if s.number_at is None and s.number is not None else s.number_at and f"{s.number_at:%Y-%m-%d %H:%MZ}",
+            f"{s.number_at:%Y-%m-%d %H:%MZ}" if s.number_at else "now" if counted else None,
             s.expected,
             s.milestone.target,
             s.milestone.due,

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.main import run
+from cli.output import _plain
 from client.inputs.documents import read_milestones
 from models.errors import BadInput, Refusal
 from models.reports.milestones import (
@@ -24,6 +25,7 @@ from models.reports.milestones import (
     standings,
 )
 from tests.unit.cli_fakes import FakeBackstop, answering
+from views.milestones import milestones_parts
 
 BEGAN = datetime(2026, 11, 2, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -186,6 +188,15 @@ def test_a_refused_note_is_not_allowed_now(capsys: pytest.CaptureFixture[str]) -
     with answering(FakeBackstop(refuses=Refusal("there is no milestone 'm'"))):
         assert run(["milestones", "note", "m", "3", "--reason", "x"]) == 3
     assert capsys.readouterr().err == "backstop: there is no milestone 'm'\n"
+
+
+def test_a_number_that_nobody_has_noted_yet_is_of_no_time() -> None:
+    note = MilestoneNote(milestone="m", at=BEGAN, number=3, actor="ana", reason="x")
+    by_people = Milestones(planned=(planned(10, 0, "users trained"),))
+    plans = (Milestones(planned=(planned(10),)), by_people, by_people.but(notes=(note,)))
+    rows = [list(_plain(milestones_parts(standings(p, {"monitored_clusters": 2}, BEGAN + DAY))[0]))[1] for p in plans]
+    assert [f"{BEGAN:%Y-%m-%d %H:%MZ}" in row for row in rows] == [False, False, True]
+    assert [" now " in row for row in rows] == [True, False, False]
 
 
 def test_the_plan_is_shown_with_its_numbers(capsys: pytest.CaptureFixture[str]) -> None:
