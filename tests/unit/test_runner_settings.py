@@ -88,7 +88,7 @@ def test_without_a_file_nothing_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path
         (
             "organization: acme",
             "organization: acme\n  token: bkua_0123",
-            "line 15: buildkite.token must be the name of a variable",
+            "line 15: buildkite.token must be the name, in capital letters, of the variable",
         ),
     ],
 )
