@@ -105,9 +105,10 @@ def in_one_sentence(error: ValidationError) -> str:
     faults = error.errors(include_url=False, include_context=False, include_input=not many)
     place = ".".join(str(step) for step in faults[0]["loc"])
     input_text = "" if many else brief(faults[0]["input"])
-    value = f" (given: {input_text})" if 0 < len(input_text) <= 80 else ""
     more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
     text = f"{place + ': ' if place else ''}{faults[0]['msg'].removeprefix('Value error, ')}"
+    has_value = text.endswith((f": {input_text}", f", not {input_text}"))
+    value = f" (given: {input_text})" if 0 < len(input_text) <= 80 and not has_value else ""
     return f"{text if len(text) <= 600 else text[:600] + ' ...'}{value}{more}"
 
 

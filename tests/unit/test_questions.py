@@ -14,6 +14,7 @@ from client.backstop import Backstop
 from client.composed import Composed
 from client.connection import TemporalTarget
 from models.access.rights import READS_DESK
+from models.base import in_one_sentence
 from models.errors import BadInput, Unavailable
 from models.question_base import DeskAnswer
 from models.questions import (
@@ -27,6 +28,7 @@ from models.questions import (
     SnapshotNow,
     WhyNot,
 )
+from models.rollout.commands import CommandRequest
 from models.status_questions import FleetKept, RequestsOf
 from tests.unit.cli_fakes import WORKED
 
@@ -132,3 +134,12 @@ async def test_named_clusters_are_asked_for_alone(knows_names: bool) -> None:
     asked.clear()
     assert await Door().clusters_named([]) == []
     assert asked == [], "nobody is asked for nothing"
+
+
+def test_a_value_that_a_fault_names_is_not_named_twice() -> None:
+    with pytest.raises(ValidationError) as refused:
+        CommandRequest.model_validate({"actor": "tpm", "reason": "a\0b"})
+    assert in_one_sentence(refused.value) == r"reason: must not contain a NUL character: 'a\x00b'"
+    with pytest.raises(ValidationError) as refused:
+        CommandRequest.model_validate({"actor": "tpm", "reason": 7})
+    assert in_one_sentence(refused.value) == "reason: Input should be a valid string (given: 7)"
