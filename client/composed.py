@@ -21,7 +21,7 @@ from models.audit_chain import ChainedEntry, ChainHead
 from models.cluster.contact_secrets import is_masked, is_secret
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterSpec, Fleet
-from models.cluster.import_outcome import FleetOutcome, ImportTerms
+from models.cluster.import_outcome import NOTHING_STAGED, FleetOutcome, ImportTerms
 from models.cluster.jobs import ClusterJob
 from models.cluster.policy import Policy
 from models.cluster.readings import HealthSample
@@ -188,7 +188,7 @@ class Composed:
                 outcome = await self.ask(whole.but(terms=terms.model_copy(update={"policy": outcome.policy})))
             return outcome
         except BadInput as error:
-            if secret and error.message.endswith("parts [] were staged"):
+            if secret and error.message == NOTHING_STAGED:
                 raise Refusal(_ANOTHER_LEDGER) from None
             raise
 

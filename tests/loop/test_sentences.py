@@ -12,14 +12,16 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from rich.console import Console, RenderableType
 
 from models.cluster.windows import Declared, Window, WindowKind
+from models.errors import Refusal
 from models.questions import Declare, WhyNot
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.state import QuotaAsk, RequestStage
 from models.rollout.stages import Command, Stage
-from tests.e2e.world import PATIENCE, World, cluster, eventually, fresh, team
+from tests.e2e.world import PATIENCE, World, cluster, eventually, fresh, team, worked_case
 from views.fleet_rollout import status_parts as fleet_status_parts
 from views.status import status_parts
 from views.why import in_full, summary
@@ -140,3 +142,9 @@ def _quotas_are_those_of_receipts(world: World, notices: list[dict[str, Any]]) -
     granted = {write for write in writes if write[1] == "research"}  # its asker is told, by a notice of the request
     assert heard == {write for write in writes - granted if write[2] != write[3]}
     assert {(before, after) for _, _, before, after in granted if before != after} == {(40, 41)}
+
+
+async def test_secrets_that_went_into_another_ledger_name_the_setting(world: World) -> None:
+    world.stage = lambda *part: None
+    with pytest.raises(Refusal, match=r"another ledger than this machine, so .* set BACKSTOP_LEDGER_URL"):
+        await world.fleet(worked_case(fresh("c")), teams=[{"name": "research", "contacts": ["slack://T/B/secret"]}])

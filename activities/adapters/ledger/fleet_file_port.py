@@ -32,7 +32,16 @@ from models.base import in_one_sentence
 from models.cluster.contact_secrets import in_clear, teams_in_clear
 from models.cluster.fleet_export import FleetPage, cluster_document, cut_floors
 from models.cluster.fleet_file import Fleet
-from models.cluster.import_outcome import WRITES, Departure, FleetOutcome, ImportTerms, Line, Verb, policies_brought
+from models.cluster.import_outcome import (
+    NOTHING_STAGED,
+    WRITES,
+    Departure,
+    FleetOutcome,
+    ImportTerms,
+    Line,
+    Verb,
+    policies_brought,
+)
 from models.errors import BadInput, Barred, NoSuchCluster, Refusal
 from models.hashes import canonical_json, hash_of
 from models.ledger_tables import AuditRow, ClusterRow, ImportAnswerRow, ImportPartRow, ImportRow
@@ -289,6 +298,8 @@ def _forget(session: Session, import_id: str) -> None:
 
 def _fleet_of(staged: Sequence[tuple[int, bytes]], parts: int) -> Fleet:
     """The staged parts as one checked fleet. Errors: BadInput."""
+    if not staged:
+        raise BadInput(NOTHING_STAGED)
     numbers = [number for number, _ in staged]
     if len(numbers) != parts or parts < 1 or numbers[-1] - numbers[0] != parts - 1:
         raise BadInput(f"the upload is incomplete: of its {parts} parts the ledger has only {numbers}; import again")
