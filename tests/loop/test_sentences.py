@@ -102,7 +102,7 @@ async def test_all_that_is_read_of_a_story_is_true_and_counts(world: World) -> N
             await world.person("capacity").decide_request(request, RequestCommand.APPROVE, order)
             await eventually(lambda: world.sql.gpus(asked)["research"] == 41, "one GPU more is granted")
             await eventually(
-                lambda: any("1 GPU of research is granted" in e["text"] for e in world.sql.archive(asked)), "archived"
+                lambda: any("1 GPU is granted to research" in e["text"] for e in world.sql.archive(asked)), "archived"
             )
     await look("at the end")
     for name, who in ((breach, "solo"), (undone, "pair")):
