@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.cluster.windows import FLEET_HOLD, HOLD, Entry, Foretold, Window, hold_name, span_text, taken
+from models.cluster.windows import FLEET_HOLD, HOLD, Entry, Foretold, Window, gpus_taken, hold_name, span_text
 from models.texts import some_of
 from views.status import foretold_line
 from views.words import count, line, moment, none_of, row, table
@@ -48,7 +48,7 @@ def calendar_parts(
             window.kind.value,
             moment(window.starts),
             moment(window.ends),
-            taken(window),
+            gpus_taken(window),
             "all" if window.islands is None else ", ".join(window.islands),
             window.reason,
             entry.declared_by if entry.source else f"{entry.declared_by}, {_FILE}" if entry.declared_by else _FILE,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.cluster.windows import taken
+from models.cluster.windows import gpus_taken
 from models.texts import gpus_text
 from views.cluster_answer import ClusterAnswer
 from views.plan import gates
@@ -97,7 +97,15 @@ def cluster_parts(cluster: ClusterAnswer) -> list[RenderableType]:
         windows = table("=WINDOW", "=FROM", "=TO", ">GPUS", "~ISLANDS", "~REASON")
         for window in cluster.windows:
             where = "all" if window.islands is None else " ".join(window.islands)
-            row(windows, window.kind, moment(window.starts), moment(window.ends), taken(window), where, window.reason)
+            row(
+                windows,
+                window.kind,
+                moment(window.starts),
+                moment(window.ends),
+                gpus_taken(window),
+                where,
+                window.reason,
+            )
         parts += [Text(), windows]
     if cluster.policy:
         settings = ", ".join(f"{key}={clean(value)}" for key, value in sorted(cluster.policy.items()))

@@ -162,7 +162,7 @@ class Entry(Model):
     declared_by: str
 
 
-def taken(window: Window) -> int | str | None:
+def gpus_taken(window: Window) -> int | str | None:
     """Return the GPUs that the window takes, for a table: a number, all, or None for a freeze."""
     if window.kind is WindowKind.FREEZE:
         return None
