@@ -26,7 +26,7 @@ from models.access.access_versions import AccessCheck
 from models.base import duration_text
 from models.bringup.messages import BringupRow
 from models.cluster.contact_secrets import SECRET
-from models.cluster.source_doubts import DoubtedSource
+from models.cluster.implausible_falls import DoubtedSource
 from models.errors import BackstopError
 from models.fleet.archived_state import KeptFleet
 from models.notice_digests import Untold

@@ -497,7 +497,7 @@ class ImportPartRow(SQLModel, table=True):
 
 
 class SourceDoubtRow(SQLModel, table=True):
-    """A health source that is in doubt (`since`), or was. `judgement`: JSON of models.cluster.source_doubts.Judgement.
+    """A health source that is in doubt (`since`), or was. `judgement`: JSON of implausible_falls.Judgement.
 
     Its clusters' health before `confirmed_at` is no measure for their health after it.
     """

@@ -24,12 +24,12 @@ from models.bringup.messages import BringupRow
 from models.buffers.health_hours import HealthHours
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterInSlurm, ClusterSpec, Team
+from models.cluster.implausible_falls import DoubtedSource
 from models.cluster.import_outcome import Departure
 from models.cluster.jobs import ClusterJob
 from models.cluster.policy import Policy
 from models.cluster.readings import CLOCK_SKEW, HealthSample
 from models.cluster.snapshot import Snapshot
-from models.cluster.source_doubts import DoubtedSource
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry
 from models.flex.division import FlexMode

@@ -18,7 +18,7 @@ from temporalio.exceptions import ApplicationError
 with workflow.unsafe.imports_passed_through():
     from activities.bringup.calls import BringupActivities, CheckActivities
     from models.audit_chain import AuditEntry
-    from models.bringup import call_requests, messages, reducers
+    from models.bringup import messages, reducers, request_builders
     from models.bringup import workflow_actions as actions
     from models.bringup.commands import BringupOrder, apply_cancel, obey, refusal
     from models.bringup.decide import decide
@@ -150,7 +150,7 @@ class BringupWorkflow(BringupRuns):
     # --- actions ----------------------------------------------------------------------------------
 
     async def _look_for_supply(self) -> None:
-        request = call_requests.supply_request(self._state)
+        request = request_builders.supply_request(self._state)
         answer = await workflow.execute_activity_method(
             CheckActivities.supply,
             request,
@@ -163,7 +163,7 @@ class BringupWorkflow(BringupRuns):
 
     async def _ask(self, names: tuple[str, ...]) -> None:
         self._set(reducers.note_asked(self._state, names, workflow.now()))
-        orders = tuple(call_requests.check_order(self._state, name) for name in names)
+        orders = tuple(request_builders.check_order(self._state, name) for name in names)
         await self._take_in(
             workflow.execute_activity_method(
                 CheckActivities.ask,
@@ -178,7 +178,7 @@ class BringupWorkflow(BringupRuns):
         )
 
     async def _hand_over(self) -> None:
-        request = call_requests.hand_over_request(self._state, workflow.now())
+        request = request_builders.hand_over_request(self._state, workflow.now())
         await self._take_in(
             workflow.execute_activity_method(
                 BringupActivities.hand_over, request, **LONG_CALL, summary="into the fleet"
@@ -188,7 +188,7 @@ class BringupWorkflow(BringupRuns):
         )
 
     async def _grant_owed(self) -> None:
-        request = call_requests.hand_over_request(self._state, workflow.now())
+        request = request_builders.hand_over_request(self._state, workflow.now())
         await self._take_in(
             workflow.execute_activity_method(
                 BringupActivities.grant_owed, request, **LONG_CALL, summary="grant what is owed"
@@ -198,7 +198,7 @@ class BringupWorkflow(BringupRuns):
         )
 
     async def _wind_down(self) -> None:
-        request = call_requests.wind_down_request(self._state, workflow.now())
+        request = request_builders.wind_down_request(self._state, workflow.now())
         await self._take_in(
             workflow.execute_activity_method(
                 BringupActivities.wind_down, request, **LONG_CALL, summary="out of the fleet"

@@ -18,7 +18,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.bringup.calls import RunActivities
-    from models.bringup import call_requests, reducers
+    from models.bringup import reducers, request_builders
     from models.bringup.decide import startable_steps
     from models.bringup.messages import BRINGUP_QUEUE, ChosenHost, FollowedRun, StoppedRun, runs_queue
     from models.bringup.runs import NO_TIME_LIMIT, Runner, RunPhase, RunReport
@@ -191,7 +191,7 @@ def _call_for_host(run: str) -> Awaitable[ChosenHost]:
 def _call_start(bringup: Bringup, run: str) -> Awaitable[RunReport]:
     return workflow.execute_activity_method(
         RunActivities.start,
-        call_requests.run_order(bringup, run),
+        request_builders.run_order(bringup, run),
         **BRINGUP_START_CALL,
         **_where(bringup, run),
         summary=f"start {run} (attempt {bringup.runs[run].attempt})",
@@ -201,7 +201,7 @@ def _call_start(bringup: Bringup, run: str) -> Awaitable[RunReport]:
 def _call_follow(bringup: Bringup, run: str) -> Awaitable[FollowedRun]:
     return workflow.execute_activity_method(
         RunActivities.follow,
-        call_requests.follow_request(bringup, run),
+        request_builders.follow_request(bringup, run),
         **BRINGUP_LONG_CALL,
         **_where(bringup, run),
         start_to_close_timeout=NO_TIME_LIMIT,
@@ -213,7 +213,7 @@ def _call_follow_elsewhere(bringup: Bringup, run: str) -> Awaitable[FollowedRun]
     """Ask another worker, which sees the run only if it shares `runs_dir` with the host that is gone."""
     return workflow.execute_activity_method(
         RunActivities.follow,
-        call_requests.follow_request(bringup, run).but(seen=False, unheard=None),
+        request_builders.follow_request(bringup, run).but(seen=False, unheard=None),
         **BRINGUP_LONG_CALL,
         task_queue=BRINGUP_QUEUE,
         start_to_close_timeout=bringup.recipe.settle * 3,
@@ -225,7 +225,7 @@ def _call_follow_elsewhere(bringup: Bringup, run: str) -> Awaitable[FollowedRun]
 def _call_stop(bringup: Bringup, run: str) -> Awaitable[StoppedRun]:
     return workflow.execute_activity_method(
         RunActivities.stop,
-        call_requests.run_order(bringup, run),
+        request_builders.run_order(bringup, run),
         **BRINGUP_CALL,
         **_where(bringup, run),
         summary=f"stop {run}",

@@ -18,7 +18,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 with workflow.unsafe.imports_passed_through():
     from activities.fleet.calls import FleetActivities
     from models.audit_chain import AuditEntry
-    from models.fleet import call_requests, messages, reducers
+    from models.fleet import messages, reducers, request_builders
     from models.fleet.commands import FLEET_COMMANDS, FleetCommand, FleetCommandRequest, apply_cancel, obey, refusal
     from models.fleet.decide import decide
     from models.fleet.state import FleetRollout, MemberState
@@ -133,7 +133,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
         try:
             answer = await workflow.execute_activity_method(
                 FleetActivities.pick,
-                call_requests.pick(self._state, action, workflow.now()),
+                request_builders.pick(self._state, action, workflow.now()),
                 **LAST_WHOLE_FLEET_CALL,
                 summary=f"pick up to {action.most} of {len(action.candidates)}",
             )
@@ -150,7 +150,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
         try:
             answer = await workflow.execute_activity_method(
                 FleetActivities.start,
-                call_requests.start(self._state, self._launch.launch, action),
+                request_builders.start(self._state, self._launch.launch, action),
                 **LAST_FLEET_CALL,
                 summary="start " + ", ".join(clusters)[:170],
             )
@@ -163,7 +163,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
         try:
             answer = await workflow.execute_activity_method(
                 FleetActivities.abort,
-                call_requests.abort(self._state, action),
+                request_builders.abort(self._state, action),
                 **FLEET_CALL,
                 summary=f"abort {len(clusters)} rollouts",
             )
@@ -176,7 +176,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
     async def _follow(self) -> None:
         while True:
             await workflow.wait_condition(lambda: any(m.rollout for m in self._state.members.values()))
-            request, recheck = call_requests.follow(self._state), self._state.pace.recheck
+            request, recheck = request_builders.follow(self._state), self._state.pace.recheck
             try:
                 answer = await workflow.execute_activity_method(
                     FleetActivities.follow, request, **WHOLE_FLEET_CALL, summary=f"follow {len(request.known)} rollouts"

@@ -22,7 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from models.audit_chain import AuditEntry
     from models.lifecycle.workflow_actions import Finish, Wait
     from models.planning.grants import Granted
-    from models.requests import call_requests, messages, reducers
+    from models.requests import messages, reducers, request_builders
     from models.requests.commands import RequestCommand, RequestOrder, obey, refusal
     from models.requests.decide import decide
     from models.requests.state import RequestState
@@ -130,7 +130,7 @@ class QuotaRequest(Durable[RequestState]):
         try:
             answer = await self._try()
         except ActivityError as error:
-            answer = call_requests.failure(self._state.order, *reason_of(error))
+            answer = request_builders.failure(self._state.order, *reason_of(error))
         finally:
             self._writing = False
         self._set(reducers.apply_grant(self._state, answer, workflow.now()))
@@ -139,7 +139,7 @@ class QuotaRequest(Durable[RequestState]):
         state, order = self._state, self._state.order
         prepared = await workflow.execute_activity_method(
             RequestActivities.prepare,
-            call_requests.prepare(state, workflow.now()),
+            request_builders.prepare(state, workflow.now()),
             **options.LONG_CALL,
             summary=f"{'take back' if order.ends else 'grant'} {order.gpus} of {order.team}",
         )
@@ -150,16 +150,16 @@ class QuotaRequest(Durable[RequestState]):
             )
             return answer.model_copy(update={"hands": prepared.hands})
         if prepared.change is None:
-            return call_requests.answer(order, prepared.outcome, prepared.said)
+            return request_builders.answer(order, prepared.outcome, prepared.said)
         fence = state.fence + 1
         self._set(self._state.but(fence=fence))
         receipt = await workflow.execute_activity_method(
             QuotaActivities.apply_effect,
-            call_requests.write(state, prepared.change, workflow.now()),
+            request_builders.write(state, prepared.change, workflow.now()),
             **options.CALL,
             summary=f"write it (fence {fence})",
         )
-        return call_requests.outcome_of(order, prepared, receipt)
+        return request_builders.outcome_of(order, prepared, receipt)
 
     # --- side calls -----------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class QuotaRequest(Durable[RequestState]):
 
     async def _archive(self, batch: tuple[AuditEntry, ...], summary: str) -> None:
         await workflow.execute_activity_method(
-            RequestActivities.keep, call_requests.keep(self._state), **options.CALL, summary=summary
+            RequestActivities.keep, request_builders.keep(self._state), **options.CALL, summary=summary
         )
 
     async def _mail(self) -> None:

@@ -12,7 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.rollout.cluster_calls import ClusterActivities
     from activities.rollout.effects import QuotaActivities
     from models.errors import HistoryLapse
-    from models.rollout import call_requests, effect_reducers, look_reducers, plan_reducers, proposals
+    from models.rollout import effect_reducers, look_reducers, plan_reducers, proposals, request_builders
     from models.rollout.decide import confirms_breach
     from models.rollout.effect_table import EFFECT
     from models.rollout.effects import EffectKind
@@ -44,7 +44,7 @@ class RolloutActions(RolloutWaits):
         try:
             seen = await workflow.execute_activity_method(
                 ClusterActivities.observe,
-                call_requests.look_at(rollout, action, workflow.now()),
+                request_builders.look_at(rollout, action, workflow.now()),
                 **(options.DUE_READ_CALL if confirms_breach(rollout, workflow.now()) else options.READ_CALL),
                 summary=f"look: {action.why}",
             )
@@ -64,7 +64,7 @@ class RolloutActions(RolloutWaits):
         try:
             drafted = await workflow.execute_activity_method(
                 ClusterActivities.draft_plan,
-                call_requests.draft(self._state, action, workflow.now()),
+                request_builders.draft(self._state, action, workflow.now()),
                 **options.LONG_CALL,
                 summary=f"plan: {action.why}",
             )
@@ -81,7 +81,7 @@ class RolloutActions(RolloutWaits):
         try:
             target = await workflow.execute_activity_method(
                 ClusterActivities.aim_rollback,
-                call_requests.aim(self._state, workflow.now()),
+                request_builders.aim(self._state, workflow.now()),
                 **options.AIM_CALL,
                 summary=f"aim the rollback: {', '.join(self._state.stay.aiming)}",
             )
@@ -96,9 +96,9 @@ class RolloutActions(RolloutWaits):
         try:
             receipt = await workflow.execute_activity_method(
                 QuotaActivities.apply_effect,
-                call_requests.effect(begun, change, workflow.now()),
+                request_builders.effect(begun, change, workflow.now()),
                 **(options.EFFECT_CALL if kind in EFFECT else options.INVERSE_CALL),
-                summary=call_requests.effect_summary(change),
+                summary=request_builders.effect_summary(change),
             )
         except ActivityError as error:
             if (why := reason_of(error))[0] == HistoryLapse.__name__:

@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.notices.telling import NoticeActivities
     from activities.rollout.archive import ArchiveActivities
     from models.audit_chain import AuditEntry
-    from models.rollout import call_requests, mailing
+    from models.rollout import mailing, request_builders
     from models.rollout.messages import RecordRequest, RolloutInput
     from models.rollout.stages import Stage
     from models.rollout.state import Rollout
@@ -103,7 +103,7 @@ class RolloutPost(Host[Rollout]):
     # The loops keep no entries or notices in their frames while they wait: a rollout may wait for weeks.
 
     async def _archive_next(self) -> None:
-        self._recording = request = call_requests.record(self._state, workflow.now())
+        self._recording = request = request_builders.record(self._state, workflow.now())
         try:
             await workflow.execute_activity_method(
                 ArchiveActivities.record,
@@ -137,7 +137,7 @@ class RolloutPost(Host[Rollout]):
             return False
         if self._compared != self._changes:
             self._compared = self._changes
-            self._news = not call_requests.shows_the_same(self._noted, self._state, workflow.now())
+            self._news = not request_builders.shows_the_same(self._noted, self._state, workflow.now())
         return self._news
 
     async def _linger(self) -> None:
@@ -191,7 +191,7 @@ class RolloutPost(Host[Rollout]):
                 self._leave_mark(always=True)
 
     async def _tell_next(self) -> None:
-        request = call_requests.tell(self._state, workflow.now())
+        request = request_builders.tell(self._state, workflow.now())
         try:
             answer = await workflow.execute_activity_method(
                 NoticeActivities.tell,

@@ -63,8 +63,8 @@ from models.bringup.messages import BringupRow
 from models.cluster.contact_secrets import shown
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import Team
+from models.cluster.implausible_falls import DoubtedSource
 from models.cluster.import_outcome import FleetOutcome
-from models.cluster.source_doubts import DoubtedSource
 from models.cluster.windows import Declaration, Entry, span_text
 from models.errors import BackstopError, BadInput, NoSuchCluster, Refusal
 from models.fleet_cut_questions import FleetEnvelopes, HaircutSums

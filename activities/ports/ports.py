@@ -19,11 +19,11 @@ from models.base import Model, Name, Time
 from models.buffers.hourly_health import Stretch
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterInSlurm, ClusterSpec, Team
+from models.cluster.implausible_falls import DoubtedSource
 from models.cluster.import_outcome import Departure, FleetOutcome, ImportTerms
 from models.cluster.jobs import ClusterJob, Job
 from models.cluster.readings import Doubt, ForeignChange, HealthSample, LimitMode, QuotaReading, TeamUsage, UsageReading
 from models.cluster.snapshot import Snapshot
-from models.cluster.source_doubts import DoubtedSource
 from models.cluster.sources import QuotaSource, SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry, Window
 from models.fleet.archived_state import KeptFleet
@@ -149,7 +149,7 @@ class HealthPort(Protocol):
 
 
 class DoubtPort(Protocol):
-    """Judges falls of health across the clusters of a source: models/cluster/source_doubts.py."""
+    """Judges falls of health across the clusters of a source: models/cluster/implausible_falls.py."""
 
     def doubt(self, cluster: str, plausible_drop: Fraction | None, most_clusters: int | None) -> Doubt | None:
         """Return why the cluster's sample is not to be believed, by its source's samples of all clusters; None: it is.

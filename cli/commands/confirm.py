@@ -12,7 +12,7 @@ from models.lifecycle.command_rows import DECIDE
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
-    from models.cluster.source_doubts import DoubtedSource
+    from models.cluster.implausible_falls import DoubtedSource
 
 
 _UNDO = "It cannot be undone. If the source is wrong after all, correct it: its next sample counts."

@@ -28,7 +28,7 @@ from models.cluster.windows import Window, active, without_absences
 from models.errors import Refusal
 from models.planning.backing import back
 from models.planning.occupancy import held_in_quota, startable, startable_block
-from models.reports.weaker_jobs import WeakerJobs, weaker_jobs
+from models.reports.jobs_to_end import WeakerJobs, weaker_jobs
 from models.texts import gpus_text, verb_of
 
 if TYPE_CHECKING:

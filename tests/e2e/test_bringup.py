@@ -17,7 +17,7 @@ from activities.adapters.runners.run_directory import Here
 from activities.adapters.runners.runners import Runners
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from client.converter import data_converter
-from models.bringup import call_requests
+from models.bringup import request_builders
 from models.bringup.checks import Colour
 from models.bringup.entry import BringupEntry
 from models.bringup.recipe import ClusterRecipe
@@ -207,7 +207,7 @@ def _check(status: BringupStatus, name: str) -> str:
 @pytest.mark.slow
 async def test_six_months_without_supply_cost_few_events(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call waits for a day; here a day is a tenth of a second, and an hour a 24th of it."""
-    monkeypatch.setattr(call_requests, "_LOOKS_FOR", timedelta(seconds=0.1))
+    monkeypatch.setattr(request_builders, "_LOOKS_FOR", timedelta(seconds=0.1))
     stage.site.says["supply"] = Colour.RED
     stage.site.ends = {"bootstrap": RunPhase.SUCCEEDED}
     async with stage.worker():

@@ -27,7 +27,7 @@ from models.cluster.readings import Doubt
 from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import Refusal
 from models.lifecycle.workflow_actions import Wait
-from models.rollout import call_requests, effect_reducers, look_reducers, mailing, plan_reducers, time_reducers
+from models.rollout import effect_reducers, look_reducers, mailing, plan_reducers, request_builders, time_reducers
 from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.decide import decide
 from models.rollout.holds import HoldKind
@@ -120,34 +120,34 @@ class Site:
 
     def posted(self, r: Rollout) -> Rollout:
         if mailing.may_mail(r, self.now):
-            batch = call_requests.tell(r, self.now).notices
+            batch = request_builders.tell(r, self.now).notices
             r = mailing.apply_delivery(
                 r, batch, TellAnswer(delivered={n.key: () for n in batch}, failed={}, refused={}), T0
             )
         if not r.post.outbox and r.post.noted is r.stage:
             return r
-        record = call_requests.record(r, self.now)
+        record = request_builders.record(r, self.now)
         self.ledger.registry.record(record)
         return mailing.mark_archived(r, record)
 
     def done(self, r: Rollout, action: Action) -> Rollout:
         match action:
             case Look():
-                seen = self.clusters.observe(call_requests.look_at(r, action, self.now))
+                seen = self.clusters.observe(request_builders.look_at(r, action, self.now))
                 return look_reducers.apply_look(r, seen, self.now, r.fence)
             case Draft():
                 return plan_reducers.take_draft(
-                    r, self.clusters.draft_plan(call_requests.draft(r, action, self.now)), self.now
+                    r, self.clusters.draft_plan(request_builders.draft(r, action, self.now)), self.now
                 )
             case Aim():
                 try:
-                    target = self.clusters.aim_rollback(call_requests.aim(r, self.now))
+                    target = self.clusters.aim_rollback(request_builders.aim(r, self.now))
                 except ApplicationError as error:
                     return plan_reducers.fail_aim(r, str(error.type), error.message, self.now)
                 return plan_reducers.start_breach_rollback(r, target, self.now)
             case Perform():
                 begun, change = effect_reducers.begin_effect(r, action.kind)
-                receipt = self.effects.apply_effect(call_requests.effect(begun, change, self.now))
+                receipt = self.effects.apply_effect(request_builders.effect(begun, change, self.now))
                 return effect_reducers.apply_receipt(begun, change, receipt, self.now)
         return r
 
@@ -345,7 +345,7 @@ def test_a_lie_that_ends_between_reading_and_judging_is_not_believed(tmp_path: P
 
         site.now += timedelta(minutes=1)
         site.clusters.ports = replace(site.clusters.ports, doubts=cast("DoubtPort", Delayed()))
-        seen = site.clusters.observe(call_requests.look_at(site.rollouts["a0"], Look("told to", None), site.now))
+        seen = site.clusters.observe(request_builders.look_at(site.rollouts["a0"], Look("told to", None), site.now))
         assert seen.doubt is None
         assert seen.health is not None
         assert seen.health.healthy_gpus == 100

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from models.base import parse_duration
-from models.bringup import call_requests, reducers
+from models.bringup import reducers, request_builders
 from models.bringup import workflow_actions as do
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour
 from models.bringup.commands import BringupOrder, obey, refusal
@@ -130,7 +130,7 @@ class BringupWorld:
         b, now = self.b, self.now
         match action:
             case do.LookForSupply():
-                self._set(reducers.apply_supply(b, self.answer(call_requests.supply_order(b)), now))
+                self._set(reducers.apply_supply(b, self.answer(request_builders.supply_order(b)), now))
                 if self.b.supply is not None and self.b.supply.colour is not Colour.GREEN:
                     self.under_way.append(action)  # the call goes on asking
             case do.Start(run):
@@ -149,7 +149,7 @@ class BringupWorld:
             case do.AskChecks(names):
                 self.asked += names
                 self._set(reducers.note_asked(b, names, now))
-                answers = {name: self.answer(call_requests.check_order(self.b, name)) for name in names}
+                answers = {name: self.answer(request_builders.check_order(self.b, name)) for name in names}
                 self._set(reducers.apply_answers(self.b, answers, now))
             case do.HandOver() | do.GrantOwed():
                 self._hands_over(action)
@@ -182,7 +182,7 @@ class BringupWorld:
         self.under_way = [a for a in self.under_way if not (isinstance(a, do.Follow) and a.run == run)]
 
     def _hands_over(self, action: do.BringupAction) -> None:
-        request = call_requests.hand_over_request(self.b, self.now)
+        request = request_builders.hand_over_request(self.b, self.now)
         if self.refuses:
             self._set(reducers.note_fault(self.b, self.refuses, self.now))
             return

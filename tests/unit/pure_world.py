@@ -46,13 +46,13 @@ from models.planning.busy_work import work_short
 from models.planning.grants import Granted, GrantOrder
 from models.planning.plan import Plan, make_plan
 from models.rollout import (
-    call_requests,
     effect_reducers,
     granting,
     look_reducers,
     mailing,
     plan_reducers,
     proposals,
+    request_builders,
     time_reducers,
 )
 from models.rollout.commands import CommandRequest, obey, refusal
@@ -398,7 +398,7 @@ class World:
         """The side loops: notices are delivered and entries archived, in no time. True when some were."""
         told = len(self.told)
         if self.mail_works and mailing.may_mail(self.r, self.now):
-            batch = call_requests.tell(self.r, self.now).notices
+            batch = request_builders.tell(self.r, self.now).notices
             self.reads(batch)
             self.sent += batch
             self.told += [(notice.kind, notice.audience) for notice in batch]
@@ -407,7 +407,7 @@ class World:
         self.story += [entry.text for entry in self.r.post.outbox]
         self.cuts += [entry.data["cut"] for entry in self.r.post.outbox if "cut" in entry.data]
         if self.r.post.outbox:
-            self.r = mailing.mark_archived(self.r, call_requests.record(self.r, self.now))
+            self.r = mailing.mark_archived(self.r, request_builders.record(self.r, self.now))
         assert self.r.post.noted is self.r.stage, "a stage without an entry: its record, come late, could not be told"
         return len(self.told) > told
 
@@ -424,15 +424,15 @@ class World:
             case Look():
                 return Flight("look", r.fence, seen=None if self.looks_fail else self.observe(action))
             case Draft():
-                request = call_requests.draft(r, action, self.now)
+                request = request_builders.draft(r, action, self.now)
                 return Flight("draft", r.fence, draft=self.draft(request), proposed=bool(action.islands))
             case Aim():
-                aim = call_requests.aim(r, self.now)
+                aim = request_builders.aim(r, self.now)
                 target = breach_target(aim.baseline, aim.current, aim.islands, aim.theirs)
                 return Flight("aim", r.fence, target=target, exempt=aim.exempt)
             case Perform():
                 self.r, change = effect_reducers.begin_effect(r, action.kind)
-                return Flight(action.kind.value, r.fence, effect=call_requests.effect(self.r, change, self.now))
+                return Flight(action.kind.value, r.fence, effect=request_builders.effect(self.r, change, self.now))
         raise AssertionError(f"{action} is not under way")
 
     def answer(self, flight: Flight, error: str = "", *, landed: bool = True) -> None:
@@ -460,7 +460,7 @@ class World:
                 self.r = plan_reducers.start_breach_rollback(self.r, flight.target, self.now)
 
     def observe(self, look: Look) -> Observation:
-        request = call_requests.look_at(self.r, look, self.now)
+        request = request_builders.look_at(self.r, look, self.now)
         since = self.now - (request.flex_after or timedelta(0))
         usual = {} if request.long_run is None else self.usual(request.long_run)
         usage = {

@@ -124,11 +124,11 @@ def test_a_spreadsheet_and_a_file_say_the_same(tmp_path: Path) -> None:
         ),
         (
             "new,slurm-on-bare-metal,capacity,4,--all",
-            "line 2: bringups[0].values.subscription must be up to 200 letters, digits a",
+            "line 2: bringups[0].values.subscription must be up to 200 letters, digits or",
         ),
         (
             "new,slurm-on-bare-metal,capacity,4,$(id)",
-            "line 2: bringups[0].values.subscription must be up to 200 letters, digits a",
+            "line 2: bringups[0].values.subscription must be up to 200 letters, digits or",
         ),
         (
             "new,slurm-on-bare-metal,capacity,3,s",

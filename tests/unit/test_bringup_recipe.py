@@ -9,11 +9,11 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from client.inputs.sentences import first_problem
-from models.bringup.call_requests import check_order, run_order
 from models.bringup.entry import BringupEntry, BringupFile, unfilled_text
 from models.bringup.messages import BringupStart
 from models.bringup.recipe import ClusterRecipe, RecipeFile
 from models.bringup.reducers import open_bringup
+from models.bringup.request_builders import check_order, run_order
 from models.bringup.runs import RunOrder
 from tests.unit.bringup_world import ENTRY, NOON, RECIPE, entry, recipe
 

@@ -15,7 +15,7 @@ import typer
 from cli.app import app
 from cli.main import run
 from models.bringup.command_rows import BRINGUP_ROWS
-from models.cluster.source_doubts import DoubtedSource
+from models.cluster.implausible_falls import DoubtedSource
 from models.cluster.windows import Declaration, Entry, Window, WindowKind
 from models.fleet.command_rows import FLEET_ROWS
 from models.questions import ConfirmSource, Detach

@@ -18,7 +18,7 @@ from client.doctor import promises_checks
 from models.cluster.policy import Policy
 from models.cluster.readings import QuotaReading
 from models.notices import NoticeKind
-from models.rollout import call_requests
+from models.rollout import request_builders
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
 from models.status_questions import Overview
@@ -371,7 +371,7 @@ def doctor_says(world: World) -> list[str]:
         cluster="c1",
         rollout="c1/1",
         stage=world.stage,
-        needs=call_requests.record(world.r, world.now).needs,
+        needs=request_builders.record(world.r, world.now).needs,
         health_at=world.now,
     )
     return [check.text for check in promises_checks([overview]) if not check.ok]

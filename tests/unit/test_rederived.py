@@ -10,7 +10,7 @@ import pytest
 
 from models.cluster.derived_buffer import TERMS, BufferBasis, Derived
 from models.notices import NoticeKind
-from models.rollout import call_requests
+from models.rollout import request_builders
 from models.rollout.stages import Stage
 from models.rollout.workflow_actions import Draft
 from tests.unit.pure_world import World
@@ -127,7 +127,7 @@ def test_a_few_gpus_change_nothing_and_ask_nobody(needed: int) -> None:
 def test_a_cluster_that_has_grown_may_be_promised_more_than_a_step_at_once() -> None:
     """301 of 361 stand; of ten times as many that is 3010, and a twentieth of 3610 comes on top."""
     world = monitored(60)
-    asked = call_requests.draft(world.r, Draft(why=""), world.now)
+    asked = request_builders.draft(world.r, Draft(why=""), world.now)
     assert (asked.promised, asked.promised_of) == (301, TOTAL)
     world.asked = asks(100).model_copy(update={"total": 10 * TOTAL})
     world.wait("8d")

@@ -1,6 +1,6 @@
 """Health sources in doubt, as the ledger keeps them: a source's samples within the last hour are judged as a whole.
 
-The judgement is models/cluster/source_doubts.py. Here are its facts: the clusters of a source, their best health of
+The judgement is models/cluster/implausible_falls.py. Here are its facts: the clusters of a source, their best health of
 the last hour, their health now with declared absences put back, and what a person has confirmed. A cluster's source
 is the Prometheus or Slurm that it names; else it is the writer of its last sample, and every writer of two or more
 samples within the hour, so that a new label does not make a new source.
@@ -27,9 +27,7 @@ from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from activities.adapters.ledger.health_and_usage import last_sample_at, latest_health
 from activities.adapters.ledger.scheduler_mirror import sources_of
 from models.base import HOUR
-from models.cluster.island import Island
-from models.cluster.readings import CLOCK_SKEW, Doubt
-from models.cluster.source_doubts import (
+from models.cluster.implausible_falls import (
     LEDGER,
     DoubtedSource,
     Judgement,
@@ -38,6 +36,8 @@ from models.cluster.source_doubts import (
     doubt_reason,
     still_fallen,
 )
+from models.cluster.island import Island
+from models.cluster.readings import CLOCK_SKEW, Doubt
 from models.cluster.windows import without_absences
 from models.errors import Refusal
 from models.ledger_tables import ClusterRow, HealthRow, ImportRow, IslandRow, SourceDoubtRow

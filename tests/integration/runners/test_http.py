@@ -12,10 +12,10 @@ import pytest
 from activities.adapters.runners.http import HttpRunner
 from activities.adapters.runners.outside_checks import OutsideChecks
 from activities.adapters.runners.settings import Allowed, RunnerSettings
-from models.bringup.call_requests import check_order, run_order, supply_order
 from models.bringup.checks import CheckOrder
 from models.bringup.messages import BringupStart
 from models.bringup.reducers import open_bringup
+from models.bringup.request_builders import check_order, run_order, supply_order
 from models.bringup.runs import RunKey, RunOrder, RunPhase
 from models.bringup.state import StepRun
 from models.errors import BackstopError, BadInput, Unavailable

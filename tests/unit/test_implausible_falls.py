@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
+from models.cluster.implausible_falls import Level, doubt_reason, still_fallen
 from models.cluster.island import Island
-from models.cluster.source_doubts import Level, doubt_reason, still_fallen
 
 DROP = Fraction(20, 100)
 
