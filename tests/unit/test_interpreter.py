@@ -13,6 +13,7 @@ from rich.console import Console
 from activities.notices.rendering import render
 from models.base import parse_duration
 from models.cluster.island import Island
+from models.cluster.quota import Quota
 from models.cluster.readings import LimitMode
 from models.cluster.windows import WindowKind
 from models.notices import Notice, NoticeKind
@@ -155,6 +156,13 @@ def test_a_plan_that_is_not_backed_is_refused_at_launch() -> None:
     assert "not backed" in world.r.ended_because
     assert "max_tier busy would suffice" in world.r.ended_because
     assert world.effects == []
+
+
+def test_the_refusal_of_a_launch_says_why_no_tier_suffices() -> None:
+    world = World((Quota(team="t", gpus=8, minimum_gpus=8),), {"main": (8, 7)})
+    assert world.is_in(Stage.ABORTED)
+    why = "minimums and protected blocks prevent the cuts that it needs"
+    assert world.r.ended_because.endswith(f"so it cannot be launched: {why}")
 
 
 def test_nothing_is_written_without_approval() -> None:
