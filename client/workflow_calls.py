@@ -300,7 +300,7 @@ class Calls:
         except RPCError as error:
             why = f"Temporal at {self._target.address}: {error.message}"
             raise Unavailable(
-                f"{why}; it is unknown whether a worker carries it out: look at `backstop status`"
+                f"{why}; it is unknown whether a worker carries out the command: look at `backstop status`"
             ) from error
 
     async def _read_by_worker(self, asking: asyncio.Future[_T]) -> _T:

@@ -140,9 +140,8 @@ def _standing(status: RolloutStatus, now: datetime, source_at: datetime | None) 
 def _health_seen(status: RolloutStatus, now: datetime, source_at: datetime | None) -> Text:
     """Return the health that the rollout uses, its age, and whether its source has newer."""
     if status.health_at is None and status.doubted_gpus is not None:
-        return line(
-            _health(status), (", as before its source came into doubt: that counts until it is confirmed", "yellow")
-        )
+        until = "it counts until the clusters recover or a person confirms the fall"
+        return line(_health(status), (f", the last figure before its source came into doubt: {until}", "yellow"))
     if status.stage.has_ended or status.health_at is None:
         return line(_health(status), "" if status.health_at is None else f", as of {moment(status.health_at)}")
     parts = [f"{_health(status)}, as of {moment(status.health_at)} ({span(now - status.health_at)} ago)"]

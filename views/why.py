@@ -173,7 +173,7 @@ def _gate(one: TeamWhy) -> list[RenderableType]:
     """Say who may target the quota, where not everybody may, and who can change that."""
     if one.namespaces is None:
         return []
-    who = " and ".join((one.team, *one.namespaces))
+    who = f"the namespace{'s' * bool(one.namespaces)} {' and '.join((one.team, *one.namespaces))}"
     if not one.barred:
         return [line(f"Only {who} may target this quota.")]
     opens = "a change of the fleet file can allow it, and flex is open to all"

@@ -160,9 +160,11 @@ def _refuse_skip_check(bringup: Bringup, name: str) -> str | None:
     check = bringup.supply if name == SUPPLY else bringup.checks.get(name)
     if check is None:
         return f"there is no check {name!r}; the checks are {', '.join(bringup.checks)}"
-    if name == SUPPLY and bringup.stage is not BringupStage.PLANNED:
-        return "there is nothing to skip: the supply has arrived"
-    return f"{name} is already skipped: {check.skipped}" if check.skipped else None
+    if check.skipped:
+        return f"{name} is already skipped: {check.skipped}"
+    if name == SUPPLY and bringup.direction is not BringupStage.PLANNED:
+        return "there is nothing to skip: the bring-up no longer waits for its supply"
+    return None
 
 
 def _refuse_stop(bringup: Bringup, order: BringupOrder) -> str | None:

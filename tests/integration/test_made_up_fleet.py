@@ -129,7 +129,10 @@ async def test_an_abort_says_what_undo_adds_and_of_how_many_rollouts(pages: Page
     assert "2 clusters that wait are not started." in abort
     assert f"{monitored} rollouts go on by themselves, and keep their quotas: " in abort
     assert f"With undo Backstop would undo {monitored} more rollouts, the newest first." in abort
-    assert f"What teams would get back in the newest 12 of these {monitored} rollouts:" in abort
+    assert (
+        f"What teams would get back in 12 of these {monitored} rollouts (the others were not asked, or did not answer):"
+        in abort
+    )
     newest = sorted(set(range(1, CLUSTERS, 2)) - NONE)[-12:]
     teams = {(n * 5 + quota) % 60 for n in newest for quota in range(5)}
     assert f"12 rollouts end; {12 * CUT:,} GPUs come back to {len(teams)} teams" in abort

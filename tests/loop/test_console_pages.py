@@ -119,7 +119,7 @@ async def test_a_team_sees_what_the_ledger_has(ana: Browser, story: Story, world
     # What runs holds 310 of it: of 319 healthy ones 9 are left for what is not held.
     assert seen.column("Quotas", "Could start") == {story.worked: "9", story.roomy: "40"}
     assert seen.column("Quotas", "Short") == {story.worked: str(345 - 310 - 9), story.roomy: str(100 - 60 - 40)}
-    assert "its jobs hold 370 of it, 20 of these idle; 49 more could start now, and 26 are short." in seen.words
+    assert "its jobs hold 370 of it, 20 of these GPUs idle; 49 more could start now, and 26 are short." in seen.words
     assert "The quota is 345 now; the plan has 306." in seen.words, "85 % of 361, rounded down"
     nobody = await ana.look("/teams/nobody")
     assert "no cluster of the ledger has a quota of 'nobody'" in nobody.words

@@ -50,7 +50,9 @@ async def test_a_source_in_doubt_cuts_nothing_until_a_person_confirms_it(world: 
         # No sample has these figures at any time since, so that no time is given.
         assert (status.healthy_gpus, status.health_at, status.doubted_gpus) == (100, None, 81)
         (health,) = [part for part in plain_lines(status, world.now()) if part.startswith("health ")]
-        assert " ".join(health.split()).startswith("health 100 healthy of 100, as before its source came into doubt")
+        assert " ".join(health.split()).startswith(
+            "health 100 healthy of 100, the last figure before its source came into doubt"
+        )
     await asyncio.sleep(2.5)  # longer than breach_after, had it been believed
     (doubt,) = (await world.tpm.ask(CheckLedger())).doubts
     assert (doubt.source, doubt.clusters) == ("dcgm", tuple(sorted(liars)))

@@ -58,6 +58,7 @@ def test_supply_is_waited_for_and_a_person_can_go_on_without() -> None:
     assert waiting_sentence(w.b, w.now) == "waits for its supply: supply is red"
     w.say("skip", check="supply")
     assert w.stage is BringupStage.PROVISIONING
+    assert w.refused("skip", check="supply") == "supply is already skipped: because"
 
 
 def test_a_start_that_nobody_answered_for_calls_a_person_once_its_time_limit_is_over() -> None:
@@ -315,7 +316,7 @@ def test_touches_and_waits_are_counted() -> None:
         ("skip", {}, "skip needs a step or a check, and not both"),
         ("skip", {"step": "nodes"}, "nodes is running: stop it first"),
         ("skip", {"check": "x"}, "there is no check 'x'; the checks are capacity, health, drift, first-job"),
-        ("skip", {"check": "supply"}, "there is nothing to skip: the supply has arrived"),
+        ("skip", {"check": "supply"}, "there is nothing to skip: the bring-up no longer waits for its supply"),
         ("skip", {"step": "nodes", "reason": " "}, "skip needs a reason"),
         ("release", {}, "nobody holds h100-new"),
         ("stop", {}, "name the step: nodes"),

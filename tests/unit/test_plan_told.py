@@ -46,6 +46,19 @@ def said(parts: Sequence[RenderableType]) -> str:
     return "\n".join(line for part in parts for line in _plain(part))
 
 
+def test_a_quotas_own_team_may_target_it_whoever_else_may() -> None:
+    gated = (
+        Quota(team="a", gpus=2, namespaces=()),
+        Quota(team="b", gpus=2, namespaces=("b-x", "b")),
+        Quota(team="c", gpus=2),
+    )
+    shown = said(plan_parts(make_plan(cluster("gated", [(8, 8)], *gated), BARE)))
+    assert "Only the namespace a may target the quota of a." in shown
+    assert "Only the namespaces b and b-x may target the quota of b." in shown
+    assert "the quota of c." not in shown
+    assert [quota.admits(quota.team) for quota in gated] == [True, True, True]
+
+
 # --- the order of a fleet --------------------------------------------------------------------------
 
 HOMELESS = cluster("homeless", [(8, 6), (90, 90)], Quota(team="t", gpus=8, protected_blocks=(8,), islands=("i0", "i1")))

@@ -508,7 +508,10 @@ def test_whose_gate_it_is_and_where_there_is_room(fake: FakeBackstop, capsys: py
     fake.unanswered = {"b": "the health of cluster b is unknown"}
     assert run(["why", "research", "--gpus", "40", "--block", "--namespace", "training", "--all"]) == 0
     shown = capsys.readouterr().out
-    assert "Only research and evals may target this quota, not training: a change of the fleet file" in shown
+    assert (
+        "Only the namespaces research and evals may target this quota, not training: a change of the fleet file"
+        in shown
+    )
     assert "Elsewhere flex has free now as one block: 40 in pods (H100); at most 80 in quiet (H100)." in shown
     assert "The health of cluster b is unknown." in shown
     fake.flexes = [flex_of("pods", 60, 30, 30)]

@@ -100,7 +100,7 @@ class Live:
                 mark = await asyncio.wait_for(asked, _WAITS_SECONDS + _LATE_SECONDS)
             except (BackstopError, TimeoutError) as error:
                 why = error.message if isinstance(error, BackstopError) else _LEFT
-                logger.info("nobody says whether anything has happened: %s", why)
+                logger.info("no worker answers whether anything has changed; the console asks again: %s", why)
                 await self._tell(self.mark, why)
                 await asyncio.sleep(_AGAIN_SECONDS)
             else:

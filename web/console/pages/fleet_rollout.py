@@ -135,7 +135,8 @@ def _given_back(aheads: Sequence[Ahead], of: int) -> list[Any]:
     parts: list[Any] = undo_parts(aheads, ends=True) if aheads else []
     if not aheads and of:
         return [line("It is unknown what their teams would get back.")]
-    first = f"What teams would get back in the newest {len(aheads):,} of these {count(of, 'rollout')}:"
+    asked = "the others were not asked, or did not answer"
+    first = f"What teams would get back in {len(aheads):,} of these {count(of, 'rollout')} ({asked}):"
     return [line(first), *parts] if len(aheads) < of else parts
 
 

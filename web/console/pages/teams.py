@@ -19,7 +19,7 @@ from models.texts import some_of, verb_of
 from views.flex import by_free_flex
 from views.status import awaited_text
 from views.why import in_full
-from views.words import gpus, moment
+from views.words import count, gpus, moment
 from web.console.forms import is_like
 from web.console.pages.flex import flex_rows
 from web.console.pages.team_forms import ask, speak
@@ -162,8 +162,8 @@ def _lead(answers: WhyAnswers) -> list[str]:
     idle, start = sum(one.idle_gpus or 0 for one in known), sum(one.startable_gpus for one in teams)
     short = sum(_short(one) or 0 for one in teams)
     where = f"in {teams[0].cluster}" if len(teams) == 1 else f"in {len(teams)} clusters"
-    silent = f", as far as is known for {len(known)} of these clusters" if len(known) < len(teams) else ""
-    has = f"its jobs hold {held:,} of it{silent}, {idle:,} of these idle"
+    looked_at = f" in the {count(len(known), 'cluster')} whose use is known" if len(known) < len(teams) else ""
+    has = f"its jobs hold {held:,} of it{looked_at}, {idle:,} of these GPUs idle"
     rest = f"{start:,} more could start now, and {short:,} {verb_of(short)} short"
     lead = [f"Its quota is {gpus(quota)} {where}: {has}; {rest}."]
     held_anyway = [one for one in known if one.backed_gpus is not None and not _short(one)]
