@@ -72,7 +72,7 @@ Actor = Annotated[
     str,
     opt(
         "NAME",
-        "Your name in the audit. Default: the login name. A front records the name that it knows you by instead.",
+        "Your name in the audit. Default: the login name. A front ignores it and records who logged in.",
         envvar="BACKSTOP_ACTOR",
     ),
 ]

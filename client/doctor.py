@@ -139,7 +139,9 @@ def access_checks(access: AccessCheck | None, *, tickets: bool, proven: bool = F
                 "may do everything (docs/access.md)"
             )
         if tickets:
-            text = "no access file: every command needs a front's ticket, and the front's own user may do everything"
+            text = (
+                "no access file: every command needs a front's ticket; who runs the front may do all, others only read"
+            )
         return [Check.good("access", text)]
     if access.wrong:
         return [Check.bad("access", access.wrong, "backstop access recover FILE --reason ...")]

@@ -34,7 +34,8 @@ def recipe_parts(recipe: ClusterRecipe) -> list[RenderableType]:
         parts += [Text(), _checks(recipe)]
     left = [step.name for step in recipe.provision if step.undo is None]
     if left:
-        parts.append(line(f"A cancel would not undo these steps, and would name what they did: {', '.join(left)}."))
+        steps = f"{count(len(left), 'step')} ({', '.join(left)})"
+        parts.append(line(f"A cancel would not undo {steps}; it would only name what was made."))
     return [*parts, Text()]
 
 

@@ -36,7 +36,7 @@ def summary(answers: WhyAnswers, flexes: Sequence[FlexThere], *, hint: bool) -> 
     offers = flex_offers(teams, flexes) if reasons or beyond else ()
     free = "".join(f" Flex has {'at most ' * o.at_most}{o.gpus:,} free in {o.cluster}." for o in offers[:1])
     more = max(0, len(reasons) - 1)
-    more_text = f" {count(more, 'reason')} more{'' if answers.unanswered else ': --all'}." if hint and more else ""
+    more_text = f" {count(more, 'more reason')}{'' if answers.unanswered else ': see --all'}." if hint and more else ""
     unknown = ""
     if answers.unanswered:
         left_out, why = sorted(answers.unanswered), ": --all says why" if hint else ""

@@ -100,7 +100,8 @@ def place_of(path: str, text: str, document: Document, node: yaml.Node) -> Writt
     value = node.value if isinstance(node, yaml.ScalarNode) else "a list or mapping"
     digits = text.rfind(value, start, end) if value.isascii() and value.isdigit() else -1
     if digits < 0 or (len(value) > 1 and value[0] == "0") or int(value) > MOST_GPUS:
-        raise ValueError(f"{line_of(node)}: a quota must be a whole number of GPUs, not {value[:40]!r}")
+        rule = "" if digits < 0 else f" of at most {MOST_GPUS}, without leading zeros"
+        raise ValueError(f"{line_of(node)}: a quota must be a whole number of GPUs{rule}, not {value[:40]!r}")
     return WrittenNumber(
         path, node.start_mark.line + 1, digits, digits + len(value), int(value), id(node) in document.shared
     )

@@ -309,8 +309,10 @@ class Warrants:
 
     def _check_age(self, ticket: Ticket) -> None:
         age = self.now().timestamp() - ticket.iat
-        if age > ADMITTED_WITHIN.total_seconds() or age < -SKEW.total_seconds():
+        if age > ADMITTED_WITHIN.total_seconds():
             raise Refusal("the ticket is more than a day old: give the command again")
+        if age < -SKEW.total_seconds():
+            raise Refusal("the ticket is dated in the future: check the clocks of the front and of this worker")
 
     def _subject_of(self, request: AdmitRequest, workflow: str) -> tuple[str, datetime | None]:
         """Return the command's subject, and since when that exists, by the ledger."""

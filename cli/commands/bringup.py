@@ -137,7 +137,7 @@ def add(
     """Enter clusters to build. Each then goes on by itself until a step that people do by hand is due.
 
     An entry describes one cluster to build; a recipe has the steps that build it and the checks that validate it
-    (docs/bringup.md). The files are checked whole first. A cluster that is in the fleet or being built already is
+    (docs/bringup.md). All of the files are checked first. A cluster that is in the fleet or being built already is
     refused (unless Temporal has lost its bring-up, which then goes on); the others are entered, and the exit code
     is 3.
     """

@@ -144,6 +144,6 @@ def standing_sentence(version: AccessVersion) -> str:
     admins = count_text(len(version.file.admins), "admin")
     return (
         f"Version {version.version} ({version.hash}) has been in force since {version.at:%Y-%m-%d %H:%MZ}, imported by "
-        f"{version.by}{second}; it names {admins}. Backstop applies a new file to commands within "
-        f"{duration_text(ANEW)} of its import, and to reading within {duration_text(READS_KEPT)}."
+        f"{version.by}{second}; it names {admins}. Once a new file is in force, Backstop applies it to "
+        f"commands within {duration_text(ANEW)}, and to reading within {duration_text(READS_KEPT)}."
     )

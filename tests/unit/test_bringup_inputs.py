@@ -179,7 +179,9 @@ def test_a_check_says_what_is_done_in_which_order_and_what_the_worker_must_allow
     steps = [line.split()[0] for line in run.output.splitlines() if line.split()[2:3] in (["buildkite"], ["command"])]
     assert steps == ["bootstrap", "nodes"]
     assert "4 steps, 1 touch beside the entry" in run.output
-    assert "A cancel would not undo these steps, and would name what they did: check-in, nodes, services." in run.output
+    assert (
+        "A cancel would not undo 3 steps (check-in, nodes, services); it would only name what was made." in run.output
+    )
     assert "1 cluster fits its recipe." in run.output
     document = json.loads(
         CliRunner().invoke(app, ["bringup", "recipe", "check", str(TEMPLATE), "--entry", entries, "--json"]).output

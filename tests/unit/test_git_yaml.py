@@ -63,7 +63,7 @@ def test_a_pointer_of_its_own_goes_first_and_names_its_value_alone() -> None:
     [
         ("teams: {a: {gpus: 24.5}}", "line 1: a quota must be a whole number of GPUs, not '24.5'"),
         ("teams: {a: {gpus: -8}}", "not '-8'"),
-        ("teams: {a: {gpus: 010}}", "not '010'"),
+        ("teams: {a: {gpus: 010}}", "GPUs of at most 10000000, without leading zeros, not '010'"),
         ("teams: {a: {gpus: 1_000}}", "not '1_000'"),
         ("teams: {a: {gpus: }}", "not ''"),
         ("teams: {a: {gpus: [24]}}", "not 'a list or mapping'"),

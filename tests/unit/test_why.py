@@ -455,12 +455,12 @@ IDLE = asked(400, usage=held(research=0)).model_copy(update={"cluster": "second"
 @pytest.mark.parametrize(
     ("whys", "gpus", "lines"),
     [
-        ([asked(400)], "400", [ONE, f"What keeps the most from starting, 26: {MOST} 2 reasons more: --all."]),
+        ([asked(400)], "400", [ONE, f"What keeps the most from starting, 26: {MOST} 2 more reasons: see --all."]),
         ([asked(9)], "9", [FULL, "Nothing is in the way."]),
         (
             [asked(400), IDLE],
             "400",
-            [BEST, f"What keeps the most from starting, 26 in h100-worked: {MOST} 3 reasons more: --all."],
+            [BEST, f"What keeps the most from starting, 26 in h100-worked: {MOST} 3 more reasons: see --all."],
         ),
     ],
     ids=["one cluster", "nothing missing", "two clusters"],
@@ -626,8 +626,8 @@ UNKNOWN = {"b": "the health of cluster b is unknown", "c": "the health of cluste
         ),
         (asked(9), UNKNOWN, "Nothing is in the way in h100-worked. b, c are not counted: --all says why."),
         (asked(20), UNKNOWN, "b, c are not counted: --all says why."),
-        (asked(), {}, "2 reasons more: --all."),
-        (asked(), {"b": UNKNOWN["b"]}, "2 reasons more. b is not counted: --all says why."),
+        (asked(), {}, "2 more reasons: see --all."),
+        (asked(), {"b": UNKNOWN["b"]}, "2 more reasons. b is not counted: --all says why."),
     ],
 )
 def test_clusters_of_which_nothing_is_known_are_named_and_are_no_reasons(
@@ -637,7 +637,7 @@ def test_clusters_of_which_nothing_is_known_are_named_and_are_no_reasons(
     text = capsys.readouterr().out
     assert text.rstrip().endswith(said)
     assert text.count("--all") <= 1
-    assert "reason" not in text or said.startswith("2 reasons")
+    assert "reason" not in text or said.startswith("2 more reasons")
 
 
 def test_what_would_free_a_block_is_no_more_certain_than_where_jobs_run() -> None:

@@ -102,7 +102,7 @@ class SlackDesk:
                 "too-many",
                 429,
                 "Too many requests.",
-                "too many requests are under way: press the button again in a moment",
+                "too many requests are under way: try again in a moment",
             )
         work = self._start_task(self._work(given, mark))
         if isinstance(given, Pressed):

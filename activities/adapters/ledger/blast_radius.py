@@ -48,7 +48,7 @@ def reserve_breach(session: Session, cluster: str, most_clusters: int | None, no
     if most_clusters is not None and len(others) + 1 > most_clusters:
         begun = count_text(len(others), "cluster") + (f" ({some_of(others, 5)})" if others else "")
         raise BlastRadius(
-            f"Backstop has begun to roll back {begun} within an hour after breaches, and max_breaching_clusters "
+            f"in the last hour Backstop has begun to roll back {begun} after breaches, and max_breaching_clusters "
             f"{most_clusters} allows no more"
         )
     store(session, BreachRow, [{"cluster": cluster, "at": now}])

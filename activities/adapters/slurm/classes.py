@@ -221,7 +221,9 @@ class SlurmClasses:
         self._write(taking_out(mine, used, site))
         left = self._qos().keys() & mine.keys() - used
         if left:
-            raise Unavailable(f"Slurm still has what Backstop set at {', '.join(sorted(left))}: give the command again")
+            raise Unavailable(
+                f"Slurm still has these QOS, which Backstop made: {', '.join(sorted(left))}; give the command again"
+            )
 
     def _write(self, lines: Sequence[str]) -> None:
         for at in range(0, len(lines), _LINES):

@@ -309,7 +309,7 @@ def test_breaches_are_booked_by_cluster_and_hour_before_they_are_aimed(ledger: L
     twice(lambda: ledger.registry.reserve_breach(CLUSTER, 1, NOW))
     with pytest.raises(
         BlastRadius,
-        match=r"^Backstop has begun to roll back 1 cluster \(alpha\) within an hour after breaches, and max_br\w+ 1",
+        match=r"^in the last hour Backstop has begun to roll back 1 cluster \(alpha\) after breaches, and max_br\w+ 1",
     ):
         ledger.registry.reserve_breach("beta", 1, NOW + timedelta(minutes=59))
     assert tool.rows("SELECT cluster FROM breaches") == [(CLUSTER,)]
