@@ -40,6 +40,11 @@ def by_free_flex(offers: Iterable[_FlexT]) -> list[_FlexT]:
     return sorted(offers, key=lambda f: (f.health_at is None, -f.available_gpus, f.cluster))
 
 
+def used_flex(one: FlexNow | FlexSum) -> int:
+    """Return the GPUs of flex that are in use: jobs may hold more beyond their quotas than there is flex."""
+    return one.flex_gpus - one.available_gpus
+
+
 def fleet_parts(
     offers: Sequence[FlexNow | FlexSum], record: Sequence[FlexOffered], of: int = 0
 ) -> list[RenderableType]:
@@ -56,8 +61,7 @@ def fleet_parts(
         if one.health_at is None:
             row(shown, one.cluster, "unknown", *([None] * 6), style="yellow")
             continue
-        used = one.flex_gpus - one.available_gpus
-        numbers = (one.promised_gpus, one.in_quota_gpus, one.flex_gpus, used, one.available_gpus)
+        numbers = (one.promised_gpus, one.in_quota_gpus, one.flex_gpus, used_flex(one), one.available_gpus)
         row(shown, one.cluster, f"{one.healthy_gpus}/{one.total_gpus}", *numbers, block_text(*one.largest_free_block))
     blocks = (one.largest_free_block for one in offers if one.health_at is not None)
     return [shown, *at_most_note(blocks), *fleet_summary(offers, record)]
@@ -73,7 +77,7 @@ def fleet_summary(offers: Sequence[FlexNow | FlexSum], record: Sequence[FlexOffe
 
 def _use_text(offers: Iterable[FlexNow | FlexSum]) -> str:
     """Say how much of the flex is used and free, and how much more jobs hold beyond quotas than there is flex."""
-    counts = [(f.available_gpus, f.flex_gpus - f.available_gpus, f.used_gpus) for f in offers]
+    counts = [(f.available_gpus, used_flex(f), f.used_gpus) for f in offers]
     free, used, beyond = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0, 0)
     over = beyond - used
     more = f" Jobs hold {count(over, 'more GPU')} beyond their quotas, without flex." if over else ""

@@ -12,7 +12,7 @@ from rich.text import Text
 from models.base import duration_text, fraction_text
 from models.cluster.derived_buffer import Derived
 from models.cluster.policy import Basis, Tier
-from models.cluster.quota import Quota, gate_of
+from models.cluster.quota import Quota, gate_text
 from models.cluster.team_work import TeamWork
 from models.planning.ceiling import after_buffer
 from models.planning.cut_reasons import ShortIslands, no_room_text
@@ -240,11 +240,10 @@ _TIERS = (Tier.UNSCHEDULED, Tier.IDLE, Tier.BUSY)
 
 def gates(quotas: Iterable[Quota | QuotaPlan]) -> list[RenderableType]:
     """Say who may target each quota that is not open to everybody."""
-    named = ((q.team, gate_of(q.team, q.namespaces)) for q in quotas)
     return [
-        line(f"Only the namespace{'s' * bool(more)} {' and '.join((team, *more))} may target the quota of {team}.")
-        for team, more in named
-        if more is not None
+        line(f"Only {gate_text(q.team, q.namespaces)} may target the quota of {q.team}.")
+        for q in quotas
+        if q.namespaces is not None
     ]
 
 

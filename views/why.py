@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
+from models.cluster.quota import gate_text
 from models.reports.flex_offers import FlexThere, flex_offers
 from models.reports.why import Cause, Reason, TeamWhy, WhyAnswers
 from models.rollout.stages import command_line
@@ -173,7 +174,7 @@ def _gate(one: TeamWhy) -> list[RenderableType]:
     """Say who may target the quota, where not everybody may, and who can change that."""
     if one.namespaces is None:
         return []
-    who = f"the namespace{'s' * bool(one.namespaces)} {' and '.join((one.team, *one.namespaces))}"
+    who = gate_text(one.team, one.namespaces)
     if not one.barred:
         return [line(f"Only {who} may target this quota.")]
     opens = "a change of the fleet file can allow it, and flex is open to all"

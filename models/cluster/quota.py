@@ -129,6 +129,12 @@ def gate_of(team: str, namespaces: Iterable[str] | None) -> tuple[str, ...] | No
     return None if namespaces is None else tuple(sorted(set(namespaces) - {team}))
 
 
+def gate_text(team: str, namespaces: Iterable[str]) -> str:
+    """Name the namespaces that may target a team's quota, its own first."""
+    more = gate_of(team, namespaces) or ()
+    return f"the namespace{'s' * bool(more)} {' and '.join((team, *more))}"
+
+
 def cycle_in(parents: Mapping[str, str | None]) -> list[str]:
     """Return names each followed by its parent, the first one again at the end; [] where there is no cycle."""
     settled: set[str] = set()

@@ -21,8 +21,7 @@ def prospect_of(plan: Plan, rollout: Noted | None = None) -> Prospect:
     """Return a cluster's prospect by its plan of today. `rollout`: the one that is open there already."""
     why = "" if plan.honest else plan.fault
     if plan.honest and not plan.backed:
-        why = "its plan is not backed by healthy GPUs"
-        why += f": {plan.why_last}" if plan.why_last else f"; max_tier {plan.suffices} would suffice"
+        why = f"its plan is not backed by healthy GPUs{plan.why_unbacked}"
     return Prospect(
         cluster=plan.cluster,
         wave=Wave.AFTER if plan.why_last else Wave.of(plan.wave),

@@ -157,6 +157,11 @@ class Plan(Model):
         return "; ".join(homeless + held * (bool(self.short_by_gpus) or not homeless))
 
     @property
+    def why_unbacked(self) -> str:
+        """The end of a sentence that says that an honest plan is not backed: the reason, or the tier that suffices."""
+        return f": {self.why_last}" if self.why_last else f"; max_tier {self.suffices} would suffice"
+
+    @property
     def wave_name(self) -> str:
         return AFTER_ALL if self.why_last else self.wave.value
 

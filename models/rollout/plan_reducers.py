@@ -144,9 +144,8 @@ def take_draft(rollout: Rollout, draft: Drafted, now: datetime) -> Rollout:
         )
     )
     if first and plan.fault and not rollout.effects_stand:
-        why = "the plan is not backed by healthy GPUs, so it cannot be launched" if plan.honest else plan.fault
-        if plan.honest:
-            why += f": {plan.why_last}" if plan.why_last else f"; max_tier {plan.suffices} would suffice"
+        unbacked = f"the plan is not backed by healthy GPUs, so it cannot be launched{plan.why_unbacked}"
+        why = unbacked if plan.honest else plan.fault
         return rollout.but(ended_because=why).enter_stage(Stage.ABORTED, now, why)
     rollout = lift_hold(rollout, REPLAN, now, BACKSTOP, f"plan {plan.hash} was made")
     if rollout.is_realigning:

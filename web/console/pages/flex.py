@@ -11,7 +11,7 @@ from models.errors import BackstopError
 from models.flex.flex_sum import FlexSum
 from models.page_questions import FLEX_CURVE
 from models.questions import FlexOf, FlexSums
-from views.flex import block_text, by_free_flex, cluster_parts, fleet_parts, fleet_summary
+from views.flex import block_text, by_free_flex, cluster_parts, fleet_parts, fleet_summary, used_flex
 from views.row_models import FlexOffered
 from web.console.forms import is_like, number
 from web.console.pages.gpu_curves import tallied_points
@@ -104,7 +104,7 @@ def flex_rows(offers: Sequence[FlexSum]) -> list[FlexRow]:
             one.promised_gpus,
             one.in_quota_gpus,
             one.flex_gpus,
-            one.flex_gpus - one.available_gpus,
+            used_flex(one),
             one.available_gpus,
             block_text(*one.largest_free_block),
             one.largest_free_block[1],
