@@ -144,7 +144,7 @@ def _section(name: str, command: Any, shared: Container[str]) -> Iterator[str]:
     examples = [line for line in command.epilog.split("\n\n")[1:] if line != usage]
     if usage != f"backstop {name}" or not examples:
         yield f"`{usage}`"
-    yield command.help
+    yield command.help.split("\n\n")[0]
     if examples:
         yield "\n".join(f"    {line}" for line in examples)  # not below a list, which would take them in
     schemas = ", ".join(f"`backstop.{schema}/1`" for schema, names in ANSWERED_BY.items() if name in names.split(", "))
