@@ -73,7 +73,7 @@ def _await_tokens(
             case "slow_down":
                 interval += _SLOWER_SECONDS
             case "access_denied":
-                raise Refusal("the login was refused in the browser: `backstop login` again")
+                raise Refusal("the login was refused in the browser: run `backstop login` again")
             case _:
                 raise Refusal(f"the login failed: {_reason_in(answer)}")
     raise Refusal("nobody confirmed the login in time: `backstop login` again")

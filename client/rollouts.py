@@ -45,7 +45,9 @@ MOST_ASKED = 200
 _AT_ONCE = 16
 """Questions to rollouts under way at the same time."""
 _OPENING = "opening"
-_BEFORE = "its rollout runs on an earlier version, which cannot show this beforehand: look at `status`, then give --yes"
+_BEFORE = (
+    "its rollout runs on an earlier version, which cannot show the impact beforehand: look at `status`, then give --yes"
+)
 _T = TypeVar("_T")
 
 

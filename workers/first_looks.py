@@ -42,5 +42,6 @@ async def _look(looks: Iterator[str], executor: Executor, start_seconds: float, 
             await asyncio.sleep(pause_seconds)
     except Exception as error:  # a page that asks the same says it to its reader
         logger.warning(
-            "could not compute the figures of all clusters ahead of the first page that shows them: %s", error
+            "could not prepare the clusters' figures in advance, so the first page that shows them computes them: %s",
+            error,
         )

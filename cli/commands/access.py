@@ -192,7 +192,9 @@ def recover(
     def ahead() -> list[object]:
         admins = ", ".join(rules.admins[:5])
         blind = no_longer_read(None, rules, asserted_principal(rules.admins[0]))
-        sentence = f"{file} replaces the access file in force, and no second person is asked. Its admins: {admins}."
+        sentence = (
+            f"{file} replaces the access file in force, and no second person is asked. The new file's admins: {admins}."
+        )
         return [line(sentence), *(line((f"! {warning}", "yellow")) for warning in blind)]
 
     consent("Recover access?", ahead, yes=yes, as_json=as_json)  # type: ignore[arg-type]

@@ -72,7 +72,9 @@ SizeFlex = Annotated[
     ),
 ]
 DryRun = Annotated[bool, flag("--dry-run", "Show what the import would do; change nothing.")]
-Whole = Annotated[bool, flag("--whole", "Import nothing if a line is refused.")]
+Whole = Annotated[
+    bool, flag("--whole", "Import nothing at all if any line of the file is refused; without it the rest goes in.")
+]
 
 
 def add_to(group: typer.Typer) -> None:

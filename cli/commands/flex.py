@@ -52,9 +52,9 @@ def show_flex(
     actor: Actor = "",
 ) -> None:
     """Show quotas and flex apart: how much flex there is, who uses it, and how much there was over time.
+    `backstop flex [CLUSTER]` is short for this.
 
-    Flex is the healthy GPUs outside any quota (surplus) and what quotas leave unused (docs/flex.md). `backstop flex
-    [CLUSTER]` is short for this.
+    Flex is the healthy GPUs outside any quota (surplus) and what quotas leave unused (docs/flex.md).
     """
     from cli.commands.burndown import CARRIED
     from cli.output import left_out

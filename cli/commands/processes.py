@@ -86,10 +86,11 @@ def migrate(
 def backup(
     folder: Annotated[str, arg("DIR", "A new folder for the copy.", show_default=False)], home: Home = ""
 ) -> None:
-    """Copy what `backstop up` keeps, while it runs: Temporal's database, the ledger, notices and public keys.
+    """Copy what `backstop up` keeps, while it runs: Temporal's database, the ledger, notices, public keys and
+    the keys that decrypt histories.
 
-    `backstop up --home DIR` continues from the copy. The copy also has the keys that decrypt histories. It has no
-    private key to sign with: `BACKSTOP_HOME=DIR backstop keys new --lost` makes one.
+    `backstop up --home DIR` continues from the copy. It has no private key to sign with: `BACKSTOP_HOME=DIR backstop
+    keys new --lost` makes one.
     """
     become("workers.backup", (os.path.abspath(folder),), _settings(home, trace=False))
 

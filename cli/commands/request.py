@@ -95,10 +95,11 @@ def new(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Ask for more quota. A request that does not fit is refused at once; the answer lists what would fit.
+    """Ask for more quota. A request that does not fit is refused at once; the answer lists what would fit. `backstop
+    request TEAM CLUSTER GPUS` is short for this.
 
     A request that fits waits for an owner of the cluster (the policy's `owners`) or of the rollout that is open there;
-    an approved one is a *grant* (docs/requests.md). `backstop request TEAM CLUSTER GPUS` is short for this.
+    an approved one is a *grant* (docs/requests.md).
     """
     from models.requests.state import QuotaAsk, RequestStage
 

@@ -245,7 +245,7 @@ def note_silence(bringup: Bringup, run: str, attempt: int, why: str, now: dateti
 def _doubt_text(run: StepRun, why: str) -> str:
     if run.seen:
         return f"its runner last reported it running; the latest answer: {why}"
-    return f"its start is noted, but it is unknown whether it began; the latest answer: {why}"
+    return f"Backstop was about to start it and does not know whether it began; the latest answer: {why}"
 
 
 def note_lost_start(bringup: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:

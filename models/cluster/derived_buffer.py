@@ -129,12 +129,14 @@ def step_promise(asked: Derived, standing: int | None, of: int | None = None) ->
     now = grown(standing, of, asked.total)
     if now == standing:
         text = f"the promise rises from {standing} to {promise} at first"
-        text = text if promise != standing else f"{standing} stays promised: the new number differs too little"
+        text = text if promise != standing else f"{standing} stays promised: what health now allows differs too little"
     else:
-        grows = f"the promise grows with the cluster from {standing} of {of} to {now}"
+        grows = (
+            f"the cluster has grown from {of} GPUs to {asked.total}, and the promise with it from {standing} to {now}"
+        )
         text = (
-            f"{grows} and rises to {promise} at first"
+            f"{grows}; at first it rises to {promise}"
             if promise != now
-            else f"{grows}: the new number differs too little"
+            else f"{grows}; what health now allows differs too little"
         )
     return asked.model_copy(update={"needed": asked.total - promise, "text": f"{asked.text}; {text}"})

@@ -331,7 +331,7 @@ def _trip_breaker(fleet: FleetRollout, now: datetime) -> FleetRollout:
     some = some_of(sorted(m.cluster for m in failed_members(fleet)), 5)
     started = count_text(len(counted_members(fleet)), "cluster")
     why = (
-        f"{failed} of {started} rolled back, more than {float(fleet.pace.max_failed):.0%} of {counted}: "
+        f"{failed} of {started} rolled back, and at most {float(fleet.pace.max_failed):.0%} of {counted} may: "
         f"Backstop starts no more clusters ({some})"
     )
     return fleet.add_hold(BREAKER, HoldKind.BREAKER, why, now)

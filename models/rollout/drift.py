@@ -115,7 +115,7 @@ def accept_changes(rollout: Rollout, now: datetime, *, but_values: bool = False,
         taken = taken.with_stay(replan="others changed the cluster")
     return taken.record(
         AuditKind.PLAN,
-        f"taken as given: {', '.join(sorted({*changed, *modes})) or 'a change that moved no quota'}",
+        f"accepted a change by others: {', '.join(sorted({*changed, *modes})) or 'it moved no quota'}",
         now,
         teams=sorted({*changed, *modes}),
         generation=reading.generation,

@@ -196,9 +196,9 @@ def choices(rollout: Rollout) -> tuple[Choice, ...]:
             Choice(
                 command=LAUNCH,
                 line=f"{command_line(LAUNCH, rollout.cluster)} --adopt --reason '...'",
-                does="after the close, and only if no other rollout of the cluster is alive elsewhere (another "
-                "Temporal on the same ledger): takes over the baseline and what still stands, so that its abort "
-                "restores them",
+                does="for after the close, and only if no rollout of the cluster runs in another Temporal on the same "
+                "ledger: the new rollout takes over the baseline and what is not undone yet, so that aborting it "
+                "restores the baseline",
             ),
         )
     return (

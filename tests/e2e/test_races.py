@@ -532,7 +532,7 @@ async def test_an_accepted_change_stays_through_the_undo(world: World, hooks: Ho
         await look.here()
         world.sql.set("b", 90, name)
         look.go()
-    await eventually(lambda: "taken as given: b" in texts(world, name), "the change is accepted")
+    await eventually(lambda: "accepted a change by others: b" in texts(world, name), "the change is accepted")
     await world.say(name, Command.ROLLBACK)
     await world.until(name, Stage.ROLLED_BACK)
     assert world.sql.gpus(name) == {"a": 200, "b": 90}

@@ -263,7 +263,7 @@ async def test_a_superseded_rollout_writes_nothing_and_its_adoption_restores(
 
     line, does = told["launch"]
     assert re.fullmatch(rf"backstop launch {night.name} --adopt --reason '...'", line)
-    assert "takes over the baseline and what still stands, so that its abort restores them" in does
+    assert "takes over the baseline and what is not undone yet, so that aborting it restores the baseline" in does
     await night.says("launch", "--adopt", "--yes", "--reason", "nobody is there any more")
     await night.world.say(night.name, Command.ABORT)
     assert (await night.world.ended(night.name))["stage"] == "aborted"

@@ -63,7 +63,7 @@ def test_supply_is_waited_for_and_a_person_can_go_on_without() -> None:
 
 def test_a_start_that_nobody_answered_for_calls_a_person_once_its_time_limit_is_over() -> None:
     w = world({"bootstrap": "lost"})
-    shown = "its start is noted, but it is unknown whether it began; the latest answer: no answer in time"
+    shown = "Backstop was about to start it and does not know whether it began; the latest answer: no answer in time"
     assert waiting_sentence(w.b, w.now) == f"bootstrap is starting ({shown}); check-in waits for a person"
     w.wait("23h")
     assert (w.stage, w.phases()["bootstrap"]) == (BringupStage.PROVISIONING, StepPhase.STARTING)

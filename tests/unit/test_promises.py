@@ -191,13 +191,22 @@ def test_week_by_week_a_cluster_that_grows_tenfold_is_promised_so_at_once() -> N
     assert weekly[9] == min(10 * before + 10, 200 - derived(np.zeros(9 * WEEK_HOURS), 200).needed)
 
 
+GROWN = "the cluster has grown from 20 GPUs to 200, and the promise with it"
+
+
 @pytest.mark.parametrize(
     ("standing", "of", "total", "said"),
     [
         (300, 400, 400, "the promise rises from 300 to 320 at first"),
-        (386, 400, 400, "386 stays promised: the new number differs too little"),
-        (16, 20, 200, "the promise grows with the cluster from 16 of 20 to 160 and rises to 170 at first"),
-        (19, 20, 200, "the promise grows with the cluster from 19 of 20 to 190: the new number differs too little"),
+        (386, 400, 400, "386 stays promised: what health now allows differs too little"),
+        (
+            *(16, 20, 200),
+            f"{GROWN} from 16 to 160; at first it rises to 170",
+        ),
+        (
+            *(19, 20, 200),
+            f"{GROWN} from 19 to 190; what health now allows differs too little",
+        ),
     ],
 )
 def test_what_holds_a_promise_back_is_said(standing: int, of: int, total: int, said: str) -> None:
