@@ -76,7 +76,7 @@ def _await_tokens(
                 raise Refusal("the login was refused in the browser: run `backstop login` again")
             case _:
                 raise Refusal(f"the login failed: {_reason_in(answer)}")
-    raise Refusal("nobody confirmed the login in time: `backstop login` again")
+    raise Refusal("nobody confirmed the login in time: run `backstop login` again")
 
 
 def kept_token(place: FrontPlace) -> str:
@@ -96,7 +96,7 @@ def _refresh(kept: dict[str, Any]) -> dict[str, Any]:
         {"grant_type": "refresh_token", "refresh_token": kept["refresh_token"], "client_id": kept["client_id"]},
     )
     if "error" in answer:
-        raise Refusal(f"the login has ended ({_reason_in(answer)}): `backstop login` again")
+        raise Refusal(f"the login has ended ({_reason_in(answer)}): run `backstop login` again")
     again = _what_to_keep(str(kept["url"]), kept, {"refresh_token": kept["refresh_token"], **answer})
     _keep(again)
     return again

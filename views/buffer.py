@@ -36,13 +36,13 @@ def lines(explained: Explained) -> list[str]:
         promise += f" For {_target(explained.looser_target)}: {_promised(explained, explained.looser, unit)}."
     kept, missed = f"{_kept(ours)}{_grown_up(explained)}", _missed(ours, explained.terms.target)
     weeks = explained.horizon_weeks
-    tried = "the next week" if weeks == 1 else f"the next {weeks}, so that an hour counts up to {weeks} times"
+    tried = "the next week" if weeks == 1 else f"the next {weeks} weeks (so an hour counts up to {weeks} times)"
     return [
         _history(explained, unit),
         promise,
         f"Why: {now.text}{_today(explained, unit)}.",
-        f"Back-test, with a buffer computed anew each week from the weeks before and tried on {tried}: {kept}.{missed}",
-        f"Beside it: {_neighbours(explained)}.",
+        f"Back-test: had each week a new buffer been computed and kept for {tried}, {kept}.{missed}",
+        f"Compared with it, {_neighbours(explained)}.",
     ]
 
 
@@ -52,13 +52,11 @@ def _history(explained: Explained, unit: str) -> str:
     if not now.known_hours:
         return f"{size}; their health is unknown."
     weeks = count(round(now.known_hours / WEEK_HOURS), "week")
-    seen = f"{count(now.known_hours, 'hour')} ({weeks}) of its health {verb_of(now.known_hours)} known"
     silent = hours - now.known_hours
-    unknown = f" and {silent} {verb_of(silent)} not" if silent > 0 else ""
-    have = verb_of(now.level, "has", "have")
+    unknown = f", and unknown for {count(silent, 'hour')}" if silent > 0 else ""
     return (
-        f"{size}; {seen}{unknown}; {now.level} {have} been down for most of the last two weeks or of the last day, "
-        f"and {now.worst} at the worst instant of all."
+        f"{size}. Their health is known for {count(now.known_hours, 'hour')} ({weeks}){unknown}. Down for most of the "
+        f"last two weeks, or of the last day: {now.level or 'none'}; at the worst moment: {now.worst or 'none'}."
     )
 
 
@@ -71,7 +69,7 @@ def _promised(explained: Explained, derived: Derived, unit: str) -> str:
     if promise is None:
         return "cannot honestly promise anything"
     kept = derived.total - promise
-    return f"promise {promise:,}, keep {count(kept, unit)} ({percent(kept / derived.total)})"
+    return f"promise {promise:,}, keep {count(kept, unit)} ({percent(kept / derived.total)}) unpromised"
 
 
 def _today(explained: Explained, unit: str) -> str:
@@ -89,8 +87,11 @@ def _today(explained: Explained, unit: str) -> str:
 
 def _kept(record: Record) -> str:
     broken = "none" if not record.broken_hours else f"{record.broken_hours} ({percent(record.broken_fraction)})"
-    changes = "no change" if not record.changes else count(record.changes, "change")
-    return f"{broken} of {count(record.hours, 'hour')} broken, a mean of {percent(record.mean_buffer)} kept, {changes}"
+    changes = "never" if not record.changes else count(record.changes, "time")
+    return (
+        f"{broken} of {count(record.hours, 'hour')} would have been broken; the promise would have changed {changes}, "
+        f"and left a mean of {percent(record.mean_buffer)} unpromised"
+    )
 
 
 def _grown_up(explained: Explained) -> str:
@@ -120,13 +121,13 @@ def _neighbours(explained: Explained) -> str:
         more = "less" if explained.least.mean_buffer < ours.mean_buffer else "more"
         apart = percent(abs(explained.least.mean_buffer - ours.mean_buffer))
         equal = f"a flat {_flat(explained.least)} is the smallest whole percentage that breaks no more"
-        cost = f"keeps {apart} of the cluster {more}, but nobody could know that before"
+        cost = f"leaves {apart} of the cluster {more} unpromised, but nobody could know that before"
         clauses.append(f"{equal} ({_hours(explained.least)}) and {cost}")
     least = ours.mean_buffer if explained.least is None else max(ours.mean_buffer, explained.least.mean_buffer + 0.005)
     for r in [r for r in flat if r.mean_buffer > least][:1]:
         more = percent(r.mean_buffer - ours.mean_buffer)
-        clauses.append(f"a flat {_flat(r)} breaks {_hours(r)} and leaves another {more} of the cluster idle or to flex")
-    return "; ".join(clauses) or "no flat buffer up to 60% breaks as little"
+        clauses.append(f"a flat {_flat(r)} breaks {_hours(r)} and leaves {more} of the cluster more unpromised")
+    return "; ".join(clauses) or "no flat buffer up to 60% would have broken as few hours"
 
 
 def _flat(record: Record) -> str:

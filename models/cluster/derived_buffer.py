@@ -131,9 +131,7 @@ def step_promise(asked: Derived, standing: int | None, of: int | None = None) ->
         text = f"the promise rises from {standing} to {promise} at first"
         text = text if promise != standing else f"{standing} stays promised: what health now allows differs too little"
     else:
-        grows = (
-            f"the cluster has grown from {of} GPUs to {asked.total}, and the promise with it from {standing} to {now}"
-        )
+        grows = f"the cluster has grown from {of} to {asked.total}, and the promise with it from {standing} to {now}"
         text = (
             f"{grows}; at first it rises to {promise}"
             if promise != now

@@ -675,20 +675,23 @@ def test_a_sceptic_gets_five_lines_and_a_picture(file: str, tmp_path: Path, caps
     picture = tmp_path / "b.png"
     assert run(["buffer", "b", "--health", file, "--png", str(picture)]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0].startswith("b: 100 nodes; 672 hours (4 weeks) of its health are known; 20 have been down for most")
+    assert shown[0].startswith("b: 100 nodes. Their health is known for 672 hours (4 weeks). Down for most of the ")
+    assert ", or of the last day: 20; at the worst moment: " in shown[0]
     assert shown[1].startswith(
-        "For 99.9% of the hours of the next 4 weeks: promise 75, keep 25 nodes (25.0%). For 99%: "
+        "For 99.9% of the hours of the next 4 weeks: promise 75, keep 25 nodes (25.0%) unpromised. For 99%: "
     )
     assert shown[2] == (
         "Why: only 672 hours are known, and what is known already asks for more than the floor of 0.15: "
         "20 down most of the time or of the last day, 5 in reserve for what comes on top."
     )
     assert shown[3].startswith(
-        "Back-test, with a buffer computed anew each week from the weeks before and tried on the next 4, "
-        "so that an hour counts up to 4 times: 672 (40.0%) of 1,680 hours broken"
+        "Back-test: had each week a new buffer been computed and kept for the next 4 weeks (so an hour counts up to 4 "
+        "times), 672 (40.0%) of 1,680 hours would have been broken; the promise would have changed "
     )
     assert shown[3].endswith("THIS MISSES THE TARGET OF 99.9%: the past of this cluster did not show what came.")
-    assert shown[4].startswith("Beside it: a flat 19% would have broken 1,680 hours; a flat 20% is the smallest whole ")
+    assert shown[4].startswith(
+        "Compared with it, a flat 19% would have broken 1,680 hours; a flat 20% is the smallest whole "
+    )
     assert shown[6].startswith("worst of each week  |")
     assert shown[6].endswith("  Nodes kept out of quotas from now on: █ (25)")
     assert picture.stat().st_size > 1000

@@ -63,7 +63,9 @@ def test_without_a_file_the_ledger_is_asked(fake: FakeBackstop, capsys: pytest.C
     assert run(["buffer", "h100-worked"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert fake.asked == [("health_hours", "h100-worked")]
-    assert shown[0].startswith("h100-worked: 360 GPUs; 984 hours (6 weeks) of its health are known and 24 are not; ")
+    assert shown[0].startswith(
+        "h100-worked: 360 GPUs. Their health is known for 984 hours (6 weeks), and unknown for 24 hours. "
+    )
     assert shown[1].startswith("For 99.9% of the hours of the next 4 weeks: promise ")
 
 

@@ -272,7 +272,7 @@ def test_a_history_of_one_is_told_as_one() -> None:
     total, worst = np.array([60.0, np.nan]), np.array([59.0, np.nan])
     series = Series("c", total, worst, worst, np.zeros(2), 1, "nodes", 490_000)
     text = buffer_view.lines(explain_buffer(series, TERMS))[0]
-    assert "; 1 hour (0 weeks) of its health is known and 1 is not; 1 has been down for most of" in text
+    assert "Their health is known for 1 hour (0 weeks), and unknown for 1 hour. Down for most of" in text
     assert slips(text) == []
 
 

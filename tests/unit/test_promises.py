@@ -191,7 +191,7 @@ def test_week_by_week_a_cluster_that_grows_tenfold_is_promised_so_at_once() -> N
     assert weekly[9] == min(10 * before + 10, 200 - derived(np.zeros(9 * WEEK_HOURS), 200).needed)
 
 
-GROWN = "the cluster has grown from 20 GPUs to 200, and the promise with it"
+GROWN = "the cluster has grown from 20 to 200, and the promise with it"
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_a_cluster_that_has_grown_may_be_promised_more_than_a_step_at_once() -> 
     said = [plan.derived for plan in world.plans[1:]]
     assert [None if one is None else one.promise for one in said] == [3190]
     assert said[0] is not None
-    grown = "the cluster has grown from 361 GPUs to 3610, and the promise with it from 301 to 3010"
+    grown = "the cluster has grown from 361 to 3610, and the promise with it from 301 to 3010"
     assert f"{grown}; at first it rises to 3190" in said[0].text
 
 
