@@ -111,8 +111,8 @@ def import_(
     """Put an access file in force. The first one is imported by an admin whom it names; each
     later one must be confirmed by another admin.
 
-    A later file waits up to 24 hours for the other admin's --confirm. To undo an import, import the earlier file
-    again.
+    A later file waits up to 24 hours for the other admin's --confirm; the exit code is 3 then. To undo an import,
+    import the earlier file again.
     """
     from cli.json_answers_access import AccessImportAnswer
     from cli.output import show, show_json
@@ -126,8 +126,10 @@ def import_(
     outcome = ask(actor_of(actor), lambda door: door.ask(question))
     if as_json:
         show_json(AccessImportAnswer.grown_from(outcome).as_json())
-        return
-    show(*outcome_parts(outcome))
+    else:
+        show(*outcome_parts(outcome))
+    if outcome.awaits and not dry_run:
+        raise typer.Exit(3)
 
 
 def show_(as_json: AsJson = False, actor: Actor = "") -> None:

@@ -49,6 +49,7 @@ class Door(FakeBackstop):
         """`first`: who launched, asked for or entered whatever a command is aimed at, as the ledger says."""
         super().__init__()
         self.stands, self.questions, self.first = stands or AccessStands(), list[Any](), first
+        self.another_admin = False
 
     async def ask(self, question: Any) -> Any:
         self.questions.append(question)
@@ -58,7 +59,9 @@ class Door(FakeBackstop):
             case AimOf():
                 return question.target.but(first=self.first)
             case ImportAccess():
-                return AccessOutcome(hash="feed", changes=("+ user:tpm is admin",), said="it waits")
+                return AccessOutcome(
+                    hash="feed", changes=("+ user:tpm is admin",), awaits=self.another_admin, said="it waits"
+                )
             case MakeToken():
                 return token(question.name, question.scope)
             case RevokeToken():
@@ -117,6 +120,18 @@ def test_a_file_is_sent_whole_and_a_hash_alone(capsys: pytest.CaptureFixture[str
     first, second = door.questions
     assert (first.file, first.reason, first.dry_run) == (read_access(EXAMPLE), "r", False)
     assert (second.file, second.confirm, second.dry_run) == (None, "feed", True)
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["people", "json"])
+def test_a_file_that_waits_for_another_admin_ends_with_3_and_a_dry_run_with_0(
+    form: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    door = Door()
+    door.another_admin = True
+    with answering(door):
+        assert run(["access", "import", EXAMPLE, "--reason", "r", *form]) == 3
+        assert "it waits" in capsys.readouterr().out
+        assert run(["access", "import", EXAMPLE, "--dry-run", *form]) == 0
 
 
 def test_without_a_file_it_says_that_actors_are_asserted_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
