@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
 
 from client.lost_rollout_sentences import lost_bringup_sentence, stopped_sentence
 from client.lost_rollouts import runs_there
@@ -43,11 +44,18 @@ class Bringups(Questions):
                 f"the bring-up of {cluster}",
             )
         except WorkflowAlreadyStartedError:
-            why = f"{cluster} is already being brought up: see `backstop bringup status {shlex.quote(cluster)}`"
-            raise Refusal(why) from None
+            raise _already_begun(cluster) from None
         if not answer.begun:
             raise Refusal(answer.reason)
         return answer
+
+    async def check_not_brought_up(self, cluster: str) -> None:
+        """Check that Temporal runs no bring-up of the cluster. Errors: Refusal, Unavailable."""
+        try:
+            if await runs_there(self._client, bringup_workflow_id(cluster)):
+                raise _already_begun(cluster)
+        except RPCError as error:
+            raise self._translate(error) from error
 
     async def bringup_command(self, cluster: str, command: BringupCommand, order: BringupOrder) -> BringupCommandAnswer:
         """Send the command to the cluster's bring-up. Errors: Refusal with its reason, Unavailable."""
@@ -104,3 +112,7 @@ class Bringups(Questions):
         if ran:
             return Refusal(f"the bring-up of {cluster} has ended: see `backstop bringup status {shlex.quote(cluster)}`")
         return Refusal(f"{cluster} is not being brought up: enter it with `backstop bringup add`")
+
+
+def _already_begun(cluster: str) -> Refusal:
+    return Refusal(f"{cluster} is already being brought up: see `backstop bringup status {shlex.quote(cluster)}`")

@@ -86,6 +86,18 @@ class FleetRollouts(Questions):
                 await self._archive_fleet_refusal(command, request.reason, failure.message, request)
             raise failure from error
 
+    async def check_fleet_takes(self, command: FleetCommand, request: FleetCommandRequest) -> None:
+        """Check that the fleet rollout is there to take the command. Errors: Refusal, archived; Unavailable."""
+        from models.fleet.commands import not_now
+
+        try:
+            status = await self.fleet_status()
+            if why := status.lost or not_now(status, command, rests=status.rests_until is not None):
+                raise Refusal(why)
+        except Refusal as refused:
+            await self._archive_fleet_refusal(command, request.reason, refused.message, request)
+            raise
+
     async def fleet_status(self) -> FleetStatus:
         """Return the fleet rollout's status. Errors: Refusal where there never was one, Unavailable."""
         from models.fleet.messages import FleetStatus

@@ -33,11 +33,22 @@ class _Outcome(NamedTuple):
     undo: str = ""
 
 
+async def _check_nothing(_: Backstop, __: Any) -> None: ...
+
+
+async def _check_enter(door: Backstop, start: BringupStart) -> None:
+    await door.check_not_brought_up(start.entry.cluster)
+
+
+async def _check_abort(door: Backstop, request: FleetCommandRequest) -> None:
+    await door.check_fleet_takes("abort", request)
+
+
 class _Way(NamedTuple):
     """The way to carry out a waiting command.
 
     `argument`: the door method's; `workflow`: the workflow that it is signed for. `wrapped`: makes the message that
-    is sent.
+    is sent. `check`: refuses what would be refused at once; the desk then looks at the ledger.
     """
 
     argument: str
@@ -45,6 +56,7 @@ class _Way(NamedTuple):
     workflow: Callable[[Any], str]
     give: Callable[[Backstop, Any], Awaitable[_Outcome]]
     wrapped: Callable[[Any], Any] = lambda message: message
+    check: Callable[[Backstop, Any], Awaitable[None]] = _check_nothing
 
 
 async def _enter(door: Backstop, start: BringupStart) -> _Outcome:
@@ -75,8 +87,10 @@ async def _import(door: Backstop, request: DeskRequest) -> _Outcome:
 
 
 WAYS: Mapping[str, _Way] = {
-    "bringup.add": _Way("start", BringupStart, lambda start: bringup_workflow_id(start.entry.cluster), _enter),
-    "fleet.abort": _Way("request", FleetCommandRequest, lambda _: FLEET_ID, _abort),
+    "bringup.add": _Way(
+        "start", BringupStart, lambda start: bringup_workflow_id(start.entry.cluster), _enter, check=_check_enter
+    ),
+    "fleet.abort": _Way("request", FleetCommandRequest, lambda _: FLEET_ID, _abort, check=_check_abort),
     "desk.take_fleet": _Way(
         "question",
         DeskRequest,
@@ -97,13 +111,17 @@ class SecondPersons:
     async def keep(
         self, who: Principal, command: str, target: Target, found: Mapping[str, Any], permitted: Permitted
     ) -> BackstopError:
-        """Keep the command, and return the error that says it waits. Errors: those of the desk."""
+        """Keep the command, and return the error that says it waits.
+
+        Errors: Refusal where it would be refused now, whoever countersigned it; those of the desk.
+        """
         way = WAYS.get(command)
         if way is None:
             return Refusal(f"{who.name} may not {deed_of(command, target)} alone: {permitted.sentence}")
+        door = await self._doors.door_of(who)
+        await way.check(door, found[way.argument])
         message = way.wrapped(found[way.argument])
         signed = self._doors.sign(message, command, way.workflow(message), who, permitted.roles)
-        door = await self._doors.door_of(who)
         waits = await door.ask(
             KeepWaiting(
                 command=command,

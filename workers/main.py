@@ -39,7 +39,7 @@ from activities.bringup.calls import BringupActivities, CheckActivities, RunActi
 from activities.bringup.handover import FleetBringups, next_order
 from activities.clock import Clock, utc_now
 from activities.desk.desk import DeskActivities
-from activities.desk.second_persons import SecondPersonsDesk, changes_of
+from activities.desk.second_persons import SecondPersonsDesk, changes_of, refusals_of
 from activities.fleet.calls import FleetActivities
 from activities.notices.sending import Sender
 from activities.notices.sending_rounds import Rounds
@@ -273,7 +273,8 @@ def _calls(
     rounds = Rounds(client, ledger.outbox, telling.pace)
     watch = WatchActivities(client, ports, tallier, sweeper, rounds, ledger.pushes, now)
     waits = partial(ledger.outbox.waits, telling.pace)
-    second_persons = SecondPersonsDesk(ledger.second_persons, ledger.access, notices.tell, changes_of(ledger.fleet))
+    changes, refusals = changes_of(ledger.fleet), refusals_of(ledger.bringups, now)
+    second_persons = SecondPersonsDesk(ledger.second_persons, ledger.access, notices.tell, changes, refusals)
     warrants.tell_alone = second_persons.notify_admitted
     desk = DeskActivities(
         ledger, rollouts, warrants, second_persons, schedulers, prometheuses, kuberneteses, waits, now

@@ -15,7 +15,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
 
+from activities.clock import Clock
 from activities.ports.access import AccessPort, SecondPersonsPort
+from activities.ports.bringup import BringupLedger
 from activities.ports.ports import FleetFilePort
 from models import countersign_questions as ask
 from models.access.access_file import USER, AccessFile
@@ -24,6 +26,7 @@ from models.access.principals import Principal, Proof, bare_name
 from models.access.rights import RIGHTS
 from models.access.second_persons import Awaited, Emergency, KeptCommand, TakenCommand, Waiting, deed_of
 from models.audit_chain import Signature
+from models.bringup.messages import BringupStart
 from models.countersign_questions import Turn, chain_of
 from models.errors import BackstopError, Refusal
 from models.import_questions import TakeFleet
@@ -56,6 +59,20 @@ def changes_of(fleet: FleetFilePort) -> Callable[[KeptCommand], tuple[str, ...]]
     return changes
 
 
+def refusals_of(bringups: BringupLedger, now: Clock) -> Callable[[KeptCommand], str]:
+    """Return a function that explains why a command would be refused now, whoever countersigned it; empty: it may go.
+
+    It looks at bring-ups. The front has asked Temporal, and an import has passed its checks before it waits.
+    """
+
+    def refusal(kept: KeptCommand) -> str:
+        if kept.command != "bringup.add":
+            return ""
+        return bringups.why_not_open(BringupStart.model_validate(kept.message), now())
+
+    return refusal
+
+
 class SecondPersonsDesk:
     """Answers the questions of models/countersign_questions.py. `tell`: sends notices, to the log first."""
 
@@ -65,9 +82,10 @@ class SecondPersonsDesk:
         access: AccessPort,
         tell: Callable[[TellRequest], object] = _tell_nobody,
         leads_to: Callable[[KeptCommand], tuple[str, ...]] = lambda _: (),
+        refusal_of: Callable[[KeptCommand], str] = lambda _: "",
     ) -> None:
-        """`leads_to`: what a command would change, if its message does not say."""
-        self._leads_to = leads_to
+        """`leads_to`: what a command would change, if its message does not say. `refusal_of`: why it is refused."""
+        self._leads_to, self._refusal_of = leads_to, refusal_of
         self._book = book
         self._access = access
         self._tell = tell
@@ -76,7 +94,10 @@ class SecondPersonsDesk:
     # --- what waits -----------------------------------------------------------------------------
 
     def keep(self, question: ask.KeepWaiting, who: Principal, by: Signature) -> Waiting:
-        """Keep a command. Errors: Refusal if it needs no second person, or if the caller may not give it."""
+        """Keep a command.
+
+        Errors: Refusal if it needs no second person, if the caller may not give it, or if it would be refused now.
+        """
         file = self._file()
         row = RIGHTS.get(question.command)
         if row is None or not any(right.second.needs_countersign for right in row.rights_under(question.target.cases)):
@@ -85,6 +106,8 @@ class SecondPersonsDesk:
         giver = who.but(proof=Proof.SERVICE) if who.proof is Proof.TOKEN else who
         require_permitted(decide(file, giver, question.command, question.target))
         kept = KeptCommand(principal=who, at=by.at, **dict(question))
+        if why := self._refusal_of(kept):
+            raise Refusal(why)
         return self._describe(self._book.keep(kept, by), file)
 
     def waiting(self) -> tuple[Waiting, ...]:

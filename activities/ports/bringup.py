@@ -127,6 +127,9 @@ class BringupLedger(Protocol):
         that it opened is refused.
         """
 
+    def why_not_open(self, start: BringupStart, at: datetime) -> str:
+        """Return the refusal that `open_bringup` would give, in one sentence; empty: it would open it."""
+
     def note_bringup(self, record: BringupRecord) -> None:
         """Show the row on the board, and archive the entries in the cluster's chain, each key once.
 

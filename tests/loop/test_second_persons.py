@@ -48,7 +48,7 @@ from models.requests.state import QuotaAsk, RequestStage
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command, Stage
-from models.temporal_names import bringup_workflow_id
+from models.temporal_names import FLEET_ID, bringup_workflow_id
 from tests.e2e.front_world import doors_of, http_to, listening_at, through_url
 from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.world import World, cluster, eventually, fresh, team, worked_case, world_of
@@ -409,6 +409,48 @@ async def test_a_fleet_abort_with_undo_takes_two(front: Front2) -> None:
     assert verify_ticket(verify_ticket(row["ticket"], public_keys()).second, public_keys()).principal.name == "user:sre"
     texts = [e["text"] for e in world.sql.archive("(fleet)")]
     assert "countersigned the command of user:sre to abort the fleet rollout with undo" in texts
+
+
+async def test_a_command_that_would_be_refused_anyhow_asks_no_second_person(
+    front: Front2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, there, new = front.world, fresh("there"), fresh("new")
+
+    async def typed(*words: str) -> tuple[int, str]:
+        code, _, err = await front.typed("sre", *words, "--reason", "x", monkeypatch=monkeypatch)
+        return code, " ".join(err.split())
+
+    def waiting() -> list[tuple[Any, ...]]:
+        return world.sql.rows("SELECT command FROM waiting_commands WHERE command <> 'desk.take_fleet'")
+
+    none = "backstop: there is no fleet rollout: launch one with `backstop launch --fleet`"
+    assert await typed("fleet", "abort", "--yes") == (3, none)
+    assert await typed("fleet", "abort", "--undo", "--yes") == (3, none)
+    refused = [e["text"] for e in world.sql.archive("(fleet)") if e["refused"]]
+    assert refused == [f"abort refused: {none.removeprefix('backstop: ')}"] * 2, "the audit has both"
+
+    await fleet_of_two(front, worked_case(there, **STILL))
+    world.fleet_launched = True
+    await front.door("sre").launch_fleet(FleetLaunch(fleet=f"fleet/{there}", owner="tpm", actor="x", pilots=(there,)))
+    await front.door("sre").fleet_command("abort", FleetCommandRequest(actor="x", reason="wrong order"))
+    await world.client.get_workflow_handle(FLEET_ID).result()
+    code, err = await typed("fleet", "abort", "--undo", "--yes")
+    assert (code, "the fleet rollout has ended" in err) == (3, True), err
+
+    with pytest.raises(Refusal, match=f"{there} is already in the fleet") as known:
+        await front.door("sre").bring_up(BringupStart(entry=entry(cluster=there), recipe=recipe(), actor="x"))
+    assert not isinstance(known.value, AwaitsSecond)
+    assert waiting() == []
+    start = BringupStart(entry=entry(cluster=new), recipe=recipe(), actor="x")
+    with pytest.raises(AwaitsSecond) as waits:
+        await front.door("sre").bring_up(start)
+    await front.door("hw-lead").countersign(waits.value.digits)
+    for again in (start, start.but(entry=entry(cluster=new, owner="another"))):
+        with pytest.raises(Refusal, match=f"{new} is already being brought up") as begun:
+            await front.door("sre").bring_up(again)
+        assert not isinstance(begun.value, AwaitsSecond)
+    assert waiting() == [("bringup.add",)], "the one that was countersigned"
+    await world.client.get_workflow_handle(bringup_workflow_id(new)).terminate(reason="the story is over")
 
 
 async def test_alone_in_an_emergency_is_told_until_another_admin_has_looked(front: Front2) -> None:

@@ -53,8 +53,8 @@ DOOR: dict[str, str] = {
     "snapshot": "desk.snapshot",
     "tallies": "desk.tallies",
 }
-NO_COMMAND = {"client", "close", "connect"}
-"""The connection's own."""
+NO_COMMAND = {"client", "close", "connect", "check_fleet_takes", "check_not_brought_up"}
+"""The connection's own, and what a front asks for itself before it keeps a command."""
 
 
 def door_methods() -> set[str]:

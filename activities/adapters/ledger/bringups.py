@@ -59,8 +59,7 @@ class LedgerBringups(LedgerPart):
     # --- the book -------------------------------------------------------------------------------
 
     def open_bringup(self, start: BringupStart, at: datetime) -> OpenedBringup:
-        cluster = start.entry.cluster
-        opening = hash_of(canonical_json(start.model_dump(mode="json", include={"entry", "recipe"})))
+        cluster, opening = start.entry.cluster, _opening(start)
         with self._database.begin() as session:
             one_at_a_time(session, f"bringup of {cluster}")
             last = _last(session, cluster)
@@ -82,6 +81,13 @@ class LedgerBringups(LedgerPart):
             )
             session.add(row)
             return OpenedBringup(number=number)
+
+    def why_not_open(self, start: BringupStart, at: datetime) -> str:
+        with self._database.reading() as session:
+            last = _last(session, start.entry.cluster)
+            if last is not None and last.ended_at is None and last.opening == _opening(start):
+                return ""
+            return _why_not(session, start, at, last)
 
     def note_bringup(self, record: BringupRecord) -> None:
         record_row = record.row
@@ -274,6 +280,10 @@ class LedgerBringups(LedgerPart):
             append_all(session, [by.entry(cluster, "left the fleet, because it is retired", {"command": "retire"})])
             locked_cluster(session, cluster)
             remove_rows(session, cluster, retired=True)
+
+
+def _opening(start: BringupStart) -> str:
+    return hash_of(canonical_json(start.model_dump(mode="json", include={"entry", "recipe"})))
 
 
 def _last(session: Session, cluster: str, *, lock: bool = False) -> BringupBookRow | None:
