@@ -45,8 +45,8 @@ def list_(*, how: Listing, actor: Actor = "") -> None:
 def give(digest: Hash, yes: Yes = False, as_json: AsJson = False, actor: Actor = "") -> None:
     """Countersign a command that somebody else gave: Backstop carries it out now, in both names.
 
-    Backstop shows the whole command and asks. You must come through a front, have the role that docs/access.md
-    names, and not be the person who gave the command.
+    Backstop shows the whole command and asks; without a terminal it only shows the command. You must come through a
+    front, have the role that docs/access.md names, and not be the person who gave the command.
     """
     from cli.json_answers_access import CountersignedAnswer
     from cli.output import show, show_json
@@ -55,12 +55,9 @@ def give(digest: Hash, yes: Yes = False, as_json: AsJson = False, actor: Actor =
     from views.words import line
 
     person, name = actor_of(actor), _hash(digest)
-    consent(
-        "Countersign it?",
-        lambda: whole_parts(ask(person, lambda door: door.ask(WaitingOne(hash=name)))),
-        yes=yes,
-        as_json=as_json,
-    )
+    if not yes and not as_json:
+        show(*whole_parts(ask(person, lambda door: door.ask(WaitingOne(hash=name)))))
+    consent("Countersign it?", tuple, yes=yes, as_json=as_json)
     done = ask(person, lambda door: door.countersign(name))
     if as_json:
         show_json(CountersignedAnswer(**{**dict(done), "undo": done.undo or NO_UNDO}).as_json())

@@ -296,8 +296,13 @@ async def test_a_change_of_policy_takes_two_admins_and_the_rest_of_a_file_one(
     assert stands() == before, "nothing of the file goes in before the second has given it"
     digits = err.rpartition("`backstop countersign give ")[2][:16]
 
-    code, out, _ = await front.typed("sre-lead", "countersign", "give", digits, monkeypatch=monkeypatch)
+    code, out, err = await front.typed("sre-lead", "countersign", "give", digits, monkeypatch=monkeypatch)
     assert code == 2, "without a terminal nobody is asked, and nothing is done"
+    assert out.startswith("To change the policy, given by user:tpm")
+    assert "0.2" in out, "the whole command is shown"
+    assert "There is no terminal to ask on, so nothing was changed" in err
+    code, out, _ = await front.typed("sre-lead", "countersign", "give", digits, "--json", monkeypatch=monkeypatch)
+    assert (code, out) == (2, ""), "nothing stands beside JSON"
     code, out, err = await front.typed("tpm", "countersign", "give", digits, "--yes", monkeypatch=monkeypatch)
     assert (code, "another admin has to countersign" in err) == (3, True), err
     code, out, err = await front.typed("hw-lead", "countersign", "give", digits, "--yes", monkeypatch=monkeypatch)
