@@ -194,7 +194,8 @@ def settings_given(option: str, settings: Sequence[str]) -> dict[str, Any]:
         key, sign, value = setting.partition("=")
         if not sign or not key.strip():
             raise BadInput(f"{option} takes KEY=VALUE, not {setting!r}")
-        _once(values, key.strip(), _value(value.strip()), f"{option} {key.strip()}")
+        name = f"{option} {key.strip()}"
+        _once(values, key.strip(), _value(value.strip(), name), name)
     return values
 
 
@@ -223,10 +224,17 @@ def _once(values: dict[str, Any], key: str, value: Any, option: str) -> None:
     values[key] = value
 
 
-def _value(text: str) -> Any:
-    """Parse a value: a number, list or mapping where it reads as JSON, else the text itself: 10m, busy."""
+def _value(text: str, option: str) -> Any:
+    """Parse a value: a number, list or mapping where it reads as JSON, else the text itself: 10m, busy.
+
+    Errors: BadInput naming the option where an object has a field twice.
+    """
+    from models.hashes import GivenTwice, each_once
+
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=each_once)
+    except GivenTwice as error:
+        raise BadInput(f"{option}: {error}") from None
     except (ValueError, RecursionError):
         return text
 

@@ -9,6 +9,20 @@ from typing import Any
 from pydantic import BaseModel
 
 
+class GivenTwice(ValueError):
+    """An object of a JSON text has a field twice; a parser keeps the last value. The message is a clause."""
+
+
+def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a parsed object's fields: an `object_pairs_hook` of json.loads. Errors: GivenTwice."""
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise GivenTwice(f"{twice[:100]} is given twice in one object")
+    return fields
+
+
 def json_object(text: str | bytes) -> dict[str, Any]:
     """Parse a JSON object; JSON of another kind gives an empty one. Errors: ValueError for text that is no JSON."""
     value = json.loads(text)

@@ -17,6 +17,7 @@ from client.operations import Operation
 from models.access.principals import Principal, bare_name
 from models.base import Model, Name, in_one_sentence
 from models.errors import BadInput
+from models.hashes import GivenTwice, each_once
 from models.questions import QUESTIONS
 from models.texts import brief
 from web.failures import not_json
@@ -137,11 +138,13 @@ def _question(kind: str, body: bytes) -> dict[str, Any]:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    """Parse a JSON object. Errors: Problem 400 where it is no JSON; BadInput where it is no object."""
+    """Parse a JSON object. Errors: Problem 400 where it is no JSON; BadInput where it is none, or has a field twice."""
     if not body:
         return {}
     try:
-        given = json.loads(body, parse_constant=_no_number)
+        given = json.loads(body, parse_constant=_no_number, object_pairs_hook=each_once)
+    except GivenTwice as error:
+        raise BadInput(f"the body: {error}") from None
     except (ValueError, RecursionError) as error:
         raise not_json(f"the body is not valid JSON: {str(error)[:200]}") from None
     if not isinstance(given, dict):

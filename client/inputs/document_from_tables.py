@@ -7,7 +7,7 @@ from typing import Any
 
 from client.inputs.documents import MOST_PROBLEMS, Handed
 from client.inputs.sentences import Path
-from client.inputs.spreadsheet import Table, TableKind, TableRow, setting_of
+from client.inputs.spreadsheet import Table, TableKind, TableRow
 from models.errors import BadFile, BadInput
 
 POLICY = "policy."
@@ -44,7 +44,7 @@ def one_of_each(tables: Sequence[Table], kinds: Sequence[TableKind], template: s
 
 
 def policy_of(row: TableRow) -> dict[str, Any]:
-    return {name: setting_of(cell) for name, cell in row.settings(POLICY)}
+    return row.parsed_settings(POLICY)
 
 
 class TabledDocument:

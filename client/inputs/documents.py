@@ -22,6 +22,7 @@ from models.base import Model
 from models.cluster.fleet_file import ClusterSpec, Fleet, merged_policy
 from models.cluster.policy import Policy
 from models.errors import BadFile, BadInput
+from models.hashes import GivenTwice, each_once
 
 if TYPE_CHECKING:  # each is imported where it is read: a plan of a fleet file needs none of them
     from models.flex.division import FlexDemand
@@ -30,10 +31,6 @@ if TYPE_CHECKING:  # each is imported where it is read: a plan of a fleet file n
 
 STANDARD_INPUT = "-"
 _JSON_PLACE = re.compile(r": line (\d+) column \d+ \(char \d+\)$")
-
-
-class _GivenTwice(ValueError):
-    pass
 
 
 MOST_PROBLEMS = 20
@@ -251,20 +248,12 @@ def _parse(name: str, text: str) -> Any:
     if not text.strip():
         return None
     try:
-        return json.loads(text, object_pairs_hook=_once)
-    except _GivenTwice as error:
-        raise BadInput(f"{name}: {error} is given twice in one object") from None
+        return json.loads(text, object_pairs_hook=each_once)
+    except GivenTwice as error:
+        raise BadInput(f"{name}: {error}") from None
     except (ValueError, RecursionError) as error:
         if not called_json:  # YAML may begin with { too
             return plain_yaml.load(text, name)
         place = _JSON_PLACE.search(str(error))
         what = "nested too deep" if isinstance(error, RecursionError) else _JSON_PLACE.sub("", str(error))
         raise BadInput(f"{name}{f', line {place[1]}' if place else ''}: not valid JSON: {what}") from None
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise _GivenTwice(next(name for name in names if names.count(name) > 1))
-    return fields

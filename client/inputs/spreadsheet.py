@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from client.inputs.csv_table import CsvRow, CsvTable, csv_rows, csv_text
 from models.base import Model
 from models.errors import BadInput
+from models.hashes import GivenTwice, each_once
 
 _SEPARATORS = ",;\t"
 _WHOLE_NUMBER = re.compile(r"(0|[1-9][0-9]{0,17})(\.0*)?", re.ASCII)
@@ -179,10 +180,15 @@ class TableRow:
             if column.startswith(prefix) and cell:
                 yield column.removeprefix(prefix), cell
 
+    def parsed_settings(self, prefix: str) -> dict[str, Any]:
+        """Return the settings: numbers, lists and mappings where cells read as JSON, else their text: 10m, busy."""
+        return {name: self._parse(f"{prefix}{name}", cell) for name, cell in self.settings(prefix)}
 
-def setting_of(cell: str) -> Any:
-    """Parse a setting: a number, list or mapping where it reads as JSON, else the text itself: 10m, busy."""
-    try:
-        return json.loads(cell)
-    except (ValueError, RecursionError):
+    def _parse(self, column: str, cell: str) -> Any:
+        try:
+            return json.loads(cell, object_pairs_hook=each_once)
+        except GivenTwice as error:
+            self.faults.append(f"{self.place}: {column}: {error}")
+        except (ValueError, RecursionError):
+            pass
         return cell

@@ -83,6 +83,7 @@ BODIES: list[tuple[bytes, int]] = [
     (b'{"reason": "\\u0000"}', 422),
     (b'{"reason": "\\ud800"}', 422),
     (b'{"nothing": 1}', 422),
+    (b'{"plan_hash": "feed", "plan_hash": "beef"}', 422),
     (b'{"actor": {"$ne": null}, "reason": 3}', 422),
     (b'{"__proto__": {}, "constructor": 1}', 422),
 ]
@@ -105,6 +106,14 @@ async def test_a_body_that_says_it_is_something_else_is_not_read(front: Path, ki
         answer = await http.post("/rollouts/h100/pause", content=b'{"reason": "x"}', headers={"content-type": kind})
         assert answer.status_code == 415
         one_sentence(answer)
+
+
+async def test_a_field_that_is_given_twice_is_named(front: Path) -> None:
+    async with at(front) as http:
+        headers = {"content-type": "application/json"}
+        answer = await http.post("/rollouts/h100/pause", content=b'{"reason": "a", "reason": "b"}', headers=headers)
+        assert (answer.status_code, answer.json()["exit_code"]) == (422, 2)
+        assert one_sentence(answer) == "the body: reason is given twice in one object"
 
 
 async def test_what_is_right_is_passed_on(front: Path) -> None:

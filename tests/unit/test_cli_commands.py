@@ -202,6 +202,10 @@ def test_launch_sends_what_lies_over_the_policy_and_shows_how_to_approve(
         (["--policy", "notice=soon"], "--policy notice must be a duration"),
         (["--policy", "sok=1"], "--policy sok is not a known field"),
         (["--policy", "notice"], "--policy takes KEY=VALUE, not 'notice'"),
+        (
+            ["--policy", 'buffer={"ramp": [0.05], "ramp": [0.4]}'],
+            "--policy buffer: ramp is given twice in one object",
+        ),
         (["--policy", "attempts=NaN"], "--policy attempts must be a whole number, not nan"),
         (
             ["--policy", "buffer=0.1", "--buffer", "0.2"],

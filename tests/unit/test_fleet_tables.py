@@ -103,6 +103,11 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
         CLUSTERS.replace("buffer", "bufer"),
         r"line 1: column 'policy.bufer' is not a setting of a policy",
     ),
+    "a setting with a field twice": (
+        CLUSTERS.replace(",0.1\n", ',"{""ramp"": [0.05], ""ramp"": [0.4]}"\n'),
+        r"line 2: policy\.buffer: ramp is given twice in one object",
+    ),
+    "a column twice": (CLUSTERS.replace("gpu_model", "island"), "line 1: column island is given twice"),
     "no header": ("h,1,2\n", "its header has the columns of neither clusters nor quotas nor teams"),
     "too many cells": (CLUSTERS.replace("0.1\n", "0.1,7\n"), "line 2: 7 values for 6 columns"),
     "rows that disagree": (CLUSTERS.replace("h,,", "h,B200,"), "line 3: gpu_model is B200, and H100 in an earlier row"),
