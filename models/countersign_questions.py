@@ -14,7 +14,7 @@ from models.access.access_versions import ACCESS_CHAIN
 from models.access.decision import Target
 from models.access.second_persons import Emergency, TakenCommand, Waiting, WaitingHash
 from models.access.tickets import TICKET_CHARS
-from models.base import PositiveCount, Text, Words
+from models.base import Count, PositiveCount, Text, Words
 from models.fleet.state import FLEET
 from models.question_base import Question
 
@@ -73,11 +73,15 @@ class WithdrawWaiting(Question[Waiting], kind="withdraw_waiting"):
 
 
 class TellEmergency(Question[Emergency], kind="tell_emergency"):
-    """Notify all admins that the asker acts alone: a front asks this before it lets them. Errors: Refusal."""
+    """Notify all admins that the asker acts alone: a front asks this before it lets them. Errors: Refusal.
+
+    `refused`: instead, the number of that emergency, once its command was refused: nothing was done alone.
+    """
 
     command: Text = Field(max_length=100)
     target: Target
     reason: Words
+    refused: Count = 0
 
 
 class UnseenEmergencies(Question[tuple[Emergency, ...]], kind="unseen_emergencies"):

@@ -21,7 +21,8 @@ from models.access.command_targets import OBJECTION_ID
 from models.access.decision import Denied, Permitted
 from models.access.principals import Principal
 from models.access.second_persons import COUNTERSIGN, WAITS_BY_ITSELF
-from models.errors import BackstopError, Unavailable
+from models.countersign_questions import TellEmergency
+from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.question_base import Question
 from models.rollout.commands import CommandRequest
 from web.arguments import PAYLOAD
@@ -41,6 +42,8 @@ class Asking:
     found: dict[str, Any]
     emergency: bool = False
     key: str = ""
+    told: TellEmergency | None = None
+    """The question that takes back what admins were told of it, if they were."""
 
     @property
     def command(self) -> str:
@@ -130,6 +133,10 @@ class Giving:
                     asking.operation.seconds, self.second_persons.give(asking.who, asking.found["digest"])
                 )
             return await run_within(asking.operation.seconds, call_operation(asking.operation, door, asking.found))
+        except (Refusal, BadInput):
+            if asking.told is not None:
+                await self.second_persons.take_back_alone(asking.who, asking.told)
+            raise
         finally:
             repeat_key.reset(before)
 
@@ -142,7 +149,8 @@ class Giving:
         if not permitted.complete and asking.command not in WAITS_BY_ITSELF:
             raise await self.second_persons.keep(asking.who, asking.command, judged.target, asking.found, permitted)
         if permitted.emergency:
-            await self.second_persons.act_alone(asking.who, asking.command, judged.target, reason_of(asking.found))
+            question = TellEmergency(command=asking.command, target=judged.target, reason=reason_of(asking.found))
+            asking.told = await self.second_persons.act_alone(asking.who, question)
 
 
 def _names_objection(request: CommandRequest) -> bool:

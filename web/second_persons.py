@@ -6,6 +6,7 @@ there, and puts it into the second's own, so that a check of that one sees both.
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ from models.questions import DeskRequest
 from models.temporal_names import FLEET_ID, bringup_workflow_id
 from models.texts import count_text
 from web.temporal_connection import Doors
+
+logger = logging.getLogger("backstop.front")
 
 
 class _Outcome(NamedTuple):
@@ -138,10 +141,17 @@ class SecondPersons:
         )
         return AwaitsSecond(text, digits, waits.until)
 
-    async def act_alone(self, who: Principal, command: str, target: Target, reason: str) -> None:
-        """Notify all admins, before anything is done. Errors: those of the desk."""
+    async def act_alone(self, who: Principal, question: TellEmergency) -> TellEmergency:
+        """Notify all admins, before anything is done; return the question that takes it back. Errors: the desk's."""
         door = await self._doors.door_of(who)
-        await door.ask(TellEmergency(command=command, target=target, reason=reason))
+        return question.but(refused=(await door.ask(question)).number)
+
+    async def take_back_alone(self, who: Principal, question: TellEmergency) -> None:
+        """Note that the command was refused, so that nobody is asked to review what was not done."""
+        try:
+            await (await self._doors.door_of(who)).ask(question)
+        except BackstopError as error:  # then it is reviewed like any other
+            logger.warning("could not note that the command of emergency %d was refused: %s", question.refused, error)
 
     async def give(self, who: Principal, digits: str) -> Countersigned:
         """Carry the kept command out for both. Errors: Refusal, those of the command."""

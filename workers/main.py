@@ -274,7 +274,9 @@ def _calls(
     watch = WatchActivities(client, ports, tallier, sweeper, rounds, ledger.pushes, now)
     waits = partial(ledger.outbox.waits, telling.pace)
     changes, refusals = changes_of(ledger.fleet), refusals_of(ledger.bringups, now)
-    second_persons = SecondPersonsDesk(ledger.second_persons, ledger.access, notices.tell, changes, refusals)
+    second_persons = SecondPersonsDesk(
+        ledger.second_persons, ledger.access, notices.tell, changes, refusals, tickets_checked=warrants.can_verify
+    )
     warrants.tell_alone = second_persons.notify_admitted
     desk = DeskActivities(
         ledger, rollouts, warrants, second_persons, schedulers, prometheuses, kuberneteses, waits, now

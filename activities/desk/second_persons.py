@@ -83,9 +83,14 @@ class SecondPersonsDesk:
         tell: Callable[[TellRequest], object] = _tell_nobody,
         leads_to: Callable[[KeptCommand], tuple[str, ...]] = lambda _: (),
         refusal_of: Callable[[KeptCommand], str] = lambda _: "",
+        *,
+        tickets_checked: bool = False,
     ) -> None:
-        """`leads_to`: what a command would change, if its message does not say. `refusal_of`: why it is refused."""
-        self._leads_to, self._refusal_of = leads_to, refusal_of
+        """`leads_to`: what a command would change, if its message does not say. `refusal_of`: why it is refused.
+
+        `tickets_checked`: workers note each command that they take up.
+        """
+        self._leads_to, self._refusal_of, self._tickets_checked = leads_to, refusal_of, tickets_checked
         self._book = book
         self._access = access
         self._tell = tell
@@ -173,10 +178,14 @@ class SecondPersonsDesk:
     # --- alone ----------------------------------------------------------------------------------
 
     def notify_emergency(self, question: ask.TellEmergency, who: Principal, by: Signature) -> Emergency:
-        """Notify all admins before it is done. Errors: Refusal if the caller may not act alone."""
+        """Notify all admins before it is done, or note that it was refused. Errors: Refusal if the caller may not."""
         file = self._file()
         require_permitted(decide(file, who, question.command, question.target, emergency=True, reason=question.reason))
         chain = chain_of(question.command, question.target)
+        if question.refused and self._tickets_checked:
+            return self._book.mark_refused(question.refused, chain, by)
+        if question.refused:
+            raise Refusal("without keys nobody knows which commands workers took up, so an admin has to review it")
         emergency = self._book.record_emergency(question.command, deed_of(question.command, question.target), chain, by)
         self._tell_admins(emergency, file, chain)
         return emergency
@@ -213,6 +222,8 @@ class SecondPersonsDesk:
                 f"there is no emergency {question.number}: `backstop report --weekly` lists those that nobody has "
                 "reviewed yet"
             )
+        if emergency.is_refused:
+            raise Refusal(f"emergency {question.number} needs no review: its command was refused, so nothing was done")
         if not question.reason.strip():
             raise Refusal("say what you found in the review: --reason")
         require_permitted(decide(file, who, "desk.seen_emergency", Target()))

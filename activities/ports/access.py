@@ -82,6 +82,12 @@ class SecondPersonsPort(Protocol):
     def record_emergency(self, command: str, what: str, chain: str, by: Signature) -> Emergency:
         """Record that somebody acts alone, among the emergencies that nobody has reviewed."""
 
+    def mark_refused(self, number: int, chain: str, by: Signature) -> Emergency:
+        """Record that its command was refused, so that nobody needs to review it; not once a worker admitted it.
+
+        Errors: Refusal unless `by` acted in it.
+        """
+
     def admitted_alone(self, nonce: str) -> Emergency | None:
         """Return the emergency of this warrant, if no front had reported it before it was admitted."""
 

@@ -170,6 +170,11 @@ class Emergency(Model):
     seen_reason: Words = ""
 
     @property
+    def is_refused(self) -> bool:
+        """Whether its command was refused: nothing was done alone, and nobody needs to review it."""
+        return self.seen_at is not None and not self.seen_by
+
+    @property
     def sentence(self) -> str:
         """A sentence for its readers."""
         return f"{self.by} acted alone in an emergency, {self.at:%Y-%m-%d %H:%MZ}: {self.what}: {self.reason}"

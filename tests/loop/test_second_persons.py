@@ -473,11 +473,25 @@ async def test_alone_in_an_emergency_is_told_until_another_admin_has_looked(fron
     with alone(), pytest.raises(Refusal, match="an emergency needs a reason"):
         await door.command(name, Command.APPROVE, approve.but(reason=""))
     assert world.sql.rows("SELECT * FROM emergencies") == []
+
+    async def report() -> str:
+        now = front.world.now()
+        return markdown(
+            await weekly(front.door("hw-lead"), now - timedelta(days=7), now, [now], timedelta(days=1), live=False)
+        )
+
+    with alone(), pytest.raises(Refusal, match=f"the plan is {plan.hash}, not feed"):
+        await door.command(name, Command.APPROVE, approve.but(plan_hash="feed"))
+    assert "Emergency" not in await report(), "nothing was done alone"
+    texts = [e["text"] for e in world.sql.archive(name)]
+    assert f"nothing was done in emergency 1: the command to approve in {name} was refused" in texts
+
     with alone():
         await door.command(name, Command.APPROVE, approve)
     await world.until(name, Stage.PLANNED)
-    assert world.sql.rows("SELECT number, given_by, reason, seen_by FROM emergencies") == [
-        (1, "user:research-lead", "the SEV cannot wait", "")
+    assert world.sql.rows("SELECT number, given_by, reason, seen_by, seen_reason FROM emergencies") == [
+        (1, "user:research-lead", "the SEV cannot wait", "", "its command was refused"),
+        (2, "user:research-lead", "the SEV cannot wait", "", ""),
     ]
     row = world.sql.row("warrants", command="rollout.approve", subject=f"{name}/1")
     assert verify_ticket(row["ticket"], public_keys()).emergency
@@ -491,22 +505,17 @@ async def test_alone_in_an_emergency_is_told_until_another_admin_has_looked(fron
     await eventually(lambda: log.exists() and len(told()) >= 2, "both admins are told")
     assert all(f"audience': '{admin}'" in "".join(told()) for admin in ("tpm", "sre-lead"))
 
-    async def report() -> str:
-        now = front.world.now()
-        return markdown(
-            await weekly(front.door("hw-lead"), now - timedelta(days=7), now, [now], timedelta(days=1), live=False)
-        )
-
     head = (await report()).split("\n\n")[1]
     assert head.startswith("- **Emergency**: user:research-lead acted alone in an emergency")
     (unseen,) = await front.door("tpm").ask(UnseenEmergencies())
-    assert world.sql.rows("SELECT number, given_by, what FROM emergencies") == [(unseen.number, unseen.by, unseen.what)]
+    row = world.sql.row("emergencies", seen_reason="")
+    assert (unseen.number, unseen.by, unseen.what) == (row["number"], row["given_by"], row["what"])
     with pytest.raises(Refusal, match="may not look at an emergency"):
-        await door.ask(SeenEmergency(number=1, reason="I did it"))
-    await front.door("tpm").ask(SeenEmergency(number=1, reason="it was right"))
+        await door.ask(SeenEmergency(number=2, reason="I did it"))
+    await front.door("tpm").ask(SeenEmergency(number=2, reason="it was right"))
     assert "Emergency" not in await report()
     assert await front.door("tpm").ask(UnseenEmergencies()) == ()
-    assert world.sql.rows("SELECT seen_by FROM emergencies") == [("user:tpm",)]
+    assert world.sql.rows("SELECT seen_by FROM emergencies ORDER BY number") == [("",), ("user:tpm",)]
 
 
 async def test_without_a_front_nobody_acts_alone(

@@ -135,6 +135,19 @@ class LedgerSecondPersons(LedgerPart):
                 _note_emergency(session, command, what, chain, by) if earlier_row is None else _emergency(earlier_row)
             )
 
+    def mark_refused(self, number: int, chain: str, by: Signature) -> Emergency:
+        with never_dropped(), self._database.begin() as session:
+            one_at_a_time(session, _LOCK)
+            row = session.get(EmergencyRow, number)
+            if row is None or row.given_by != by.actor:
+                raise Refusal(f"{by.actor} did not act alone in an emergency {number}")
+            if row.seen_at is None and _ADMITTED not in row.key:
+                row.seen_at, row.seen_reason = by.at, "its command was refused"
+                session.add(row)
+                text = f"nothing was done in emergency {number}: the command to {row.what} was refused"
+                append_all(session, [by.entry(chain, text, {"emergency": number})])
+            return _emergency(row)
+
     def admitted_alone(self, nonce: str) -> Emergency | None:
         with self._database.reading() as session:
             row = session.exec(select(EmergencyRow).where(EmergencyRow.key == f"{_ADMITTED}{nonce}")).first()
@@ -174,6 +187,7 @@ def note_admitted(session: Session, warrant: Warrant, alone: LoneDeed) -> None:
         EmergencyRow.reason == alone.reason,
         col(EmergencyRow.given_at) >= warrant.admitted_at - _TOLD_WITHIN,
         ~col(EmergencyRow.key).contains(_ADMITTED),
+        or_(col(EmergencyRow.seen_at).is_(None), EmergencyRow.seen_by != ""),
     )
     earlier = session.exec(before.order_by(col(EmergencyRow.number))).first()
     if earlier is None:

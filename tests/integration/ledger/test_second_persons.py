@@ -52,7 +52,7 @@ class Desk:
         self.told: list[TellRequest] = []
         self.ledger, self.asked, self.at = ledger, 0, LEDGER_NOW
         ledger._database.now = lambda: self.at  # the port's clock
-        self.desk = SecondPersonsDesk(ledger.second_persons, ledger.access, self.told.append)
+        self.desk = SecondPersonsDesk(ledger.second_persons, ledger.access, self.told.append, tickets_checked=True)
         AccessDesk(ledger.access).import_access(ImportAccess(file=file), *self.by(TPM, "the first"))
 
     def by(self, who: Principal, reason: str = "") -> tuple[Principal, Signature]:
@@ -70,8 +70,11 @@ class Desk:
     def turns(self, who: Principal, digest: str, turn: Turn = Turn.TAKE) -> TakenCommand:
         return self.desk.turn(TurnWaiting(hash=digest, turn=turn), *self.by(who))
 
-    def alone(self, who: Principal, reason: str = "a SEV", command: str = "rollout.promote") -> Emergency:
-        question = TellEmergency(command=command, target=Target(cluster="alpha", first=who.name), reason=reason)
+    def alone(
+        self, who: Principal, reason: str = "a SEV", command: str = "rollout.promote", refused: int = 0
+    ) -> Emergency:
+        target = Target(cluster="alpha", first=who.name)
+        question = TellEmergency(command=command, target=target, reason=reason, refused=refused)
         return self.desk.notify_emergency(question, *self.by(who, reason))
 
     def seen(self, who: Principal, number: int = 1, reason: str = "it was right") -> Emergency:
@@ -322,6 +325,31 @@ def test_one_telling_is_for_one_command_and_what_was_not_told_is_told_as_it_is_a
     ]
     assert list(dict.fromkeys(told())) == [f"emergency/{number}/tpm" for number in (1, 2, 3, 4)]
     assert len(desk.archive("alpha")) == 4
+
+
+def test_a_refused_command_is_no_emergency_to_review_and_the_archive_keeps_it(desk: Desk, tool: ForeignTool) -> None:
+    desk.alone(HW)
+    with pytest.raises(Refusal, match="user:research-lead did not act alone in an emergency 1"):
+        desk.alone(RESEARCH, refused=1)
+    for _ in range(2):
+        assert desk.alone(HW, refused=1).is_refused
+    assert desk.desk.emergencies() == ()
+    assert tool.rows("SELECT number, seen_by, seen_reason FROM emergencies") == [(1, "", "its command was refused")]
+    assert [text for _, text, _ in desk.archive("alpha")] == [
+        "acted alone in an emergency to promote in alpha: no second person was asked",
+        "nothing was done in emergency 1: the command to promote in alpha was refused",
+    ]
+    with pytest.raises(Refusal, match="emergency 1 needs no review: its command was refused, so nothing was done"):
+        desk.seen(ADMIN)
+
+    assert desk.alone(HW).number == 2
+    given: dict[str, Any] = {"workflow": "rollout/alpha", "subject": "r-1", "principal": HW, "ticket": "a.b.c"}
+    warrant = Warrant(nonce="n-1", command="rollout.promote", admitted_at=desk.at, **given)
+    desk.ledger.warrants.admit(warrant, alone=LoneDeed("promote in alpha", "alpha", "a SEV"))
+    joined = [number for number, key in tool.rows("SELECT number, key FROM emergencies") if "warrant/n-1" in key]
+    assert joined == [2], "and not the refused one"
+    assert not desk.alone(HW, refused=2).is_refused
+    assert [one.number for one in desk.desk.emergencies()] == [2], "a worker took it up: an admin has to review it"
 
 
 @pytest.mark.parametrize(
