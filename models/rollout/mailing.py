@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from models.audit_chain import AuditKind
@@ -80,11 +80,17 @@ def record_backing(rollout: Rollout) -> Rollout:
     backing = rollout.present_backing
     if not rollout.post.unseen or backing is None:  # another look follows one that a write overtook
         return rollout if rollout.is_overtaken else give_up_backing(rollout)
+    rollout = add_backing(rollout, backing)
+    return rollout.but(post=rollout.post.but(unseen=()))
+
+
+def add_backing(rollout: Rollout, backing: Mapping[str, int]) -> Rollout:
+    """Add this backing, by team, to the notices that wait for a look."""
     mail = tuple(
         n.model_copy(update={"backing_gpus": backing.get(n.audience)}) if n.key in rollout.post.unseen else n
         for n in rollout.post.mail
     )
-    return rollout.but(post=rollout.post.but(mail=mail, unseen=()))
+    return rollout.but(post=rollout.post.but(mail=mail))
 
 
 def give_up_backing(rollout: Rollout) -> Rollout:

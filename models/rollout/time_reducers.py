@@ -11,7 +11,7 @@ from models.audit_chain import BACKSTOP, AuditKind
 from models.cluster.policy import OnBreach
 from models.notices import NoticeKind
 from models.rollout import granting
-from models.rollout.commands import add_breach_hold, lift_hold, next_attempt
+from models.rollout.commands import add_breach_hold, backing_for, lift_hold, next_attempt
 from models.rollout.decide import (
     breach_due,
     clear_due,
@@ -24,7 +24,7 @@ from models.rollout.effect_table import KEPT_IN_A_BREACH
 from models.rollout.gates import health_fresh
 from models.rollout.guard import Clocks
 from models.rollout.holds import BREACH, REALIGN, ROLLBACK, UNMERGED
-from models.rollout.mailing import notify_teams
+from models.rollout.mailing import add_backing, notify_teams
 from models.rollout.owner_news import forget_news
 from models.rollout.proposals import give_up_proposal
 from models.rollout.stages import Stage
@@ -124,6 +124,9 @@ def _finish_rollback(rollout: Rollout, now: datetime) -> Rollout:
     teams = list(rollout.baseline.tree.leaves) if breach else rollout.affected_teams
     rollout = rollout.notify(NoticeKind.ROLLED_BACK, teams, detail=undo.reason + more, facts={"to_owner": False})
     if undo.then is Stage.ABORTED:
+        backing = backing_for(rollout, {**rollout.baseline.values, **rollout.written})
+        if backing is not None and health_fresh(rollout):  # nobody looks at an ended rollout
+            rollout = add_backing(rollout, backing.of)
         return rollout.but(ended_because=undo.reason).enter_stage(Stage.ABORTED, now, undo.reason, undo.actor)
     if breach and not retries_by_itself(rollout):
         failed = f"{count_text(rollout.failures, 'attempt')} {verb_of(rollout.failures, 'has', 'have')} failed"

@@ -1191,6 +1191,25 @@ def test_an_undo_restores_values_and_modes_and_is_not_retried(stage: Stage) -> N
     assert "backstop retry c1" in world.needs
 
 
+@pytest.mark.parametrize("stage", [Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED])
+def test_an_abort_tells_a_team_how_much_of_its_quota_is_backed(stage: Stage) -> None:
+    """The worked case: 345 promised, 319 healthy."""
+    world = World((quota("a", 345, busy=310),), {"main": (361, 319)}, spare_gpus=8, max_tier="busy", **QUICK)
+    at(stage, world).say(Command.ABORT)
+    notice = notices(world, NoticeKind.ROLLED_BACK)["a"]
+    assert (world.stage, notice.after_gpus, notice.backing_gpus) == (Stage.ABORTED, 345, 319)
+    assert "Your quota comes back up from 306 to 345 GPUs" in render(notice)[1]
+    assert "319 of its 345 GPUs are backed by healthy hardware at the moment; 26 are not." in render(notice)[1]
+
+
+def test_an_abort_says_nothing_of_backing_where_health_is_stale() -> None:
+    world = at(Stage.ENFORCED, World(**QUICK))
+    world.silent()
+    world.wait("2h")
+    world.say(Command.ABORT)
+    assert (world.stage, notices(world, NoticeKind.ROLLED_BACK)["b"].backing_gpus) == (Stage.ABORTED, None)
+
+
 def test_an_undo_says_what_todays_hardware_cannot_back() -> None:
     world = at(Stage.ENFORCED, World(**QUICK))
     world.healthy(310)  # backs what stands: no edge for the watch, so the next look sees it
