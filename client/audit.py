@@ -191,7 +191,13 @@ class _Reader:
             asked.actor,
             f"{request.input.name} by {asked.actor}",
             reason=asked.reason,
-            data={**named, **warrant_in(asked), "identity": request.meta.identity, "update": request.meta.update_id},
+            data={
+                "command": request.input.name,
+                **named,
+                **warrant_in(asked),
+                "identity": request.meta.identity,
+                "update": request.meta.update_id,
+            },
         )
 
     async def _read_refusal(self, event: HistoryEvent) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -107,7 +106,7 @@ _SUBJECTS = {"plan_hash": "plan", "team": "team", "hold": "hold", "how": "how"}
 
 def text_with_subject(text: str, actor: str, data: Mapping[str, Any]) -> str:
     """Return a record's text for its readers, with the plan, team or hold that only the command's data name."""
-    if not re.fullmatch(rf"\S+ by {re.escape(actor)}", text):
+    if text != f"{data.get('command')} by {actor}":
         return text
     subjects = [f"{word} {data[field]}" for field, word in _SUBJECTS.items() if data.get(field)]
     return f"{text}: {', '.join(subjects)}" if subjects else text

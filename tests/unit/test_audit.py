@@ -155,11 +155,21 @@ async def test_a_command_that_was_refused_after_it_was_taken_in_is_told_as_refus
     ("text", "data", "told"),
     [
         ("ack by user:lead", {"command": "ack", "team": "research"}, "ack by user:lead: team research"),
-        ("approve by user:lead", {"plan_hash": "3b3a9c108f742650"}, "approve by user:lead: plan 3b3a9c108f742650"),
-        ("resolve by user:lead", {"hold": "drift", "how": "accept"}, "resolve by user:lead: hold drift, how accept"),
-        ("pause by user:lead", {"team": ""}, "pause by user:lead"),
-        ("approve refused: by user:lead", {"plan_hash": "3b3a"}, "approve refused: by user:lead"),
-        ("ack by user:other", {"team": "research"}, "ack by user:other"),
+        (
+            "approve by user:lead",
+            {"command": "approve", "plan_hash": "3b3a9c108f742650"},
+            "approve by user:lead: plan 3b3a9c108f742650",
+        ),
+        (
+            "resolve by user:lead",
+            {"command": "resolve", "hold": "drift", "how": "accept"},
+            "resolve by user:lead: hold drift, how accept",
+        ),
+        ("pause by user:lead", {"command": "pause", "team": ""}, "pause by user:lead"),
+        ("approve refused: by user:lead", {"command": "approve", "plan_hash": "3b3a"}, "approve refused: by user:lead"),
+        ("ack by user:other", {"command": "ack", "team": "research"}, "ack by user:other"),
+        ("declared by user:lead", {"command": "declare", "team": "research"}, "declared by user:lead"),
+        ("seen by user:lead", {"team": "research"}, "seen by user:lead"),
     ],
 )
 def test_a_reader_learns_for_which_team_or_plan_a_command_was_given(text: str, data: dict[str, str], told: str) -> None:
