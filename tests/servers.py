@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from temporalio.client import Client
 
 from tests.postgres_server import started
+from tests.warden import ends_with_us
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +44,8 @@ def postgres_url() -> Iterator[str]:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("ALTER SYSTEM SET fsync = off")
             connection.execute("SELECT pg_reload_conf()")
-        yield url
+        with ends_with_us(server.get_pid()):
+            yield url
     finally:
         server.cleanup()
         shutil.rmtree(directory, ignore_errors=True)
@@ -90,7 +92,8 @@ async def temporal(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cl
     from workers.embedded_temporal import EmbeddedTemporal
 
     async with EmbeddedTemporal(tmp_path_factory.mktemp("temporal"), None, None) as server:
-        yield await connected(server.address)
+        with ends_with_us(server.pid):
+            yield await connected(server.address)
 
 
 # One database serves one test after the other: emptying it takes a hundredth of the time of a new one. Who empties it
