@@ -50,8 +50,7 @@ class FleetBringups(BringupExit):
 
     def record(self, record: BringupRecord) -> None:
         """Record the row; take a retired cluster out of the fleet too, if a deadline came before it was empty."""
-        self.ledger.note_bringup(record)
-        if record.row.stage is BringupStage.RETIRED:
+        if self.ledger.note_bringup(record) and record.row.stage is BringupStage.RETIRED:
             self.finish_retirement(record.row)
 
     # --- in -------------------------------------------------------------------------------------
@@ -141,7 +140,7 @@ class FleetBringups(BringupExit):
         """Grant what fits. Errors: Unavailable while a rollout is on its way, or somebody else has just written."""
         entry, cluster = request.entry, request.entry.cluster
         owed = self.ledger.owed(cluster)
-        if owed is None or request.number < owed.number:  # it came late, and the cluster is another bring-up's
+        if owed is None or self.ledger.is_over(cluster, request.number):  # then it comes late
             granted = request.granted or {}
             return HandedOver(granted=granted, islands=request.islands, said="nothing is owed")
         islands = request.islands

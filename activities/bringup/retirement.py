@@ -52,7 +52,7 @@ class BringupExit:
         Errors: Refusal if a person has to make way; Unavailable while a rollout is being closed.
         """
         cluster = request.cluster
-        came_late = 0 < request.number < self.ledger.number(cluster)  # the cluster is another bring-up's by now
+        came_late = request.number > 0 and self.ledger.is_over(cluster, request.number)
         if came_late or not self.ledger.in_fleet(cluster):
             return _OUT
         opened = self.ports.registry.open_rollout_of(cluster)

@@ -130,10 +130,11 @@ class BringupLedger(Protocol):
     def why_not_open(self, start: BringupStart, at: datetime) -> str:
         """Return the refusal that `open_bringup` would give, in one sentence; empty: it would open it."""
 
-    def note_bringup(self, record: BringupRecord) -> None:
+    def note_bringup(self, record: BringupRecord) -> bool:
         """Show the row on the board, and archive the entries in the cluster's chain, each key once.
 
-        A final stage closes the bring-up; later records change nothing on the board, nor do late attempts.
+        A final stage closes the bring-up; later records change nothing on the board, nor do late attempts: then the
+        answer is False.
         """
 
     def bringups(self, ended: bool) -> tuple[BringupRow, ...]:
@@ -149,6 +150,9 @@ class BringupLedger(Protocol):
 
     def number(self, cluster: str) -> int:
         """Return the number of its last bring-up; 0: there was none."""
+
+    def is_over(self, cluster: str, number: int) -> bool:
+        """Return whether this bring-up has ended, was given up, or was followed by another one."""
 
     def handed_over(self, cluster: str, number: int) -> HandedOver | None:
         """Return what this bring-up put into the fleet; None: nothing yet."""

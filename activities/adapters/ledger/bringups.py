@@ -89,16 +89,18 @@ class LedgerBringups(LedgerPart):
                 return ""
             return _why_not(session, start, at, last)
 
-    def note_bringup(self, record: BringupRecord) -> None:
+    def note_bringup(self, record: BringupRecord) -> bool:
         record_row = record.row
         with never_dropped(), self._database.begin() as session:
             append_all(session, record.entries)
             row = session.get(BringupBookRow, (record_row.cluster, record_row.number), with_for_update=True)
-            if row is None or (row.ended_at is not None and not record_row.stage.has_ended):
-                return  # its row was lost, or this record comes too late
+            if row is None:
+                return True  # it was lost
+            if row.ended_at is not None and not (record_row.stage.has_ended and record_row.stage_at == row.stage_at):
+                return False  # this record comes too late
             shown, new = BringupRow.model_validate_json(row.board).accounted_at, record_row.accounted_at
             if shown is not None and new is not None and new < shown and not record_row.stage.has_ended:
-                return  # a late attempt: the board has the record of a later call
+                return False  # a late attempt: the board has the record of a later call
             row.stage, row.stage_at, row.board = (
                 record_row.stage.value,
                 record_row.stage_at,
@@ -106,6 +108,7 @@ class LedgerBringups(LedgerPart):
             )
             if record_row.stage.has_ended:
                 row.ended_at = row.ended_at or max(record_row.stage_at, row.opened_at)
+            return True
 
     def bringups(self, ended: bool) -> tuple[BringupRow, ...]:
         rows = select(BringupBookRow.board).order_by(col(BringupBookRow.cluster), col(BringupBookRow.number))
@@ -147,6 +150,10 @@ class LedgerBringups(LedgerPart):
             last = _last(session, cluster)
             return 0 if last is None else last.number
 
+    def is_over(self, cluster: str, number: int) -> bool:
+        with self._database.reading() as session:
+            return _is_over(_last(session, cluster), number)
+
     def handed_over(self, cluster: str, number: int) -> HandedOver | None:
         with self._database.reading() as session:
             stored = _stored_answer(session, cluster, number)
@@ -158,8 +165,7 @@ class LedgerBringups(LedgerPart):
             one_at_a_time(session, "imports")
             stored = _stored_answer(session, cluster, number)
             if stored is None:
-                last = _last(session, cluster, lock=True)
-                if last is not None and (last.number > number or last.ended_at is not None):
+                if _is_over(_last(session, cluster, lock=True), number):
                     raise Conflict(
                         f"bring-up {number} of {cluster} has ended, so it does not bring {cluster} into the fleet"
                     )
@@ -290,6 +296,10 @@ def _last(session: Session, cluster: str, *, lock: bool = False) -> BringupBookR
     rows = select(BringupBookRow).where(BringupBookRow.cluster == cluster).order_by(col(BringupBookRow.number).desc())
     rows = rows.with_for_update() if lock else rows
     return session.exec(rows.limit(1)).first()
+
+
+def _is_over(last: BringupBookRow | None, number: int) -> bool:
+    return last is not None and (last.number > number or last.ended_at is not None)
 
 
 def _why_not(session: Session, start: BringupStart, at: datetime, last: BringupBookRow | None) -> str:

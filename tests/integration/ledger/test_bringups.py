@@ -394,6 +394,25 @@ def test_one_whose_workflow_is_gone_is_given_up_and_says_so(ledger: Ledger, tool
         ledger.bringups.give_up("beta", by)
 
 
+@pytest.mark.parametrize("stage", [BringupStage.IN_PRODUCTION, BringupStage.RETIRING])
+def test_a_late_call_of_one_that_was_given_up_does_nothing_though_none_followed(
+    ledger: Ledger, tool: ForeignTool, stage: BringupStage
+) -> None:
+    opened(ledger)
+    book = Book(ledger)
+    book.hand_over([island(7)])
+    noted(ledger, stage)
+    given_up = Signature("ada", NOW + timedelta(hours=1), "desk/1", "its Temporal was lost")
+    ledger.bringups.give_up(NEW, given_up)
+    tables = ("quotas", "islands", "owed", "rollouts", "bringups", "clusters")
+    dump = [tool.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables]
+    assert book.hand_over([island(9)], {"a": 0, "b": 0}).said == "nothing is owed"
+    wind(book)
+    book.book.record(BringupRecord(row=row(BringupStage.RETIRED), entries=()))
+    assert [tool.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables] == dump
+    assert book.rollouts.said == []
+
+
 # --- into the fleet ---------------------------------------------------------------------------------
 
 
