@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,6 +69,8 @@ def load_front_settings(listen: str = "", tls_cert: str = "", tls_key: str = "")
         raise BadInput("--tls-cert and --tls-key belong together: give both")
     if address is None and tls_cert:
         raise BadInput("--tls-cert is for --listen HOST:PORT: give that too")
+    if tls_cert:
+        _check_pair(tls_cert, tls_key)
     if address is not None and not address.loopback and not tls_cert:
         raise BadInput(
             f"--listen {listen}: plain HTTP would show tokens to everybody on the network; give --tls-cert "
@@ -87,6 +90,17 @@ def load_front_settings(listen: str = "", tls_cert: str = "", tls_key: str = "")
         slack=SigningSecret.from_settings(),
         slack_replies=_slack_replies(os.environ.get("BACKSTOP_SLACK_REPLIES", "")),
     )
+
+
+def _check_pair(tls_cert: str, tls_key: str) -> None:
+    """Errors: BadInput for a certificate and a key with which no TLS can begin."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls_cert, tls_key, password="")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise BadInput(
+            f"--tls-cert {tls_cert} and --tls-key {tls_key} must be a certificate and its key without a password, "
+            f"both in PEM: {error}"
+        ) from None
 
 
 def beside_up() -> Address:

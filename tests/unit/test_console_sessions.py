@@ -139,6 +139,13 @@ def test_a_front_that_did_not_start_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     assert [text.split()[0] for text in front.lines] == ["front", "console"]
 
 
+def test_a_certificate_with_which_no_tls_can_begin_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "tls.crt"
+    file.write_text("no certificate\n")
+    with pytest.raises(BadInput, match="must be a certificate and its key without a password, both in PEM"):
+        load_front_settings("127.0.0.1:0", str(file), str(file))
+
+
 def test_the_client_s_secret_is_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "secret"
     monkeypatch.setenv("BACKSTOP_OIDC_CLIENT_SECRET_FILE", str(file))
