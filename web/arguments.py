@@ -55,10 +55,10 @@ class Hints:
         parameters = inspect.signature(function).parameters.values()
         self.names = tuple(one.name for one in parameters if one.name != "self")
         self.needed = {one.name for one in parameters if one.name != "self" and one.default is one.empty}
-        self._adapters = {
-            name: TypeAdapter(Name if name in _NAMES and name in self.needed else self._types[name])
-            for name in self.names
-        }
+        self._adapters = {name: TypeAdapter(Name if self._is_name(name) else self._types[name]) for name in self.names}
+
+    def _is_name(self, name: str) -> bool:
+        return name in _NAMES and name in self.needed and self._types[name] is str
 
     def type_of(self, name: str) -> Any:
         return self._types[name]
@@ -88,6 +88,7 @@ def arguments(
     operation: Operation, in_path: Mapping[str, str], query: QueryParams, body: bytes, who: Principal
 ) -> dict[str, Any]:
     """Return the arguments by name. Errors: BadInput, Problem 400."""
+    _refuse_unknown(query, _in_query(operation), "parameter")
     if operation.question:
         return _question(operation.question, body)
     declared = hints(operation.method)
@@ -101,8 +102,6 @@ def arguments(
         _refuse_unknown(given, operation.fields, "field")
         found |= {name: declared.check_value(name, value, of_json=True) for name, value in given.items()}
     else:
-        beside = (*(OF_LISTS if operation.paged else ()), *([WATCH] if operation.watched else []))
-        _refuse_unknown(query, (*operation.fields, *beside), "parameter")
         found |= {
             name: declared.check_value(name, _name(name, query[name])) for name in operation.fields if name in query
         }
@@ -110,6 +109,13 @@ def arguments(
     if missing:
         raise BadInput(f"{sorted(missing)[0]} is missing")
     return found
+
+
+def _in_query(operation: Operation) -> tuple[str, ...]:
+    """Return the names that may stand in the query."""
+    if operation.verb == "POST":
+        return operation.in_query
+    return (*operation.fields, *(OF_LISTS if operation.paged else ()), *((WATCH,) if operation.watched else ()))
 
 
 def said_by(wanted: type[Model], given: dict[str, Any], who: Principal) -> Model:
@@ -165,7 +171,7 @@ def _name(name: str, value: str) -> str:
 def _refuse_unknown(given: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
     for name in given:
         if name not in known:
-            there = f"there are {', '.join(known)}" if known else "there are none"
+            there = f"use {', '.join(known)}" if known else "there are none"
             raise BadInput(f"{brief(name)} is not a {what} here: {there}")
 
 
