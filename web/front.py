@@ -250,9 +250,9 @@ class Front:
             QUESTIONS[operation.question].answers() if operation.question else (hints(operation.method).answer)
         )
         if WATCH in request.query_params:
-            return StreamingResponse(
-                self._stream(asking, door, adapter, answer, request_id), media_type="text/event-stream"
-            )
+            events = self._stream(asking, door, adapter, answer, request_id)
+            first = await anext(events)  # before the answer begins, so that one stream too many is answered with 429
+            return StreamingResponse(_with_first(first, events), media_type="text/event-stream")
         return answer_response(
             adapter,
             answer,
@@ -271,6 +271,12 @@ class Front:
                 lambda: call_operation(asking.operation, door, asking.found), adapter, first, request_id, self.stopping
             ):
                 yield part
+
+
+async def _with_first(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for part in others:
+        yield part
 
 
 async def _body(request: Request) -> bytes:
