@@ -33,7 +33,7 @@ class Routes:
         segments = self._segments(raw_path)
         fitting = [asked for one in self._operations if (asked := _fits(one, segments)) is not None]
         if not fitting:
-            raise not_found(f"there is nothing at this path: {API}/openapi.json lists all paths")
+            raise not_found(f"there is nothing at this path: {API}/openapi.json lists the paths")
         found = [asked for asked in fitting if asked.operation.verb == verb]
         if not found:
             verbs = ", ".join(sorted({asked.operation.verb for asked in fitting}))
@@ -43,7 +43,9 @@ class Routes:
 
     def _segments(self, raw_path: bytes) -> tuple[str, ...]:
         prefix = f"{API}/".encode()
-        if len(raw_path) > _MOST or not raw_path.startswith(prefix):
+        if len(raw_path) > _MOST:
+            raise BadInput(f"a path has at most {_MOST:,} characters, not {len(raw_path):,}")
+        if not raw_path.startswith(prefix):
             raise not_found(f"there is nothing at this path: all paths begin with {API}")
         try:
             return tuple(unquote(part, errors="strict") for part in raw_path[len(prefix) :].decode("ascii").split("/"))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -16,6 +18,7 @@ from temporalio.client import Client
 from client.connection import TemporalTarget
 from models.errors import Unavailable
 from tests.tried import TRIED
+from tests.unit.cli_fakes import status as a_status
 from tests.waiting import PATIENCE
 from web.callers import Callers
 from web.front import Front
@@ -223,7 +226,7 @@ PATHS: list[tuple[str, str, int]] = [
     ("GET", "/api/v1/rollouts/" + "x" * 201, 422),
     ("GET", "/api/v1/rollouts/" + "x" * 1000, 422),
     ("GET", "/api/v1/bringups/" + "x" * 201, 422),
-    ("GET", "/api/v1/rollouts/" + "x" * 10_000, 404),
+    ("GET", "/api/v1/rollouts/" + "x" * 10_000, 422),
     ("DELETE", "/api/v1/rollouts", 405),
     ("GET", "/api/v1/questions/flex", 405),
     ("HEAD", "/api/v1/rollouts", 405),
@@ -236,6 +239,9 @@ PATHS: list[tuple[str, str, int]] = [
     ("POST", "/api/v1/questions/nothing", 404),
     ("GET", "/api/v1/rollouts?limit=1&limit=2", 503),
     ("GET", "/api/v1/rollouts?%ff=1", 422),
+    ("POST", "/api/v1/rollouts/h100/pause?reason=x", 422),
+    ("POST", "/api/v1/rollouts/h100/pause?watch", 422),
+    ("POST", "/api/v1/questions/flex?watch", 422),
     ("GET", "/api/v1/whoami/x", 404),
     ("POST", "/api/v1/whoami", 404),
     ("POST", "/api/v1/auth", 404),
@@ -270,6 +276,24 @@ async def test_many_at_once_are_served_and_many_that_say_nothing_keep_nobody_out
     assert {one.status_code for one in found} == {200}
     for _, writer in idle:
         writer.close()
+
+
+async def test_one_stream_too_many_is_refused_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    door = SimpleNamespace(status=AsyncMock(return_value=a_status()))
+    monkeypatch.setattr(Doors, "door_of", AsyncMock(return_value=door))
+    made = Front(Doors(AsyncMock()), Callers())
+    async with (
+        listening(made, FrontSettings(tmp_path / "t"), {}),
+        at(tmp_path / "t") as http,
+        AsyncExitStack() as open_,
+    ):
+        for _ in range(20):
+            stream = await open_.enter_async_context(http.stream("GET", "/rollouts/h100?watch"))
+            assert stream.status_code == 200
+        answer = await http.get("/rollouts/h100?watch")
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "5")
+        assert "follows 20 event streams already" in one_sentence(answer)
+        made.stopping.set()
 
 
 async def test_a_fault_of_ours_is_one_sentence_and_no_more(tmp_path: Path) -> None:
