@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from datetime import timedelta
 from functools import cache
 from importlib import metadata
 from typing import Any, Literal
@@ -12,12 +13,14 @@ from pydantic import TypeAdapter
 from client.backstop import Backstop
 from client.operations import API, OPERATIONS, Operation, questions
 from client.problems import MEDIA
+from models.base import duration_text
 from models.bringup.command_rows import BRINGUP_ROWS
 from models.fleet.command_rows import FLEET_ROWS
 from models.questions import QUESTIONS
 from models.requests.command_rows import REQUEST_ROWS
 from models.rollout.command_rows import ROLLOUT_ROWS
-from web.arguments import OF_LISTS, PAYLOAD, WATCH, Hints, hints
+from web.answers import MOST_ROWS
+from web.arguments import PAYLOAD, WATCH, Hints, hints
 
 _ROWS = {
     "command": ROLLOUT_ROWS,
@@ -54,6 +57,10 @@ def document() -> dict[str, Any]:
         [(key, key[1], adapter) for key, adapter in adapters.items()], ref_template=_REF
     )
     schemas = {key: named[key, key[1]] for key in adapters}
+    models = _plain(definitions.get("$defs", {}))
+    for name in {schemas[f"{one.method}.{one.body}", "validation"]["$ref"] for one in every if one.body}:
+        _say_what_the_front_fills_in(models[_model(name)])
+    models["StageImport"]["properties"][PAYLOAD] = {"type": "string", "contentEncoding": "base64"}
     paths: dict[str, Any] = {}
     for one in every:
         paths.setdefault(f"{API}/{one.path.lstrip('/')}", {})[one.verb.lower()] = _operation(one, schemas)
@@ -62,11 +69,55 @@ def document() -> dict[str, Any]:
         "info": {"title": "Backstop", "version": metadata.version("backstop"), "description": _ABOUT},
         "paths": dict(sorted(paths.items())),
         "components": {
-            "schemas": dict(sorted((definitions.get("$defs", {}) | {"Problem": _PROBLEM}).items())),
+            "schemas": dict(sorted((models | {"Problem": _PROBLEM}).items())),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}],
     }
+
+
+_FILLED_IN = {
+    "actor": "The front puts the caller's name here.",
+    "owner": "The person who answers for the rollout. Default: the caller.",
+}
+_IDS = {
+    "rollout": "The new rollout's id. The caller makes it, such as `h100-worked/2026-11-21`, and uses it once.",
+    "fleet": "The new fleet rollout's id. The caller makes it, such as `fleet/2026-11-21`, and uses it once.",
+    "request": "The new request's id. The caller makes it, such as `q-1`, and uses it once.",
+}
+
+
+_BOUNDS = {"ge": "minimum", "le": "maximum"}
+"""Pydantic writes its own names for bounds that it checks after a validator."""
+_DURATION = r"^[0-9]+(\.[0-9]+)?[smhdw]$"
+"""Of a request's durations. Pydantic writes that they are ISO 8601, which is refused."""
+
+
+def _plain(node: Any) -> Any:
+    """Return a schema with JSON Schema's own names for bounds, and durations as Backstop reads them."""
+    if isinstance(node, list):
+        return [_plain(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    if node.get("format") == "duration":
+        node = {name: one for name, one in node.items() if name != "format"} | {"pattern": _DURATION}
+        if "default" in node:
+            node["default"] = duration_text(TypeAdapter(timedelta).validate_python(node["default"]))
+    return {_BOUNDS.get(name, name): _plain(one) for name, one in node.items()}
+
+
+def _model(ref: str) -> str:
+    return ref.removeprefix(_REF.format(model=""))
+
+
+def _say_what_the_front_fills_in(schema: dict[str, Any]) -> None:
+    """Change a message's schema to what a caller sends: no ticket, and a name only of somebody else."""
+    fields, required = schema["properties"], schema.get("required", [])
+    fields.pop("ticket", None)
+    for name, text in {**_FILLED_IN, **{one: _IDS[one] for one in _IDS if one in required}}.items():
+        if name in fields:
+            fields[name]["description"] = text
+    schema["required"] = [name for name in required if name not in _FILLED_IN]
 
 
 _ABOUT = (
@@ -124,9 +175,6 @@ def _answer(schema: Any) -> dict[str, Any]:
 
 
 def _body(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> Any:
-    if one.question == "stage_import":
-        extra = {"type": "object", "properties": {PAYLOAD: {"type": "string", "contentEncoding": "base64"}}}
-        return {"allOf": [schemas[f"?{one.question}", "validation"], extra]}
     if one.question:
         return schemas[f"?{one.question}", "validation"]
     if one.body:
@@ -152,7 +200,10 @@ def _parameters(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> list[d
         found += [{"name": n, "in": "query", "schema": schemas[f"{one.method}.{n}", "validation"]} for n in one.fields]
     found += [{"name": name, "in": "query", "schema": {"type": "string"}} for name in one.in_query]
     if one.paged:
-        found += [{"name": n, "in": "query", "schema": {"type": "integer", "minimum": 0}} for n in OF_LISTS]
+        found += [
+            {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 0, "maximum": MOST_ROWS}},
+            {"name": "after", "in": "query", "schema": {"type": "integer", "minimum": 0}, "description": _AFTER},
+        ]
     if one.watched:
         found.append({"name": WATCH, "in": "query", "schema": {"type": "string"}, "description": _WATCH})
     if one.tagged:
@@ -163,6 +214,7 @@ def _parameters(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> list[d
     return found
 
 
+_AFTER = "How many rows to leave out at the beginning: `Link` has the next part's address."
 _WATCH = "Server-sent events: `status` at each change, `problem`, and `end`."
 _KEY = "A repeat under the same key, with the same body, gets the first answer and is not carried out again."
 _ALONE = "An approver acts alone, with a reason, where a second person is needed: all admins are notified."

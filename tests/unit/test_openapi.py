@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,3 +62,41 @@ def test_a_path_that_ends_with_a_command_says_what_each_command_does() -> None:
     (pause,) = [one for one in told[f"{API}/rollouts/{{cluster}}/{{command}}"] if one["name"] == "command"]
     assert "- `pause`: Keep gates shut. Effects under way finish" in pause["description"]
     assert "- `retire`: Take a cluster out of production" in str(told[f"{API}/bringups/{{cluster}}/{{command}}"])
+
+
+def test_a_message_in_a_body_is_described_whole_and_asks_for_nothing_that_the_front_fills_in() -> None:
+    paths, schemas = document()["paths"], document()["components"]["schemas"]
+    for one in OPERATIONS:
+        if one.body:
+            described = paths[f"{API}{one.path}"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+            schema = schemas[described["$ref"].removeprefix("#/components/schemas/")]
+            assert schema["type"] == "object", one.path
+            assert not {"actor", "owner"} & set(schema.get("required", ())), one.path
+            assert "ticket" not in schema["properties"], one.path
+
+
+def test_a_part_of_an_import_is_valid_with_its_payload() -> None:
+    schemas = document()["components"]["schemas"]
+    given = {"import_id": "i", "part": 0, "of": 1, "kind": "stage_import", "payload": "YQ=="}
+    body = {name: given[name] for name in (*schemas["StageImport"]["required"], "payload")}
+    Draft202012Validator({**schemas["StageImport"], "components": {"schemas": schemas}}).validate(body)
+
+
+def schemas_in(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        for one in value.values():
+            yield from schemas_in(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from schemas_in(one)
+
+
+def test_bounds_and_durations_are_as_json_schema_and_the_api_have_them() -> None:
+    schemas = document()["components"]["schemas"]
+    for one in schemas_in(schemas):
+        assert not {"ge", "le", "gt", "lt"} & set(one), one
+        assert one.get("format") != "duration", one
+    assert schemas["QuotaAsk"]["properties"]["gpus"]["minimum"] == 1
+    bake = schemas["Pace-Input"]["properties"]["bake"]
+    assert (bake["default"], re.fullmatch(bake["pattern"], bake["default"]) is None) == ("24h", False)
