@@ -10,13 +10,15 @@ from cli.options import LOOK, arg
 from models.errors import BadInput
 
 PAGES = Path(__file__).resolve().parents[2] / "docs"
+EXAMPLES = PAGES.parent / "examples"
 
 
-@command(LOOK, "backstop docs", "backstop docs commands", "backstop docs docs/adr/0003")
+@command(LOOK, "backstop docs", "backstop docs commands", "backstop docs examples/fleet.yaml > fleet.yaml")
 def docs(name: Annotated[str, arg("NAME", "The page; without it, all names.", show_default=False)] = "") -> None:
-    """Print a page of the documentation. NAME is what help texts and errors call it, such as docs/reading.md.
+    """Print a page of the documentation, or an example file. NAME is what help texts and errors call it.
 
-    Pages are Markdown: `backstop docs commands | less`.
+    Such names are docs/reading.md, docs/adr/0003 and examples/fleet.yaml. Pages are Markdown: `backstop docs
+    commands | less`.
     """
     from cli.output import show, write
     from views.words import row, table
@@ -36,12 +38,17 @@ def title(path: Path) -> str:
 
 
 def page(name: str) -> Path:
-    """Return the file of a page: commands, docs/commands.md or adr/0003. Errors: BadInput."""
+    """Return the file of a page or example: commands, docs/commands.md, adr/0003, examples/fleet.yaml.
+
+    Errors: BadInput.
+    """
+    if name in {f"examples/{path.name}" for path in EXAMPLES.glob("*.*")}:
+        return EXAMPLES.parent / name
     short = name.partition("#")[0].removeprefix("docs/").removesuffix(".md").rstrip("/")
     short = "adr/README" if short == "adr" else short
     every = {str(path.relative_to(PAGES).with_suffix("")): path for path in sorted(PAGES.rglob("*.md"))}
     paths = [path for key, path in every.items() if key == short or (key.startswith(f"{short}-") and "/" in short)]
     if len(paths) != 1:
         names = ", ".join(key for key in every if "/" not in key)
-        raise BadInput(f"NAME must be one of {names}, or adr/ and a number, not {name!r}")
+        raise BadInput(f"NAME must be one of {names}, adr/ and a number, or examples/ and a file, not {name!r}")
     return paths[0]

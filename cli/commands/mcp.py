@@ -11,8 +11,7 @@ from models.errors import Refusal
 def mcp(actor: Actor = "") -> None:
     """Serve agents over the Model Context Protocol: they read, and ask for quota; they approve nothing.
 
-    A program starts it and speaks to it over standard input and output (docs/agents.md). It needs pip install
-    'backstop[mcp]'.
+    A program starts it and speaks to it over standard input and output. docs/agents.md says which package it needs.
     """
     try:
         from cli.agents.server import server_for

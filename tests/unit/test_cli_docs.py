@@ -17,6 +17,7 @@ import pytest
 import typer
 import yaml
 from jsonschema import Draft202012Validator, FormatChecker
+from rich.text import Text
 
 from cli.app import app
 from cli.commands.schemas import default_of, file_text, fleet_models, makers
@@ -116,6 +117,8 @@ def test_the_commands_are_those_that_were_asked_for() -> None:
 def test_every_command_has_help_an_example_and_a_place_in_the_docs(name: str) -> None:
     command = COMMANDS[name]
     assert command.help
+    texts = [command.help, *(p.help for p in command.params if getattr(p, "help", None))]
+    assert [Text.from_markup(text).plain for text in texts] == texts, "rich takes [words] for markup, and hides them"
     assert f"backstop {name}" in command.epilog
     section = re.search(rf"^### {name}\n\n(.*?)(?=^##|^<!-- end)", COMMANDS_MD, re.DOTALL | re.MULTILINE)
     assert section is not None
@@ -257,6 +260,12 @@ def test_the_tables_in_the_docs_are_current() -> None:
     assert with_tables(access) == access, "run: make docs"
     assert with_rights(access) == access, "run: make docs"
     assert all(f"<!-- fields {model.__name__} -->" in access for model in ACCESS_DESCRIBED)
+
+
+def test_an_installed_backstop_prints_the_examples_that_help_and_pages_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["docs", "examples/fleet.yaml"]) == 0
+    assert capsys.readouterr().out == (ROOT / "examples" / "fleet.yaml").read_text()
+    assert run(["docs", "examples/../pyproject.toml"]) == 2
 
 
 def test_the_access_file_in_the_docs_is_the_example(tmp_path: Path) -> None:
