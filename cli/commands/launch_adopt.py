@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from models.status_questions import Overview
 
 
-_ADOPTED = "Each rollout waits for an approval, and nobody guards its quotas until it is buffered."
+_ADOPTED = "Each adopted rollout waits for an approval, and nobody guards its quotas until it is buffered."
 
 
 def adopt_all(launching: Launching) -> None:
@@ -57,7 +57,8 @@ def adopt_all(launching: Launching) -> None:
             row(rows, answer.cluster, answer.stage.value, LaunchedAnswer.of(answer, shadow=shadow).approve or None)
         for cluster, message in refused:
             row(rows, cluster, "not adopted", message, style="red")
-        sentence = f"{len(taken)} of {count(len(lost), 'lost rollout')} adopted: the quotas stay. {_ADOPTED}"
+        sentence = f"{len(taken)} of {count(len(lost), 'lost rollout')} adopted: the quotas stay."
+        sentence += f" {_ADOPTED}" if taken else ""
         none = "No rollout is lost: Temporal runs all that the ledger has open."
         if lost:
             show(rows, line())

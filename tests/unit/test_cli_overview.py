@@ -309,7 +309,7 @@ def test_lost_rollouts_are_adopted_for_their_owners_and_a_refusal_is_told(
     with answering(fake):
         assert run([*line, "--policy", "notice=1d"]) == 1
     said = capsys.readouterr().out
-    assert "2 of 3 lost rollouts adopted" in said
+    assert "2 of 3 lost rollouts adopted: the quotas stay. Each adopted rollout waits for an approval" in said
     assert "b was not launched: another has it" in said
     assert "backstop approve 'c d' --plan" in said
     requests = [asked[1] for asked in fake.asked if asked[0] == "launch"]
@@ -317,6 +317,14 @@ def test_lost_rollouts_are_adopted_for_their_owners_and_a_refusal_is_told(
         (name, owner, "tpm", True, "the database is gone") for name in ("a", "b", "c d")
     }
     assert [r.policy for r in requests] == [{"notice": "1d"}] * 3
+
+
+def test_where_every_adoption_was_refused_no_rollout_is_said_to_wait(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(FakeBackstop(lost_rollouts=lost("a"), taken=("a",))):
+        assert run(["launch", "--adopt", "--all", "--reason", "moved", "--yes"]) == 1
+    said = capsys.readouterr().out
+    assert "0 of 1 lost rollout adopted: the quotas stay." in said
+    assert "waits" not in said
 
 
 @pytest.mark.parametrize(
