@@ -95,14 +95,17 @@ class Rollouts(Questions):
         return status.rollout
 
     async def _already_open(self, request: LaunchRequest) -> BackstopError:
+        ends = False
         try:
             status = await self.status(request.cluster)
-            who = f"{status.stage}, {status.rollout} of {status.owner}"
+            who, ends = f"{status.stage}, {status.rollout} of {status.owner}", status.stage.has_ended
             who += ", a rehearsal that writes no quota" if status.shadow else ""
         except BackstopError:
             who = "it is just being opened"
         line = command_line("status", request.cluster)
         why = f"a rollout of {request.cluster} is open already ({who}): see `{line}`"
+        if ends:
+            why = f"a rollout of {request.cluster} has just ended ({who}), and its end is not recorded yet: try again"
         await self._archive_refusal(request.cluster, "launch", request.reason, why)
         return Refusal(why)
 

@@ -587,11 +587,11 @@ async def test_a_second_launch_is_told_who_has_the_cluster(world: World, hooks: 
     with hooks.effect(name, EffectKind.CLOSE) as effect:
         await world.say(name, Command.CLOSE)
         await effect.here()
-        await told(rf"is open already \(closed, {name}/1 of tpm\)")
+        await told(rf"has just ended \(closed, {name}/1 of tpm\), and its end is not recorded yet")
         with hooks.hold("record.record", lambda r, *_: r.stage == "closed") as record:
             effect.go()
             await record.here()
-            await told("is open already")
+            await told("has just ended")
     assert (await world.ended(name))["stage"] == "closed"
     assert (await world.launch(name, rollout=f"{name}/2")).launched
     assert world.sql.rows("SELECT id FROM rollouts WHERE cluster = ? ORDER BY id", name) == [
