@@ -11,7 +11,16 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
 
 from models.texts import brief
@@ -215,11 +224,16 @@ def fraction_text(number: Fraction) -> str:
     return format((Decimal(number.numerator) / Decimal(number.denominator)).normalize(), "f")
 
 
+FRACTION_ANSWERED = WithJsonSchema(
+    {"type": "string", "description": "an exact number, as a decimal or a fraction"}, mode="serialization"
+)
+
 Share = Annotated[
     Fraction,
     BeforeValidator(_share),
     PlainSerializer(fraction_text, return_type=str),
-    Field(json_schema_extra={"type": "number", "minimum": 0, "exclusiveMaximum": 1}),
+    WithJsonSchema({"type": "number", "minimum": 0, "exclusiveMaximum": 1}, mode="validation"),
+    FRACTION_ANSWERED,
 ]
 """An exact number in [0, 1). Serialised as text, so that no float ever rounds it."""
 

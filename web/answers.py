@@ -15,7 +15,7 @@ from starlette.responses import Response
 from models.errors import BadInput
 
 JSON = "application/json"
-MOST_ROWS = 1000
+MOST_ROWS, MOST_LEFT_OUT = 1000, 10**9
 _OF_NOW = frozenset({"at", "asked_at"})
 """When it was looked: another look at the same is the same."""
 
@@ -56,7 +56,7 @@ def _names(wanted: str, tag: str) -> bool:
 
 def _page(rows: list[Any], path: str, query: QueryParams) -> tuple[list[Any], dict[str, str]]:
     """Return the requested part; without a limit all of it. Errors: BadInput."""
-    limit, after = _number(query, "limit", MOST_ROWS), _number(query, "after", 10**9)
+    limit, after = _number(query, "limit", MOST_ROWS), _number(query, "after", MOST_LEFT_OUT)
     headers = {"backstop-total": str(len(rows))}
     if not limit:
         return rows[after:], headers

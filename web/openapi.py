@@ -19,7 +19,7 @@ from models.fleet.command_rows import FLEET_ROWS
 from models.questions import QUESTIONS
 from models.requests.command_rows import REQUEST_ROWS
 from models.rollout.command_rows import ROLLOUT_ROWS
-from web.answers import MOST_ROWS
+from web.answers import MOST_LEFT_OUT, MOST_ROWS
 from web.arguments import PAYLOAD, WATCH, Hints, hints
 
 _ROWS = {
@@ -131,7 +131,7 @@ def _adapters(every: tuple[Operation, ...]) -> dict[tuple[str, _Mode], TypeAdapt
     for one in every:
         if one.question:
             found[f"?{one.question}", "validation"] = TypeAdapter(QUESTIONS[one.question])
-            found[f"!{one.question}", "serialization"] = QUESTIONS[one.question].answers()
+            found[f"!?{one.question}", "serialization"] = QUESTIONS[one.question].answers()
             continue
         declared = hints(one.method)
         found[f"!{one.method}", "serialization"] = declared.answer
@@ -142,7 +142,8 @@ def _adapters(every: tuple[Operation, ...]) -> dict[tuple[str, _Mode], TypeAdapt
 
 def _operation(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> dict[str, Any]:
     name = one.question or one.method
-    answers: dict[str, Any] = {"200": _answer(schemas[f"!{name}", "serialization"])}
+    asked = f"!?{one.question}" if one.question else f"!{one.method}"
+    answers: dict[str, Any] = {"200": _answer(schemas[asked, "serialization"])}
     if one.watched:
         answers["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     if one.tagged:
@@ -202,7 +203,12 @@ def _parameters(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> list[d
     if one.paged:
         found += [
             {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 0, "maximum": MOST_ROWS}},
-            {"name": "after", "in": "query", "schema": {"type": "integer", "minimum": 0}, "description": _AFTER},
+            {
+                "name": "after",
+                "in": "query",
+                "schema": {"type": "integer", "minimum": 0, "maximum": MOST_LEFT_OUT},
+                "description": _AFTER,
+            },
         ]
     if one.watched:
         found.append({"name": WATCH, "in": "query", "schema": {"type": "string"}, "description": _WATCH})

@@ -31,7 +31,6 @@ _DURATION = {
     ]
 }
 _SHARE = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
-_SHARE_TEXT = {"type": "string", "description": "an exact number in [0, 1), as a decimal or a fraction"}
 
 
 @command(LOOK, "backstop schema", "backstop schema plan", "backstop schema --write docs/schemas")
@@ -183,8 +182,6 @@ def _input(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _output(node: dict[str, Any]) -> dict[str, Any]:
-    if node.get("exclusiveMaximum") == 1:
-        return dict(_SHARE_TEXT)
     bounds = {"ge": "minimum", "le": "maximum"}
     return {
         bounds.get(key, key): value for key, value in node.items() if (key, value) != ("additionalProperties", False)

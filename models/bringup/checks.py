@@ -7,9 +7,20 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from models.base import Count, Duration, GpuCount, Model, Name, Text, Time, exact_fraction, fraction_text
+from models.base import (
+    FRACTION_ANSWERED,
+    Count,
+    Duration,
+    GpuCount,
+    Model,
+    Name,
+    Text,
+    Time,
+    exact_fraction,
+    fraction_text,
+)
 from models.cluster.island import Island
 from models.cluster.sources import PrometheusSource, SlurmSource
 from models.texts import brief, gpus_text
@@ -26,7 +37,8 @@ EnoughOf = Annotated[
     Fraction,
     BeforeValidator(_part),
     PlainSerializer(fraction_text, return_type=str),
-    Field(json_schema_extra={"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, mode="validation"),
+    FRACTION_ANSWERED,
 ]
 """An exact number in (0, 1]: the share of the whole that is enough."""
 

@@ -23,7 +23,7 @@ from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from models.base import GpuCount, Model, Name, exact_fraction, fraction_text, repeated
+from models.base import FRACTION_ANSWERED, GpuCount, Model, Name, exact_fraction, fraction_text, repeated
 from models.cluster.classes import Classes
 from models.cluster.quota import cycle_in
 from models.planning.divide import divide
@@ -45,7 +45,8 @@ Weight = Annotated[
     BeforeValidator(exact_fraction),
     PlainSerializer(fraction_text, return_type=str),
     Field(ge=0, le=10**6),
-    WithJsonSchema({"type": "number", "minimum": 0, "maximum": 10**6}),
+    WithJsonSchema({"type": "number", "minimum": 0, "maximum": 10**6}, mode="validation"),
+    FRACTION_ANSWERED,
 ]
 
 

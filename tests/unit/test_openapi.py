@@ -9,9 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from jsonschema import Draft202012Validator
 
-from client.operations import API, OPERATIONS, questions
+from client.operations import API, OPERATIONS, Operation, questions
+from models.cluster.policy import Policy
+from models.questions import QUESTIONS
+from web.arguments import hints
 from web.openapi import document
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "openapi.json"
@@ -100,3 +104,23 @@ def test_bounds_and_durations_are_as_json_schema_and_the_api_have_them() -> None
     assert schemas["QuotaAsk"]["properties"]["gpus"]["minimum"] == 1
     bake = schemas["Pace-Input"]["properties"]["bake"]
     assert (bake["default"], re.fullmatch(bake["pattern"], bake["default"]) is None) == ("24h", False)
+
+
+@pytest.mark.parametrize("operation", [*OPERATIONS, *questions()], ids=lambda one: one.question or one.method)
+def test_each_answer_is_described_by_its_own_type(operation: Operation) -> None:
+    """A question may have the name of a method: `doctor`, `overview`."""
+    described = document()["paths"][f"{API}{operation.path}"][operation.verb.lower()]["responses"]["200"]
+    schema = described["content"]["application/json"]["schema"]
+    adapter = QUESTIONS[operation.question].answers() if operation.question else hints(operation.method).answer
+    own = adapter.json_schema(mode="serialization")
+    assert schema.get("type", "object") == own.get("type", "object")
+    refs = [ref.rpartition("/")[2].removesuffix("-Output") for ref in references(schema)]
+    assert refs == [ref.rpartition("/")[2] for ref in references({**own, "$defs": {}})] or own.get("title") in refs
+
+
+def test_an_exact_number_is_answered_as_text_and_taken_as_a_number() -> None:
+    policy = Policy.model_json_schema(mode="serialization")["properties"]["plausible_drop"]
+    assert policy["type"] == "string"
+    assert Policy.model_json_schema()["properties"]["plausible_drop"]["type"] == "number"
+    dumped = json.loads(Policy().model_dump_json())
+    Draft202012Validator(Policy.model_json_schema(mode="serialization")).validate(dumped)
