@@ -558,7 +558,7 @@ def test_whatever_is_written_the_nodes_and_jobs_are_the_same(words: list[str], e
     found = jobs_in(document, "gres/gpu")
     assert [j.number for j in found] == list(range(len(words)))
     assert all(j.name.isprintable() and 0 < len(j.name) <= 150 for j in found)
-    (use,) = use_of(found, ["team"], SlurmSource(root="org"), NOW)
+    (use,) = use_of(found, ["team"], SlurmSource(root="org"), {}, NOW)
     assert use.scheduled_gpus == sum(1 for j in jobs if j["account"] == "team")
     TRIED["words in Slurm's nodes and jobs"] += len(words)
 

@@ -88,6 +88,25 @@ def test_what_jobs_hold_is_use_and_flex_jobs_stand_on_no_quota(site: Site) -> No
         lab.run("scancel", *jobs, waiting)
 
 
+def test_a_job_of_an_account_without_a_limit_holds_its_team_s_quota(site: Site) -> None:
+    lab, team = site.lab, site.team("a")
+    lab.account(f"{team}-sub", team)
+    job, waiting = lab.submit(f"{team}-sub", 16, "train"), lab.submit(f"{team}-sub", 16, "more")
+    try:
+        lab.until(lambda: lab.job(waiting)[1] == "AssocGrpGRES", "Slurm counts both in the limit of the account above")
+        site.adopt()
+        use = site.usage.latest([site.cluster], site.ledger.now())[site.cluster][team]
+        assert (use.scheduled_gpus, use.pending_gpus) == (16, 16)
+        shown = lab.run("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", f"accounts={team}")
+        assert "gres/gpu=24(16)" in shown
+        (found,) = site.ledger.jobs.jobs([site.cluster], site.ledger.now())[site.cluster]
+        assert (found.job, found.team, found.on) == (f"train ({job})", team, RunsOn.QUOTA)
+        told = {quota.team: quota.scheduled_gpus for quota in site.slurms.describe(site.cluster, site.source).quotas}
+        assert told == {team: 16, site.team("b"): 0}
+    finally:
+        lab.run("scancel", job, waiting)
+
+
 def test_every_task_of_an_array_that_waits_is_counted_however_long_their_list(site: Site) -> None:
     lab, team = site.lab, site.team("a")
     primes = [n for n in range(2, 200) if all(n % d for d in range(2, n))]

@@ -289,7 +289,7 @@ def test_a_finished_job_holds_its_gpus_until_its_epilog_ends_and_a_row_of_an_arr
         job(1, "vision", job_state=["COMPLETED", "COMPLETING"], tres_req_str="gres/gpu=8", tres_alloc_str="gres/gpu=8"),
         job(2, "vision", job_state=["PENDING"], array_task_string="3-6", tres_req_str="gres/gpu=8", tres_alloc_str=""),
     )
-    (use,) = use_of(jobs, ["vision"], SOURCE, NOW)
+    (use,) = use_of(jobs, ["vision"], SOURCE, {}, NOW)
     assert (use.scheduled_gpus, use.pending_gpus) == (8, 32)
 
 
@@ -304,7 +304,7 @@ def test_tasks_of_an_array_that_wait_count_as_far_as_they_may_run_at_once(tasks:
     """One task of the array runs already."""
     waits = job(3, "lab-a", job_state="PENDING", tres_alloc_str="", array_job_id=2, array_task_string=tasks)
     runs = job(2, "lab-a", array_job_id={"set": True, "number": 2}, array_task_string="")
-    (use,) = use_of(read(waits, runs), ["lab-a"], SOURCE, NOW)
+    (use,) = use_of(read(waits, runs), ["lab-a"], SOURCE, {}, NOW)
     assert (use.scheduled_gpus, use.pending_gpus) == (8, 8 * count)
 
 
@@ -351,20 +351,35 @@ def test_flex_jobs_stand_on_no_quota() -> None:
         job(5, "strangers"),
     )
     teams = ["lab-a", "lab-b"]
-    assert [team_of(j, teams, SOURCE) for j in jobs] == [
+    assert [team_of(j, teams, SOURCE, {}) for j in jobs] == [
         ("lab-a", RunsOn.QUOTA),
         ("lab-a", RunsOn.FLEX),
         ("lab-a", RunsOn.FLEX),
         ("lab-a", RunsOn.QUOTA),
         None,
     ]
-    a, b = use_of(jobs, teams, SOURCE, NOW)
+    a, b = use_of(jobs, teams, SOURCE, {}, NOW)
     assert (a.scheduled_gpus, a.pending_gpus, b.scheduled_gpus) == (8, 8, 0)
-    named = named_jobs(jobs, teams, SOURCE, {"s1": ["gpu001", "gpu002"]}, {})
+    named = named_jobs(jobs, teams, SOURCE, {}, {"s1": ["gpu001", "gpu002"]}, {})
     assert [(j.job, j.on, j.island) for j in named] == [
         ("j1 (1)", RunsOn.QUOTA, "s1"),
         ("j2 (2)", RunsOn.FLEX, "s1"),
         ("j3 (3)", RunsOn.FLEX, "s1"),
+    ]
+
+
+def test_a_job_of_an_account_without_a_limit_is_its_team_s_above() -> None:
+    """Slurm counts it in the limit of lab-b: what is in the account group is not, as no limit is above it but lab's."""
+    assocs = f"{ASSOCS}11|6||sub-b\n12|11||sub-sub-b\n13|9||sub-a-flex\n"
+    accounts = accounts_in(assocs, "gres/gpu", f"{NUMBERS}11\n12\n13\n")
+    jobs = read(job(1, "sub-b"), job(2, "sub-sub-b"), job(3, "sub-a-flex"), job(4, "group"), job(5, "elsewhere"))
+    teams = quotas_of(accounts, SOURCE).keys() - {"lab"}
+    assert [team_of(j, teams, SOURCE, accounts) for j in jobs] == [
+        ("lab-b", RunsOn.QUOTA),
+        ("lab-b", RunsOn.QUOTA),
+        ("lab-a", RunsOn.FLEX),
+        None,
+        None,
     ]
 
 
@@ -376,7 +391,7 @@ def test_a_job_is_of_the_class_that_its_qos_says_where_that_is_of_its_own_team()
         job(3, "lab-a"),
         job(4, "lab-a", qos="flex"),
     )
-    named = named_jobs(jobs, ["lab-a", "lab-b"], SOURCE, {}, classes)
+    named = named_jobs(jobs, ["lab-a", "lab-b"], SOURCE, {}, {}, classes)
     assert [j.job_class for j in named] == ["engines", None, None, None]
 
 

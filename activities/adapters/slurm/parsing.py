@@ -430,21 +430,35 @@ def _number(value: Any) -> int:
     return int(value or 0)
 
 
-def team_of(job: SlurmJob, teams: Iterable[str], source: SlurmSource) -> tuple[str, RunsOn] | None:
-    """Return the job's team, and whether it runs on quota or flex; None if it is no team's."""
-    names = set(teams)
-    if job.account in names:
-        return job.account, RunsOn.FLEX if job.qos == source.flex_qos else RunsOn.QUOTA
-    team = job.account.removesuffix(source.flex_suffix)
-    return (team, RunsOn.FLEX) if team in names and team != job.account else None
+def team_of(
+    job: SlurmJob, teams: Collection[str], source: SlurmSource, accounts: Mapping[str, Account]
+) -> tuple[str, RunsOn] | None:
+    """Return the job's team, and whether it runs on quota or flex; None if it is no team's.
+
+    Slurm counts a job in the limits of all accounts above its own: an account without a limit is a part of its team.
+    """
+    above = ancestors_of(accounts, job.account) if job.account in accounts else ()
+    for account in (job.account, *above):
+        if account in teams:
+            return account, RunsOn.FLEX if job.qos == source.flex_qos else RunsOn.QUOTA
+        team = account.removesuffix(source.flex_suffix)
+        if team in teams:
+            return team, RunsOn.FLEX
+    return None
 
 
-def use_of(jobs: Sequence[SlurmJob], teams: Iterable[str], source: SlurmSource, now: datetime) -> list[TeamUsage]:
+def use_of(
+    jobs: Sequence[SlurmJob],
+    teams: Collection[str],
+    source: SlurmSource,
+    accounts: Mapping[str, Account],
+    now: datetime,
+) -> list[TeamUsage]:
     """Sum up the GPUs that teams' jobs hold and wait for on quota; none count as idle, as Slurm does not say."""
     names = sorted(teams)
     held, waits = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
     for job in jobs:
-        whose = team_of(job, names, source)
+        whose = team_of(job, held, source, accounts)
         if whose is not None and whose[1] is RunsOn.QUOTA:
             (held if job.runs else waits)[whose[0]] += job.gpus
     return [TeamUsage(team=t, scheduled_gpus=held[t], pending_gpus=min(waits[t], MOST_GPUS), at=now) for t in names]
@@ -454,6 +468,7 @@ def named_jobs(
     jobs: Sequence[SlurmJob],
     teams: Collection[str],
     source: SlurmSource,
+    accounts: Mapping[str, Account],
     islands: Mapping[str, Iterable[str]],
     classes: Mapping[str, tuple[str, str]],
 ) -> list[Job]:
@@ -461,7 +476,7 @@ def named_jobs(
     of = {node: island for island, names in islands.items() for node in names}
     named = []
     for job in jobs:
-        whose = team_of(job, teams, source)
+        whose = team_of(job, teams, source, accounts)
         if whose is None or not job.runs or job.started is None:
             continue
         team, job_class = classes.get(job.qos, ("", None))

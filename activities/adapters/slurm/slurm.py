@@ -344,11 +344,12 @@ class Slurms:
 
     def _look_at_jobs(self, cluster: str, source: SlurmSource) -> None:
         talk = self.talk(source)
-        jobs, now = sights.jobs(talk, cluster, source), self.ledger.now()
+        jobs, accounts, now = sights.jobs(talk, cluster, source), self.accounts(cluster, source), self.ledger.now()
         quotas = self.book.mirrored_cluster(cluster).quotas
         leaves = set(quotas) - {quota.parent for quota in quotas.values()}
-        self.ledger.usage.keep(cluster, use_of(jobs, leaves, source, now))
-        named = named_jobs(jobs, leaves, source, sights.islands(talk), self.classes(cluster, source).class_by_qos)
+        self.ledger.usage.keep(cluster, use_of(jobs, leaves, source, accounts, now))
+        classes = self.classes(cluster, source).class_by_qos
+        named = named_jobs(jobs, leaves, source, accounts, sights.islands(talk), classes)
         waiting = {job.label for job in jobs if not job.runs}
         self.ledger.jobs.keep(cluster, [ClusterJob(cluster=cluster, **j.model_dump()) for j in named], waiting, now)
 
@@ -414,8 +415,8 @@ class Slurms:
             raise BadInput(f"Slurm has no account {source.root!r}: name an account that exists (--root)")
         if self.book.sources([cluster]).get(cluster) == source:
             self.sync(cluster, source)
-        held = quotas_of(self.accounts(cluster, source), source)
-        talk = self.talk(source)
+        accounts = self.accounts(cluster, source)
+        held, talk = quotas_of(accounts, source), self.talk(source)
         nodes = sights.nodes(talk, source)
         if not nodes:
             raise BadInput(
@@ -426,7 +427,7 @@ class Slurms:
         jobs = sights.jobs(talk, cluster, source)
         use: dict[str, dict[str, Any]] = {
             u.team: {"scheduled_gpus": u.scheduled_gpus, "idle_gpus": 0, "pending_gpus": u.pending_gpus or 0}
-            for u in use_of(jobs, held.keys() - parents, source, self.ledger.now())
+            for u in use_of(jobs, held.keys() - parents, source, accounts, self.ledger.now())
         }
         quotas = tuple(
             Quota(team=t, gpus=row.gpus, parent=row.parent, **use.get(t, {})) for t, row in sorted(held.items())
