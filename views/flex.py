@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from models.base import duration_text
-from models.cluster.jobs import RunsOn
+from models.cluster.jobs import RunsOn, jobs_text
 from models.flex.division import Division, FlexDemand, FlexMode
 from models.flex.flex_now import FlexNow
 from models.flex.flex_sum import FlexSum
@@ -80,7 +80,7 @@ def _use_text(offers: Iterable[FlexNow | FlexSum]) -> str:
     counts = [(f.available_gpus, used_flex(f), f.used_gpus) for f in offers]
     free, used, beyond = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0, 0)
     over = beyond - used
-    more = f" Jobs hold {count(over, 'more GPU')} beyond their quotas, without flex." if over else ""
+    more = f" Jobs hold {count(over, 'more GPU')} beyond quotas, without flex." if over else ""
     return f"{used:,} used, {free:,} free now.{more}"
 
 
@@ -119,6 +119,9 @@ def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[Renderabl
             f"quotas); {_use_text([one])}"
         ),
     ]
+    if one.outside:
+        held = jobs_text(one.outside.items())
+        blocks.append(line(f"Jobs outside any quota hold {gpus(sum(one.outside.values()))}: {held}."))
     placed = any(i.free_block_gpus is not None for i in one.islands)
     if len(one.islands) > 1 or placed or any(i.block_gpus < i.healthy_gpus for i in one.islands):
         rows = table("ISLAND", ">HEALTHY", ">HEALTHY BLOCK", ">LARGEST FREE BLOCK")

@@ -20,6 +20,7 @@ from activities.ports.ports import ClusterPorts, OpenRollout
 from activities.rollout.cluster_calls import HISTORY_FRESH, ClusterActivities
 from activities.tickets.warrants import Warrants
 from models.base import duration_text
+from models.cluster.jobs import outside_quotas, standing_gpus
 from models.cluster.policy import Policy, Requests
 from models.cluster.quota import why_no_jobs
 from models.cluster.snapshot import Snapshot
@@ -120,9 +121,11 @@ class RequestActivities:
 
     def _alternatives(self, ask: QuotaAsk, snapshot: Snapshot, now: datetime) -> dict[str, Any]:
         usage = self.ports.usage.latest([ask.cluster], now).get(ask.cluster, {})
+        jobs = self.ports.jobs.jobs([ask.cluster], now).get(ask.cluster, ())
+        outside = outside_quotas(jobs, snapshot.tree.leaves)
         return {
             "assessed": True,
-            "flex_gpus": share_expected(snapshot, usage, ask.team, ask.gpus),
+            "flex_gpus": share_expected(snapshot, usage, ask.team, ask.gpus, standing_gpus(outside)),
             "elsewhere": self._other_clusters(ask, now),
         }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from statistics import median
 from typing import Self
@@ -52,6 +52,26 @@ class ClusterJob(Job):
     """A job with its cluster, for an import."""
 
     cluster: Name
+
+
+def outside_quotas(jobs: Iterable[Job], holders: Collection[str]) -> tuple[Job, ...]:
+    """Return the running jobs of teams without a quota that holds jobs. `holders`: the teams with one.
+
+    They hold GPUs like any other job, but no quota promises these, and no sample of use counts them.
+    """
+    return tuple(job for job in jobs if job.ended is None and job.team not in holders)
+
+
+def gpus_by_team(jobs: Iterable[Job]) -> dict[str, int]:
+    held: dict[str, int] = {}
+    for job in jobs:
+        held[job.team] = held.get(job.team, 0) + job.gpus
+    return dict(sorted(held.items()))
+
+
+def standing_gpus(outside: Iterable[Job]) -> int:
+    """Return the GPUs of these jobs that no job inside a quota could take: they are not on flex."""
+    return sum(job.gpus for job in outside if job.on is RunsOn.QUOTA)
 
 
 class FlexLives(Model):

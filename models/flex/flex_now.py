@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+
+from pydantic import Field
 
 from models.base import GpuCount, Model, Name, Time
 from models.cluster.flex_size import flex_pool
 from models.cluster.island import Island
-from models.cluster.jobs import FlexLives, Job, RunsOn, first_to_go
+from models.cluster.jobs import FlexLives, Job, RunsOn, first_to_go, gpus_by_team, outside_quotas, standing_gpus
 from models.cluster.latest_readings import Evidence
 from models.cluster.readings import HealthSample, TeamUsage
 from models.cluster.snapshot import Snapshot, present_snapshot
@@ -59,7 +61,9 @@ class FlexNow(Model):
     surplus_gpus: GpuCount = 0
     unused_gpus: GpuCount = 0
     used_gpus: GpuCount = 0
-    """GPUs held by jobs beyond their quotas."""
+    """GPUs held by jobs beyond their quotas, and by jobs outside any quota."""
+    outside: dict[Name, GpuCount] = Field(default_factory=dict, exclude_if=lambda gpus: not gpus)
+    """The part of `used_gpus` that jobs outside any quota hold, by team or, in Slurm, by account."""
     known_quotas: GpuCount = 0
     quotas: GpuCount = 0
     islands: tuple[IslandNow, ...] = ()
@@ -111,8 +115,9 @@ def flex_now(seen: Evidence, mode: FlexMode = FlexMode.EQUAL) -> FlexNow:
     held = used_in_quota(snapshot.tree, seen.usage)
     pool = flex_pool(backing.healthy_gpus, backing.backed_gpus, standing_in_quota(ground, seen.usage))
     running = [job for job in seen.jobs if job.ended is None]
-    beyond = _beyond(held, scheduled, running)
-    shares = _shares(snapshot, seen.usage, mode, {team: held[team] + gpus for team, gpus in beyond.items()})
+    beyond, outside = _beyond(held, scheduled, running), outside_quotas(running, quotas)
+    has = {team: held[team] + gpus for team, gpus in beyond.items()}
+    shares = _shares(snapshot, seen.usage, mode, has, standing_gpus(outside))
     on_flex = [
         OnFlex(team=team, gpus=gpus, share_gpus=max(0, shares[team] - held[team])) for team, gpus in beyond.items()
     ]
@@ -127,10 +132,11 @@ def flex_now(seen: Evidence, mode: FlexMode = FlexMode.EQUAL) -> FlexNow:
         in_quota_gpus=sum(held.values()),
         surplus_gpus=pool.surplus_gpus,
         unused_gpus=pool.unused_gpus,
-        used_gpus=sum(o.gpus for o in on_flex),
+        used_gpus=sum(o.gpus for o in on_flex) + sum(job.gpus for job in outside),
+        outside=gpus_by_team(outside),
         known_quotas=len(scheduled),
         quotas=len(quotas),
-        islands=_islands(sample, running, sum(scheduled.values())),
+        islands=_islands(sample, running, quotas, sum(scheduled.values())),
         on_flex=tuple(sorted(on_flex, key=lambda o: (-o.above_gpus, o.team))),
         jobs=first_to_go(running, {o.team: o.above_gpus for o in on_flex}, seen.classes_by_team),
         yields=tuple(
@@ -149,46 +155,53 @@ def _beyond(held: Mapping[str, int], scheduled: Mapping[str, int], running: Sequ
     return beyond | {team: max(gpus, beyond.get(team, 0)) for team, gpus in by_name.items()}
 
 
-def _islands(sample: HealthSample, running: Sequence[Job], held_gpus: int) -> tuple[IslandNow, ...]:
+def _islands(
+    sample: HealthSample, running: Sequence[Job], holders: Collection[str], held_gpus: int
+) -> tuple[IslandNow, ...]:
+    """Return the islands. Samples of use may omit what runs on flex: then the jobs in quota must add up to them."""
+    inside = [job for job in running if job.team in holders]
+    sums = {sum(job.gpus for job in inside), sum(job.gpus for job in inside if job.on is RunsOn.QUOTA)}
+    all_named = bool(running) and held_gpus in sums
     return tuple(
         IslandNow(
             name=island.name,
             total_gpus=island.total_gpus,
             healthy_gpus=island.healthy_gpus,
             block_gpus=island.room_for_blocks,
-            free_block_gpus=_free_block(island, sample.islands, running, held_gpus),
+            free_block_gpus=_free_block(island, sample.islands, running) if all_named else None,
         )
         for island in sample.islands
     )
 
 
-def _free_block(island: Island, islands: Sequence[Island], running: Sequence[Job], held_gpus: int) -> int | None:
-    """Return the island's block less what runs in it; None unless jobs with islands account for all held GPUs.
-
-    Samples of use may omit what runs on flex. Then the jobs in quota alone must add up to them.
-    """
+def _free_block(island: Island, islands: Sequence[Island], running: Sequence[Job]) -> int | None:
+    """Return the island's block less what runs in it; None where the island of a job is unknown."""
     places = {i.name for i in islands}
-    sums = {sum(job.gpus for job in running), sum(job.gpus for job in running if job.on is RunsOn.QUOTA)}
-    if not running or held_gpus not in sums:
-        return None
     if len(places) > 1 and any(job.island not in places for job in running):
         return None
     here = sum(job.gpus for job in running if len(places) == 1 or job.island == island.name)
     return island.block_beside(here)
 
 
-def share_expected(snapshot: Snapshot, usage: Mapping[str, TeamUsage], team: str, gpus: int) -> int:
-    """Return how many of `gpus` more GPUs flex would give the team beyond what it has. Units: whole GPUs."""
+def share_expected(
+    snapshot: Snapshot, usage: Mapping[str, TeamUsage], team: str, gpus: int, outside_gpus: int = 0
+) -> int:
+    """Return how many of `gpus` more GPUs flex would give the team beyond what it has. Units: whole GPUs.
+
+    `outside_gpus`: held by jobs outside any quota.
+    """
     quota, own = snapshot.tree.by_team[team].gpus, usage.get(team)
     held = quota if own is None else max(quota, own.scheduled_gpus)
     wanting = {**usage, team: TeamUsage(team=team, scheduled_gpus=held, pending_gpus=gpus)}
-    return min(gpus, max(0, _shares(snapshot, wanting, FlexMode.EQUAL, {})[team] - held))
+    return min(gpus, max(0, _shares(snapshot, wanting, FlexMode.EQUAL, {}, outside_gpus)[team] - held))
 
 
 def _shares(
-    snapshot: Snapshot, usage: Mapping[str, TeamUsage], mode: FlexMode, has: Mapping[str, int]
+    snapshot: Snapshot, usage: Mapping[str, TeamUsage], mode: FlexMode, has: Mapping[str, int], outside_gpus: int
 ) -> dict[str, int]:
-    """Divide the healthy GPUs fairly among all jobs that run or wait; a team of unknown use asks for its quota.
+    """Divide the healthy GPUs, but those held outside any quota, fairly among all jobs that run or wait.
+
+    A team of unknown use asks for its quota.
 
     `has`: GPUs that teams have by all that is known, also by jobs on flex that no sample of use counts.
     """
@@ -202,5 +215,5 @@ def _shares(
         teams.append(FlexTeam(team=quota.team, parent=quota.parent, quota_gpus=quota.gpus, demand_gpus=demand))
     if not teams:
         return {}
-    asked = FlexDemand(capacity_gpus=snapshot.healthy_gpus, mode=mode, teams=tuple(teams))
+    asked = FlexDemand(capacity_gpus=max(0, snapshot.healthy_gpus - outside_gpus), mode=mode, teams=tuple(teams))
     return {p.team: p.gpus for p in division(asked).portions}

@@ -11,6 +11,7 @@ Jobs on flex are never in the way: they are preempted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +20,7 @@ from pydantic import Field
 
 from models.base import GpuCount, Model, Name, Time, Words
 from models.cluster.island import Island
-from models.cluster.jobs import Job, RunsOn, jobs_text
+from models.cluster.jobs import Job, RunsOn, gpus_by_team, jobs_text, outside_quotas
 from models.cluster.latest_readings import Evidence
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample
@@ -173,10 +174,11 @@ def explain_team(
     held = _own_use(quota, seen)
     asked = quota.gpus if asked_gpus is None else asked_gpus
     wanted = min(asked, quota.gpus)
-    here = _World(snapshot, held_in_quota(snapshot.tree, seen.usage))
+    beside, placed = _beside_outside(snapshot, seen)
+    here = _World(beside, held_in_quota(beside.tree, seen.usage))
     loose = min(wanted, startable(*here, team))
-    largest = startable_block(*here, team, seen.jobs) if block else loose
-    as_declared = snapshot.with_islands(without_absences(snapshot.islands, seen.windows, seen.at))
+    largest = startable_block(*here, team, placed.jobs) if block else loose
+    as_declared = beside.with_islands(without_absences(snapshot.islands, seen.windows, seen.at))
     reach = _islands_of(as_declared, quota)
     missing = tuple(
         _missing_in(island, history.get(island.name)) for island in reach if island.healthy_gpus < island.total_gpus
@@ -189,7 +191,7 @@ def explain_team(
         counted.insert(0, Reason(cause=Cause.BARRED, gpus=fits, text=text))
     if fits < loose:
         counted.append(
-            Reason(cause=Cause.FRAGMENTED, gpus=loose - fits, text=_fragments_text(loose, largest, here, seen))
+            Reason(cause=Cause.FRAGMENTED, gpus=loose - fits, text=_fragments_text(loose, largest, here, placed))
         )
     wants_block = block and fits < wanted and not barred
     could = 0 if barred else fits
@@ -215,10 +217,26 @@ def explain_team(
         idle_gpus=held.idle if held.known else None,
         backed_gpus=back(snapshot).of.get(team),
         namespaces=quota.namespaces,
-        weaker=weaker_jobs(seen, *here, team, wanted) if wants_block else None,
+        weaker=weaker_jobs(placed, *here, team, wanted) if wants_block else None,
         barred=namespace if barred else "",
         apart_gpus=max(0, min(wanted, startable(*mended, team)) - could) + absent,
     )
+
+
+def _beside_outside(snapshot: Snapshot, seen: Evidence) -> tuple[Snapshot, Evidence]:
+    """Give the jobs outside any quota a quota of just what they hold in each island: so they keep it from others.
+
+    Jobs on flex yield to every claim, so those outside any quota are left out.
+    """
+    name = "outside"
+    while any(team.startswith(name) for team in snapshot.tree.by_team):
+        name += "'"
+    outside = [job for job in outside_quotas(seen.jobs, snapshot.tree.leaves) if job.on is RunsOn.QUOTA]
+    within = {f"{name} {island.name}": (island.name,) for island in snapshot.islands}
+    placed = [job.but(team=own if (own := f"{name} {job.island}") in within else name) for job in outside]
+    quotas = (Quota(team=own, gpus=gpus, islands=within.get(own)) for own, gpus in gpus_by_team(placed).items())
+    inside = (job for job in seen.jobs if job.team in snapshot.tree.leaves)
+    return snapshot.but(quotas=(*snapshot.quotas, *quotas)), replace(seen, jobs=(*inside, *placed))
 
 
 def _job_quota(snapshot: Snapshot, team: str) -> Quota:
@@ -252,7 +270,7 @@ def _count_reasons(
         Cause.WITHHELD: lambda one: _withheld_text(one=one),
         Cause.DECLARED: lambda one: _windows_text(seen.windows, seen.at, one=one),
         Cause.UNHEALTHY: lambda one: _unhealthy_text(missing, seen.sample, declared=declared, one=one),
-        Cause.OTHERS: lambda one: _others_text(here, quota.team),
+        Cause.OTHERS: lambda one: _others_text(here, quota, seen),
         Cause.IDLE: lambda one: _idle_text(quota.team, held, one=one),
         Cause.USED: lambda one: _used_text(quota, held),
     }
@@ -356,16 +374,25 @@ def _unhealthy_text(missing: Sequence[Missing], sample: HealthSample, *, declare
     return f"{lack}: {healthy} ({lacking})"
 
 
-def _others_text(here: _World, team: str) -> str:
-    """Return the text for other teams' jobs in its islands, the largest first."""
-    tree = here.snapshot.tree
-    mine = tree.by_team[team].islands
+def _others_text(here: _World, quota: Quota, seen: Evidence) -> str:
+    """Return the text for other teams' jobs in its islands, the largest first, and for those outside any quota."""
+    tree, mine = here.snapshot.tree, quota.islands
+    teams = {one.team for one in seen.reading.quotas} - {quota.team}
     held = {
         leaf: gpus
         for leaf, gpus in here.held.items()
-        if gpus and leaf != team and (mine is None or not {*mine}.isdisjoint(tree.by_team[leaf].islands or mine))
+        if gpus and leaf in teams and (mine is None or not {*mine}.isdisjoint(tree.by_team[leaf].islands or mine))
     }
-    return f"other teams' jobs run there inside their own quotas: {jobs_text(held.items())}"
+    outside = gpus_by_team(
+        job
+        for job in outside_quotas(seen.jobs, tree.leaves)
+        if job.on is RunsOn.QUOTA and (mine is None or job.island is None or job.island in mine)
+    )
+    texts = [f"other teams' jobs run there inside their own quotas: {jobs_text(held.items())}"] * (
+        bool(held) or not outside
+    )
+    texts += [f"jobs outside any quota run there: {jobs_text(outside.items())}"] * bool(outside)
+    return "; ".join(texts)
 
 
 def _fragments_text(loose: int, largest: int, here: _World, seen: Evidence) -> str:

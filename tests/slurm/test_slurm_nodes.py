@@ -8,7 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from models.cluster.jobs import RunsOn
+from models.cluster.latest_readings import Evidence
+from models.flex.flex_now import flex_now
+from models.reports.why import explain_team
 from tests.slurm.conftest import Site
+from tests.slurm.lab import GPUS
 
 pytestmark = pytest.mark.nightly  # a real Slurm
 
@@ -105,6 +109,43 @@ def test_a_job_of_an_account_without_a_limit_holds_its_team_s_quota(site: Site) 
         assert told == {team: 16, site.team("b"): 0}
     finally:
         lab.run("scancel", job, waiting)
+
+
+def test_gpus_that_accounts_outside_the_tree_hold_are_not_free(site: Site) -> None:
+    lab, team, strangers = site.lab, site.team("a"), f"{site.root}-strangers"
+    lab.account(strangers)
+    jobs = [lab.submit(team, 8, "train"), lab.submit(strangers, 24, "theirs"), lab.submit(site.root, 8, "roots")]
+    try:
+        lab.until(lambda: all(lab.job(job)[0] == "RUNNING" for job in jobs), "they run")
+        site.adopt()
+        free = GPUS * lab.idle()
+        seen = evidence(site)
+        flex = flex_now(seen)
+        assert (flex.promised_gpus, flex.backed_gpus, flex.in_quota_gpus) == (40, 40, 8), "no promise changes"
+        assert (flex.outside, flex.available_gpus, free) == ({strangers: 24, site.root: 8}, 8, 8)
+        answer = explain_team(seen, {}, team, None)
+        assert (answer.startable_gpus, answer.used_gpus, answer.short_gpus) == (8, 8, 8)
+        assert answer.reasons[0].text == f"jobs outside any quota run there: {strangers} 24, {site.root} 8"
+        jobs += [lab.submit(team, 16, "more")]
+        lab.until(lambda: lab.job(jobs[-1]) == ("PENDING", "Resources"), "Slurm finds no room for 16")
+        jobs += [lab.submit(site.team("b"), 8, "one")]
+        lab.run("scancel", jobs[1])
+        lab.until(lambda: lab.job(jobs[-1])[0] == "RUNNING" and lab.job(jobs[3])[0] == "RUNNING", "both have room now")
+        seen = evidence(site)
+        assert (flex_now(seen).outside, flex_now(seen).available_gpus) == ({site.root: 8}, GPUS * lab.idle())
+    finally:
+        lab.run("scancel", *jobs)
+
+
+def evidence(site: Site) -> Evidence:
+    """What Backstop knows of the cluster, read now."""
+    name, now = site.cluster, site.ledger.now()
+    reading, sample, usage = (
+        site.quotas.read(name),
+        site.health.read([name])[name],
+        site.usage.latest([name], now)[name],
+    )
+    return Evidence(reading, sample, usage, now, site.ledger.jobs.jobs([name], now)[name])
 
 
 def test_every_task_of_an_array_that_waits_is_counted_however_long_their_list(site: Site) -> None:

@@ -17,12 +17,13 @@ from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn
 from models.cluster.latest_readings import Evidence
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
+from models.cluster.snapshot import Snapshot
 from models.flex.division import FlexMode
-from models.flex.flex_now import FlexNow, flex_now
+from models.flex.flex_now import FlexNow, flex_now, share_expected
 from models.flex.flex_sum import FlexSum
 from models.reports.tallies import Point
 from tests.unit.cli_fakes import FakeBackstop, answering
-from views.flex import fleet_parts, fleet_summary
+from views.flex import cluster_parts, fleet_parts, fleet_summary
 from views.row_models import FlexOffered
 from web.console.pages.flex import flex_rows
 
@@ -94,6 +95,43 @@ def test_the_largest_block_is_the_free_one() -> None:
     )
 
 
+def test_gpus_that_jobs_outside_any_quota_hold_are_not_free() -> None:
+    """By hand: of 40 healthy 10 are in quota, so 30 are flex; others' jobs hold 16 and 4 on flex, and 10 are free.
+
+    b asks for 20 beyond its quota: of the 24 that can be divided the quotas take 18, and b gets the other 6.
+    """
+    islands = (Island(name="i0", total_gpus=24, healthy_gpus=24), Island(name="i1", total_gpus=16, healthy_gpus=16))
+    rows = (
+        ("a", 10, "quota", "i0"),
+        ("guests", 12, "quota", "i1"),
+        ("sum", 4, "quota", "i0"),
+        ("guests", 4, "flex", "i0"),
+    )
+    jobs = tuple(
+        Job(job=f"j{n}", team=team, gpus=gpus, on=RunsOn(on), island=island, started=NOW)
+        for n, (team, gpus, on, island) in enumerate(rows)
+    )
+    ended = jobs[1].model_copy(update={"job": "over", "ended": NOW})
+    quotas = (
+        Present(team="sum", gpus=20),
+        Present(team="a", gpus=10, parent="sum"),
+        Present(team="b", gpus=8, parent="sum"),
+    )
+    usage = {"a": TeamUsage(team="a", scheduled_gpus=10), "b": TeamUsage(team="b", scheduled_gpus=0, pending_gpus=20)}
+    sample = HealthSample(cluster="c", at=NOW, islands=islands)
+    reading = QuotaReading(cluster="c", generation=1, quotas=quotas)
+    found = flex_now(Evidence(reading, sample, usage, NOW, (*jobs, ended)))
+    assert (found.promised_gpus, found.backed_gpus, found.in_quota_gpus, found.flex_gpus) == (18, 18, 10, 30)
+    assert (found.outside, found.used_gpus, found.available_gpus) == ({"guests": 16, "sum": 4}, 20, 10)
+    assert [found.free_block(i) for i in found.islands] == [(6, True), (4, True)]
+    assert found.on_flex == ()
+    text = "\n".join(str(part) for part in cluster_parts(found, ()))
+    assert "Flex: 30 (22 outside any quota, 8 unused inside quotas); 20 used, 10 free now." in text
+    assert "Jobs outside any quota hold 20 GPUs: guests 16, sum 4." in text
+    snapshot = Snapshot(cluster="c", islands=islands, quotas=tuple(q.as_quota() for q in quotas))
+    assert [share_expected(snapshot, usage, "b", 20, outside) for outside in (0, 16)] == [20, 6]
+
+
 def test_hardware_that_is_not_there_is_no_flex() -> None:
     found = seen({"a": 40}, {"a": (50, 0)}, (64, 32, 32))
     assert (found.backed_gpus, found.surplus_gpus, found.unused_gpus, found.available_gpus) == (32, 0, 0, 0)
@@ -156,7 +194,7 @@ def test_what_is_used_and_free_adds_up_to_the_flex_there_is() -> None:
         for name, flex, used in (("free", 99, 1), ("fell", 14, 20), ("gone", 0, 1))
     ]
     assert str(fleet_summary(cut, [])[1]).startswith(
-        "3 clusters: 113 GPUs of flex, 15 used, 98 free now. Jobs hold 7 more GPUs beyond their quotas, without flex. "
+        "3 clusters: 113 GPUs of flex, 15 used, 98 free now. Jobs hold 7 more GPUs beyond quotas, without flex. "
     )
     rows = [text.split()[4:7] for text in list(_plain(fleet_parts(cut, [])[0]))[1:]]
     assert rows == [["99", "1", "98"], ["14", "14", "0"], ["0", "0", "0"]]

@@ -104,7 +104,8 @@ def test_the_view_names_jobs_and_their_lives(capsys: pytest.CaptureFixture[str])
 
 
 def test_why_names_the_jobs_that_hold_the_quota_and_those_that_idle() -> None:
-    reading = QuotaReading(cluster="c1", generation=1, quotas=(Present(team="a", gpus=16),))
+    quotas = (Present(team="a", gpus=16), Present(team="b", gpus=0))
+    reading = QuotaReading(cluster="c1", generation=1, quotas=quotas)
     sample = HealthSample(cluster="c1", at=NOW, islands=(Island(name="x", total_gpus=16, healthy_gpus=16),))
     usage = {"a": TeamUsage(team="a", scheduled_gpus=16, idle_gpus=4)}
     jobs = [job("train", 8), *(job(f"eval-{n}", 1, idle_gpus=n % 2) for n in range(8)), flex_job("sweep", 9)]

@@ -365,6 +365,25 @@ def test_flex_jobs_stand_on_no_quota() -> None:
         ("j1 (1)", RunsOn.QUOTA, "s1"),
         ("j2 (2)", RunsOn.FLEX, "s1"),
         ("j3 (3)", RunsOn.FLEX, "s1"),
+        ("j5 (5)", RunsOn.QUOTA, "s1"),
+    ]
+
+
+def test_a_job_of_no_team_is_known_by_its_account() -> None:
+    """It holds GPUs all the same; in the QOS of flex it yields."""
+    jobs = read(
+        job(1, "strangers"),
+        job(2, "strangers", qos="flex"),
+        job(3, "a\tb"),
+        job(4, ""),
+        job(5, "x", job_state="PENDING"),
+    )
+    named = named_jobs(jobs, ["lab-a"], SOURCE, {}, {}, {})
+    assert [(j.job, j.team, j.on, j.gpus) for j in named] == [
+        ("j1 (1)", "strangers", RunsOn.QUOTA, 8),
+        ("j2 (2)", "strangers", RunsOn.FLEX, 8),
+        ("j3 (3)", "a b", RunsOn.QUOTA, 8),
+        ("j4 (4)", "no account", RunsOn.QUOTA, 8),
     ]
 
 

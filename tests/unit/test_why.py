@@ -120,6 +120,58 @@ def test_a_reason_speaks_of_one_gpu_as_of_one(gpus: int) -> None:
     assert pronouns["withheld"] == (["it"] if gpus == 1 else ["it", "them"])
 
 
+def outside(job: str, gpus: int, island: str | None = "i0", on: RunsOn = RunsOn.QUOTA, team: str = "guests") -> Job:
+    return Job(job=job, team=team, gpus=gpus, on=on, island=island, started=NOW)
+
+
+def test_jobs_outside_any_quota_are_in_the_way_unless_they_are_on_flex() -> None:
+    """By hand: of 48 GPUs guests hold 20, and the team evals 8 in its quota: 20 of 24 could start."""
+    islands = tuple(Island(name=f"i{n}", total_gpus=24, healthy_gpus=24) for n in range(2))
+    quotas = (Present(team="research", gpus=24), Present(team="evals", gpus=8))
+    usage = {t: TeamUsage(team=t, scheduled_gpus=s) for t, s in (("research", 0), ("evals", 8))}
+    jobs = (
+        outside("j1", 12),
+        outside("j2", 8, "i1"),
+        outside("j3", 16, on=RunsOn.FLEX),
+        outside("e", 8, "i1", team="evals"),
+    )
+    world: dict[str, Any] = {"quotas": quotas, "usage": usage, "islands": islands, "history": {}}
+    alone = asked(**world, jobs=jobs[3:])
+    assert (alone.startable_gpus, alone.reasons) == (24, ())
+    found = asked(**world, jobs=jobs)
+    assert (found.startable_gpus, found.short_gpus, found.backed_gpus) == (20, 4, 24), "no promise changes"
+    assert [(r.cause.value, r.gpus, r.text) for r in found.reasons] == [
+        (
+            "others",
+            4,
+            "other teams' jobs run there inside their own quotas: evals 8; jobs outside any quota run there: guests 20",
+        )
+    ]
+    block = asked(16, block=True, **world, jobs=jobs)
+    assert (block.startable_gpus, reasons(block)) == (12, [("fragmented", 4)]), "12 are free in i0, and 8 in i1"
+    assert block.reasons[0].text == "16 could start, and the largest block that is free in one island is 12"
+    limited = (Present(team="research", gpus=24, islands=("i1",)), quotas[1])
+    here = asked(**world | {"quotas": limited}, jobs=jobs)
+    assert (here.startable_gpus, here.reasons[0].text.rpartition(": ")[2]) == (16, "guests 8"), "evals fits in i0"
+
+
+def test_a_job_outside_any_quota_in_several_islands_may_be_anywhere_in_them() -> None:
+    islands = tuple(Island(name=f"i{n}", total_gpus=24, healthy_gpus=24) for n in range(2))
+    whole = (Present(team="research", gpus=48),)
+    usage = {"research": TeamUsage(team="research", scheduled_gpus=0)}
+    jobs = (outside("j1", 16, None), outside("j2", 8, "elsewhere"))
+    found = asked(quotas=whole, usage=usage, islands=islands, history={}, jobs=jobs)
+    assert (found.startable_gpus, reasons(found)) == (24, [("others", 24)])
+    assert found.reasons[0].text == "jobs outside any quota run there: guests 24"
+    block = asked(20, block=True, quotas=whole, usage=usage, islands=islands, history={}, jobs=jobs)
+    assert block.startable_gpus == 20
+    quota_of_that_name = (*whole, Present(team="outside i0", gpus=0), Present(team="guests", gpus=0))
+    named = asked(
+        quotas=quota_of_that_name, usage=usage, islands=islands, history={}, jobs=(outside("j1", 16, team="x"),)
+    )
+    assert (named.startable_gpus, named.reasons[0].text) == (32, "jobs outside any quota run there: x 16")
+
+
 def test_what_was_never_seen_whole_is_so_since_then_or_earlier() -> None:
     assert (
         "main lacks 42, not wholly healthy since 2026-01-31 10:00Z or earlier"

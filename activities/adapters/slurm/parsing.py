@@ -464,6 +464,9 @@ def use_of(
     return [TeamUsage(team=t, scheduled_gpus=held[t], pending_gpus=min(waits[t], MOST_GPUS), at=now) for t in names]
 
 
+NO_ACCOUNT = "no account"
+
+
 def named_jobs(
     jobs: Sequence[SlurmJob],
     teams: Collection[str],
@@ -472,13 +475,17 @@ def named_jobs(
     islands: Mapping[str, Iterable[str]],
     classes: Mapping[str, tuple[str, str]],
 ) -> list[Job]:
-    """List the running jobs. `classes`: the team and class of the jobs in a QOS."""
+    """List the running jobs; one of no team has its account instead. `classes`: the team and class of jobs in a QOS."""
     of = {node: island for island, names in islands.items() for node in names}
     named = []
     for job in jobs:
-        whose = team_of(job, teams, source, accounts)
-        if whose is None or not job.runs or job.started is None:
+        if not job.runs or job.started is None:
             continue
+        strangers = (
+            storable_text(job.account) or NO_ACCOUNT,
+            RunsOn.FLEX if job.qos == source.flex_qos else RunsOn.QUOTA,
+        )
+        whose = team_of(job, teams, source, accounts) or strangers
         team, job_class = classes.get(job.qos, ("", None))
         places = {of.get(node, WHOLE) for node in job.nodes}
         named.append(
