@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from pydantic import Field
@@ -348,12 +348,15 @@ def _undo(rollout: Rollout, command: Command, request: CommandRequest, now: date
         return ended.enter_stage(Stage.ABORTED, now, request.reason, request.actor), f"aborted; {had}"
     undone = start_undo(rollout, now, actor=request.actor, reason=request.reason, then=then)
     sentence = "rolling back to the baseline" + ("; then the rollout ends" if then is Stage.ABORTED else "")
-    return undone, sentence + _lacking_text(undone.undo.unbacked_gpus if undone.undo is not None else 0)
+    assert undone.undo is not None
+    return undone, sentence + _lacking_text(undone.undo.unbacked_gpus, undone.undo.changed)
 
 
-def _lacking_text(gpus: int) -> str:
+def _lacking_text(gpus: int, changed: Mapping[str, int]) -> str:
+    """Say how many GPUs have no hardware after the undo. `changed`: the quotas that others changed, and that stay."""
     has = verb_of(gpus, "has", "have")
-    return f"; {gpus_text(gpus)} of the baseline {has} no healthy hardware today" if gpus else ""
+    what = "the baseline and of what others changed" if changed else "the baseline"
+    return f"; {gpus_text(gpus)} of {what} {has} no healthy hardware today" if gpus else ""
 
 
 def start_undo(rollout: Rollout, now: datetime, *, actor: str, reason: str, then: Stage = Stage.ROLLED_BACK) -> Rollout:
@@ -373,7 +376,7 @@ def start_undo(rollout: Rollout, now: datetime, *, actor: str, reason: str, then
         owed=tuple(reversed(rollout.standing)),
     )
     moved = without_own_holds(rollout).but(undo=undo, breach_of=())
-    return moved.enter_stage(Stage.ROLLING_BACK, now, f"undo: {reason}{_lacking_text(missing)}", actor)
+    return moved.enter_stage(Stage.ROLLING_BACK, now, f"undo: {reason}{_lacking_text(missing, changed)}", actor)
 
 
 def backing_for(rollout: Rollout, values: dict[str, int]) -> Backing | None:

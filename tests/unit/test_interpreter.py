@@ -1220,6 +1220,17 @@ def test_an_undo_says_what_todays_hardware_cannot_back() -> None:
     assert world.values == BASELINE
 
 
+def test_an_undo_says_that_others_changes_stay_where_hardware_cannot_back_them_too() -> None:
+    """All 361 of the baseline have hardware; b is 40 above its part of it, and stays so."""
+    world = at(Stage.ENFORCED, World(**QUICK))
+    world.healthy(361)
+    world.limit = None  # as in Slurm, which cannot refuse a raise
+    world.foreign("b", BASELINE["b"] + 40)
+    said = world.say(Command.ROLLBACK)
+    assert "40 GPUs of the baseline and of what others changed have no healthy hardware today" in said
+    assert world.values == {**BASELINE, "b": BASELINE["b"] + 40}
+
+
 def test_a_retry_after_an_undo_plans_from_what_others_set_meanwhile() -> None:
     world = at(Stage.ENFORCED, World(**QUICK))
     world.say(Command.ROLLBACK)
