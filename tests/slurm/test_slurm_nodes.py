@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -109,6 +110,36 @@ def test_a_job_of_an_account_without_a_limit_holds_its_team_s_quota(site: Site) 
         assert told == {team: 16, site.team("b"): 0}
     finally:
         lab.run("scancel", job, waiting)
+
+
+def test_a_preempted_job_ended_when_slurm_says(site: Site) -> None:
+    """Backstop reads the jobs only some seconds later."""
+    lab, team = site.lab, site.team("b")
+    lab.account(f"{site.root}-flex-pool")
+    lab.account(f"{team}-flex", f"{site.root}-flex-pool", qos="flex", defaultqos="flex")
+    lab.account(f"{site.root}-rest")
+    jobs = [
+        lab.submit(f"{site.root}-rest", 40, "rest"),
+        lab.submit(f"{team}-flex", 8, "sweep", "--qos=flex", "--requeue"),
+    ]
+    try:
+        lab.until(lambda: all(lab.job(job)[0] == "RUNNING" for job in jobs), "they run")
+        site.adopt()
+        site.usage.latest([site.cluster], site.ledger.now())
+        jobs.append(lab.submit(team, 8, "train"))
+        lab.until(lambda: lab.job(jobs[2])[0] == "RUNNING" and lab.job(jobs[1])[0] == "PENDING", "the sweep yields")
+        time.sleep(5)
+        ended = ("sacct", "-D", "-X", "-n", "-P", "-o", "State,End", "-j")
+        lab.until(lambda: lab.run(*ended, jobs[1]).startswith("PREEMPTED|"), "Slurm has recorded it")
+        site.usage.latest([site.cluster], site.ledger.now())
+        found = site.ledger.jobs.jobs([site.cluster], site.ledger.now() - timedelta(hours=1))[site.cluster]
+        (sweep,) = (job for job in found if job.job == f"sweep ({jobs[1]})")
+        told = lab.run(*ended, jobs[1]).split("\n")[0].partition("|")[2]
+        assert sweep.ended is not None
+        assert sweep.preempted
+        assert abs(sweep.ended.astimezone().replace(tzinfo=None) - datetime.fromisoformat(told)) <= timedelta(seconds=1)
+    finally:
+        lab.run("scancel", *jobs)
 
 
 def test_gpus_that_accounts_outside_the_tree_hold_are_not_free(site: Site) -> None:

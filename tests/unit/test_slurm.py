@@ -369,6 +369,16 @@ def test_flex_jobs_stand_on_no_quota() -> None:
     ]
 
 
+def test_a_job_says_when_it_was_requeued() -> None:
+    """Slurm gives a requeued job a new time of submission; later releases write numbers as objects."""
+    since = 1_795_338_617
+    rows: list[dict[str, Any]] = [{}, {"restart_cnt": 1}, {"restart_cnt": 2, "job_state": "PENDING"}]
+    jobs = read(*(job(n, "lab-a", submit_time=since, **row) for n, row in enumerate(rows)))
+    later = read(job(4, "lab-a", submit_time={"set": True, "number": since}, restart_cnt={"set": True, "number": 1}))
+    at = datetime.fromtimestamp(since, UTC)
+    assert [j.requeued for j in (*jobs, *later)] == [None, at, at, at]
+
+
 def test_a_job_of_no_team_is_known_by_its_account() -> None:
     """It holds GPUs all the same; in the QOS of flex it yields."""
     jobs = read(

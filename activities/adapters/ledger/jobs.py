@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -48,15 +48,22 @@ class LedgerJobs(LedgerPart):
             store(session, JobRow, list(rows.values()))
         return len(rows)
 
-    def keep(self, cluster: str, running: Sequence[ClusterJob], waiting: Collection[str], now: datetime) -> None:
-        """Store the running jobs, and end those that ran before; one of these that waits to run again was preempted."""
+    def keep(
+        self, cluster: str, running: Sequence[ClusterJob], requeued: Mapping[str, datetime | None], now: datetime
+    ) -> None:
+        """Store the running jobs, and end those that ran before; one of these that was requeued was preempted.
+
+        `requeued`: jobs that wait, or run again, and since when they have been back in the queue; None: unknown.
+        """
         there = {(j.job, j.started) for j in running}
         runs = (col(JobRow.cluster) == cluster, col(JobRow.ended).is_(None))
         with self._database.begin() as session:
             for row in session.exec(select(JobRow).where(*runs)).all():
                 if (row.job, row.started) not in there:
-                    row.ended = max(now, row.started)
-                    row.preempted = row.job in waiting
+                    since = requeued.get(row.job)
+                    is_later = since is not None and row.started <= since <= now
+                    row.ended = since if is_later else max(now, row.started)
+                    row.preempted = row.job in requeued
                     session.add(row)
             store(session, JobRow, [_row(job) for job in running])
 

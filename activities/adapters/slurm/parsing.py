@@ -312,6 +312,8 @@ class SlurmJob(Model):
     runs: bool
     started: datetime | None = None
     nodes: tuple[str, ...] = Field(default=())
+    requeued: datetime | None = None
+    """The last time when Slurm took its nodes and put it back into the queue; None: never."""
     unknown: tuple[str, ...] = ()
     """Words of its state that are in none of our lists."""
 
@@ -372,6 +374,7 @@ def _slurm_job(row: Mapping[str, Any], tres: str, running: Mapping[int, int]) ->
     if not gpus:
         return None
     started = _number(row.get("start_time"))
+    requeued = _number(row.get("submit_time")) if _number(row.get("restart_cnt")) else 0  # Slurm submits it anew then
     return SlurmJob(
         number=int(row["job_id"]),
         name=storable_text(str(row.get("name") or "")) or str(row["job_id"]),
@@ -381,6 +384,7 @@ def _slurm_job(row: Mapping[str, Any], tres: str, running: Mapping[int, int]) ->
         runs=runs,
         started=datetime.fromtimestamp(started, UTC) if runs and started else None,
         nodes=tuple(hosts(str(row.get("nodes") or ""))) if runs else (),
+        requeued=datetime.fromtimestamp(requeued, UTC) if requeued else None,
         unknown=unknown,
     )
 

@@ -350,8 +350,8 @@ class Slurms:
         self.ledger.usage.keep(cluster, use_of(jobs, leaves, source, accounts, now))
         classes = self.classes(cluster, source).class_by_qos
         named = named_jobs(jobs, leaves, source, accounts, sights.islands(talk), classes)
-        waiting = {job.label for job in jobs if not job.runs}
-        self.ledger.jobs.keep(cluster, [ClusterJob(cluster=cluster, **j.model_dump()) for j in named], waiting, now)
+        requeued = {job.label: job.requeued for job in jobs if job.requeued is not None or not job.runs}
+        self.ledger.jobs.keep(cluster, [ClusterJob(cluster=cluster, **j.model_dump()) for j in named], requeued, now)
 
     def check(self) -> dict[str, SchedulerCheck]:
         sources = self.book.sources()

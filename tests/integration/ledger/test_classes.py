@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -66,6 +67,21 @@ def test_a_view_has_the_classes_of_each_quota_that_jobs_run_in(
     assert tool.one("SELECT classes FROM quotas WHERE cluster = ? AND team = ?", CLUSTER, team) == (
         None if own is None else ",".join(own)
     )
+
+
+def test_a_job_ends_when_it_was_requeued_not_when_that_was_read(empty_ledger: Ledger, tool: ForeignTool) -> None:
+    """`late` runs again already, `odd` was requeued before its start, and Slurm says nothing of `gone`."""
+    import_fleet(empty_ledger, classed())
+    names = ("waits", "late", "odd", "silent", "gone")
+    empty_ledger.jobs.keep(CLUSTER, [job(name, "a", 8, on="flex") for name in names], {}, NOW)
+    read, taken = NOW + timedelta(minutes=9), NOW + timedelta(minutes=2)
+    again = [job("late", "a", 8, on="flex", started=NOW + timedelta(minutes=4))]
+    since = {"waits": taken, "late": taken, "odd": NOW - timedelta(minutes=1), "silent": None}
+    empty_ledger.jobs.keep(CLUSTER, again, since, read)
+    found = {j.job: (j.ended, j.preempted) for j in empty_ledger.jobs.jobs([CLUSTER], NOW)[CLUSTER] if j.started == NOW}
+    ends = {"waits": (taken, True), "late": (taken, True), "odd": (read, True), "silent": (read, True)}
+    assert found == ends | {"gone": (read, False)}
+    assert tool.one("SELECT count(*) FROM jobs WHERE ended IS NULL") == 1
 
 
 def test_a_view_has_what_running_jobs_hold_by_class(empty_ledger: Ledger, tool: ForeignTool) -> None:
