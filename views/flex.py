@@ -150,7 +150,7 @@ def _jobs(one: FlexNow) -> list[RenderableType]:
             row(jobs, job.job, job.team, job.gpus, span(one.at - job.started), job.island)
         blocks += [Text(), jobs]
         more = f"; {len(one.jobs) - _NAMED} more follow" if len(one.jobs) > _NAMED else ""
-        blocks.append(line(f"They are listed in the order in which they would be preempted{more}."))
+        blocks.append(line(f"By Backstop's rule they yield in this order{more}. The scheduler may choose another."))
     if one.yields:
         blocks.append(Text())
     for work in one.yields[:_YIELDING]:

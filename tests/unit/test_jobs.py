@@ -100,6 +100,7 @@ def test_the_view_names_jobs_and_their_lives(capsys: pytest.CaptureFixture[str])
         ["x", "16/16", "16", "4"],
         ["sweep", "a", "4", "2h", "-"],
     ]
+    assert "By Backstop's rule they yield in this order. The scheduler may choose another." in out
     assert "In 7 days 1 job on flex ended, which was preempted, after a median of 9h and a minimum of 9h." in out
 
 
