@@ -333,7 +333,7 @@ def test_a_digest_begins_with_what_wants_an_answer_and_says_each_figure() -> Non
         "- 2 March, 12:00 UTC: h100-a: the rollout is complete; the quota of research stays at 8 GPUs\n"
         "    All of its 8 GPUs were backed by healthy hardware then.\n\n"
         "Nothing that is running is killed: jobs above a quota run on, as flex. How to use flex: submit the job to the "
-        "flex queue (in Slurm: --qos=flex).\n\n"
+        "flex queue (in Slurm: sbatch -A and your team's flex account).\n\n"
         "Questions? Ask tpm.\n"
     )
     assert "browser" not in render_together(letter(done, wanted))[1]

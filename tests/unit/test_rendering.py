@@ -318,7 +318,7 @@ def test_a_team_reads_how_to_answer_and_whom_to_ask(kind: NoticeKind) -> None:
 )
 def test_a_team_reads_how_to_use_flex(kind: NoticeKind) -> None:
     body = cut(kind, 345, 310, 26)
-    assert "submit the job to the flex queue (in Slurm: --qos=flex)" in body
+    assert "submit the job to the flex queue (in Slurm: sbatch -A and your team's flex account)" in body
     assert "Jobs inside a quota preempt it" in body
     assert "Nothing that is running is killed" in body
 
