@@ -102,7 +102,7 @@ def effect(rollout: Rollout, change: Change, now: datetime) -> EffectRequest:
         limit_gpus=rollout.policy.max_moved_gpus if limited else None,
         limit_day_gpus=rollout.policy.max_moved_gpus_day if limited else None,
         baseline=first if order is None else baseline_with(rollout, order),
-        order=order if rollout.ticketed else None,
+        order=order,
         at=now,
     )
 

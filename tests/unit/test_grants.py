@@ -12,7 +12,8 @@ from models.cluster.quota import QuotaTree
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import WindowKind
-from models.planning.grants import GrantOutcome, moved_values, raises, room
+from models.planning.grants import GrantOrder, GrantOutcome, moved_values, raises, room
+from models.rollout import effect_reducers, granting, request_builders
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
 from tests.unit.pure_world import World, parent, quota
@@ -168,6 +169,14 @@ def test_whatever_holds_a_rollout_holds_a_grant(what: str) -> None:
     assert world.grant("b", 1).outcome is GrantOutcome.LATER
     assert world.values["b"] == 90
     assert EffectKind.GRANT not in world.effects
+
+
+def test_a_grant_names_its_order_even_if_no_ticket_was_required_when_the_rollout_was_launched() -> None:
+    """An access file may have come into force since: then the worker looks for the decision on this order."""
+    world, order = monitored(), GrantOrder(request="r-1", team="b", gpus=16, actor="capacity")
+    assert not world.r.ticketed
+    rollout, change = effect_reducers.begin_effect(granting.take_order(world.r, order), EffectKind.GRANT)
+    assert request_builders.effect(rollout, change, world.now).order == order
 
 
 def test_a_breach_cuts_what_was_granted_too_and_the_end_takes_only_what_is_left_of_it() -> None:
