@@ -23,7 +23,7 @@ async def ana(world: World) -> AsyncIterator[Browser]:
 
 async def test_a_fleet_rollout_is_approved_paused_paced_and_aborted_from_its_page(ana: Browser, world: World) -> None:
     await forget_fleet(world.client)
-    assert "there is no fleet rollout" in (await ana.look("/rollout")).words
+    assert "There is no fleet rollout" in (await ana.look("/rollout")).words
     names = [fresh("one"), fresh("other")]
     await world.fleet(*(worked_case(name, **STILL) for name in names))
     plan = await world.launch_fleet(fresh("fleet"))

@@ -142,6 +142,16 @@ def test_a_sentence_that_begins_large_leaves_names_as_they_are() -> None:
     assert "The ledger has no cluster &#39;H100-East&#39;." in shown
 
 
+def test_what_was_done_and_what_was_refused_name_pages_and_no_commands() -> None:
+    around = {"title": "x", "who": "", "how": "", "here": "/", "navigation": (), "form_token": "", "once": ""}
+    said = ("paused. Undo: backstop resume h1",)
+    values = {**around, "said": said, "cluster": "h1", "why_not": "", "owner": "", "reason": "", "shadow": False}
+    failed = "a rollout of h1 is open already: see `backstop status h1`"
+    shown = bytes(page("launch_one.html", {**values, "failed": failed}).body).decode()
+    assert '<p>paused. Undo: <a href="/clusters/h1/resume">Resume</a></p>' in shown
+    assert 'a rollout of h1 is open already: see <a href="/clusters/h1">h1</a></p>' in shown
+
+
 @pytest.mark.parametrize(("row_number", "seal"), [(1, 1), (2, 1), (3, 2), (5, 2), (6, None)])
 def test_a_row_is_sealed_by_the_first_seal_that_covers_it(row_number: int, seal: int | None) -> None:
     seals = (SealedTo(number=3, at=NOW, length=5), SealedTo(number=2, at=NOW, length=5))
@@ -167,6 +177,7 @@ def test_a_command_that_lists_the_rest_is_a_link_to_the_page_that_lists_it() -> 
         ("backstop status --at-risk", '<a href="/?show=risk">show them</a>'),
         ("backstop status h1", '<a href="/clusters/h1">h1</a>'),
         ("backstop approve ../../x", '<a href="/clusters/..%2F..%2Fx/approve">Approve the plan</a>'),
+        ("backstop approve H100-A --plan 0123", '<a href="/clusters/H100-A/approve">Approve the plan</a>'),
         ("backstop approve CLUSTER", "<code>backstop approve CLUSTER</code>"),
         ("backstop audit h1 --verify", "<code>backstop audit h1 --verify</code>"),
         ("backstop fleet import FILE", "<code>backstop fleet import FILE</code>"),

@@ -41,6 +41,7 @@ _PAGES = {
     "backstop request list": "/requests",
 }
 _COMMANDS: Mapping[str, Mapping[str, CommandRow]] = {"": ROLLOUT_ROWS, "fleet": FLEET_ROWS, "request": REQUEST_ROWS}
+_PLACEHOLDERS = ("CLUSTER", "ID")
 _LINKS = {"CLUSTER": "/clusters/", "TEAM": "/teams/"}
 
 
@@ -194,7 +195,7 @@ def _page_of(typed: str) -> tuple[str, str]:
 
 def _names_one(name: str) -> bool:
     """Return whether the name is one, and neither an option nor a placeholder."""
-    return bool(name) and not name.startswith("-") and not name.isupper()
+    return bool(name) and not name.startswith("-") and name not in _PLACEHOLDERS
 
 
 def _with_buttons(plain: str) -> Markup:
