@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from models.access.second_persons import Waiting
 from models.cluster.windows import Entry, Window, WindowKind
-from models.questions import ArchivePage
+from models.questions import ArchivePage, EndWindow
 from models.reports.tallies import Point
 from models.rollout.status_models import Condition
 from models.seals import SealedTo
@@ -16,10 +19,12 @@ from views.calendar import calendar_parts
 from views.countersign import whole_parts
 from views.status import awaited_alone
 from views.words import DECORATION, gpus, line, row, table
+from web.console.pages.calendar import calendar
 from web.console.pages.fleet import deed_of
 from web.console.pages.gpu_curves import burn_down_of, curve_of
 from web.console.rendering import page
 from web.console.views_html import markup, sentence
+from web.console.visit import Visit
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 
@@ -208,3 +213,21 @@ def test_a_waiting_command_is_shown_in_words() -> None:
         "  Largest share of clusters that may be rolled back before the fleet rollout stops: 0.1",
         "  Also undo what it has done: yes",
     ]
+
+
+@pytest.mark.parametrize(("begins", "said"), [(-1, "is over"), (1, "is taken back")])
+def test_a_window_that_has_not_begun_is_taken_back(begins: int, said: str) -> None:
+    starts = NOW + timedelta(hours=begins)
+    window = Window(kind=WindowKind.SEV, starts=starts, ends=starts + timedelta(hours=2), reason="fabric")
+    entry = Entry(id=7, cluster="c", window=window, source="hold 1", declared_by="tpm")
+    told = list[str]()
+
+    async def ask(question: Any) -> Any:
+        return entry if isinstance(question, EndWindow) else (entry,)
+
+    for which, what in (("7 c", "Window 7 of c"), ("hold 1", "Hold 1 of 1 cluster")):
+        form = {"window": which, "reason": "done"}
+        visit = SimpleNamespace(path=("calendar",), query={}, form=form, now=NOW, ask=ask)
+        visit.without_form, visit.add_sentence = visit, told.append
+        asyncio.run(calendar(cast("Visit", visit)))
+        assert told.pop() == f"{what} {said}."

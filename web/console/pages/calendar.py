@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from urllib.parse import quote
 
-from models.cluster.windows import FLEET_HOLD, HOLD, Foretold, hold_name
+from models.cluster.windows import FLEET_HOLD, HOLD, Entry, Foretold, hold_name
 from models.errors import BadInput
 from models.planning.window_forecast import forecast_windows
 from models.questions import Calendar, EndHold, EndWindow
@@ -44,13 +46,18 @@ async def _end(visit: Visit, which: str, reason: str) -> str:
         clusters = tuple(dict.fromkeys(e.cluster for e in entries if e.source == which))
         if not clusters:
             raise BadInput("that hold is over already")
-        await visit.ask(EndHold(source=which, clusters=clusters, reason=reason))
-        return f"Hold {hold_name(which)} of {counted(len(clusters), 'cluster')} is over."
+        ended = await visit.ask(EndHold(source=which, clusters=clusters, reason=reason))
+        return f"Hold {hold_name(which)} of {counted(len(clusters), 'cluster')} is {_over(ended, visit.now)}."
     count, _, cluster = which.partition(" ")
     if not (count.isascii() and count.isdigit() and cluster):
         raise BadInput("name a window of the list")
-    await visit.ask(EndWindow(cluster=cluster, number=int(count[:18]), reason=reason))
-    return f"Window {int(count)} of {cluster} is over."
+    one = await visit.ask(EndWindow(cluster=cluster, number=int(count[:18]), reason=reason))
+    return f"Window {int(count)} of {cluster} is {_over((one,), visit.now)}."
+
+
+def _over(ended: Sequence[Entry], now: datetime) -> str:
+    """Say what became of the windows: one that has not begun is taken back."""
+    return "over" if any(one.window.starts <= now for one in ended) else "taken back"
 
 
 async def _page(visit: Visit, failed: str = "", which: str = "", reason: str = "") -> Page:
