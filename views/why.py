@@ -183,7 +183,7 @@ def _gate(one: TeamWhy) -> list[RenderableType]:
 
 def _rollout(one: TeamWhy, status: RolloutStatus) -> str:
     was = next((t.baseline_gpus for t in status.teams if t.team == one.team), one.quota_gpus)
-    before = "" if was == one.quota_gpus else f": the quota was {was} before it"
+    before = "" if was == one.quota_gpus else f": the quota was {was:,} before it"
     kind = "A rehearsal (shadow: nothing is written)" if status.shadow else "A rollout"
     stands = f"{kind} of {one.cluster} is {space_name(status.stage)}{before}{_next(status)}"
     return f"{stands}. See `{command_line('status', one.cluster)}`."

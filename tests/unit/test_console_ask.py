@@ -13,6 +13,7 @@ from models.cluster.policy import Policy
 from models.cluster.snapshot import Snapshot
 from models.flex.flex_sum import FlexSum
 from models.questions import FlexSums, Plannable, SnapshotNow, WhyNot
+from models.reports.why import WhyAnswers
 from tests.unit.cli_fakes import NOON
 from web.console.pages.team_forms import ask
 from web.console.rendering import page
@@ -73,3 +74,11 @@ def test_the_cluster_that_the_address_names_is_looked_at(sums_known: bool) -> No
     shown, looked = rows(cluster="c-39", sums_known=sums_known)
     assert "c-39" in looked
     assert ("c-39", 0) in shown
+
+
+def test_a_team_without_a_quota_reads_why_it_cannot_ask_here() -> None:
+    async def try_ask(question: Any) -> tuple[Any, str]:
+        return (WhyAnswers(teams=()), "") if isinstance(question, WhyNot) else ((), "")
+
+    values = answer_of(SimpleNamespace(form={}, query={}, try_ask=try_ask)).values
+    assert values["no_why"] == "no cluster of the ledger has a quota of 'a'"

@@ -51,3 +51,23 @@ def test_the_clusters_are_named_where_a_promise_without_hardware_is_not_short() 
     teams = (a_team("ours", "lab", 100, 21), a_team("ours", "full", 60, 60), a_team("ours", "well", 120, 21))
     (_, unbacked, _) = _lead(WhyAnswers(teams=teams))
     assert unbacked.startswith("10 GPUs of it in lab have no healthy hardware, and can be used only while other teams")
+
+
+def test_what_keeps_the_most_is_of_the_clusters_where_something_is_short() -> None:
+    """In lab 10 GPUs have no hardware and are not short; in silent 60 count as used, as nobody knows the use."""
+    silent = a_team("ours", "silent", 0, 60).model_copy(update={"use_known": False})
+    few = a_team("ours", "few", 117, 60)
+    (*_, most) = _lead(WhyAnswers(teams=(a_team("ours", "lab", 100, 21), silent, few)))
+    assert most.startswith("What keeps the most from starting, 3 in few:")
+
+
+@pytest.mark.parametrize(
+    ("left_out", "said"),
+    [
+        (("new",), "new is not counted: below is why."),
+        (("tree", "new"), "new, tree are not counted: below is why."),
+    ],
+)
+def test_clusters_that_say_nothing_are_not_passed_over(left_out: tuple[str, ...], said: str) -> None:
+    answers = WhyAnswers(teams=(a_team("ours", "lab", 120, 21),), unanswered=dict.fromkeys(left_out, "unknown"))
+    assert _lead(answers)[-1] == said

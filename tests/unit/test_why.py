@@ -602,6 +602,13 @@ def test_a_rollout_is_told_in_words_and_a_rehearsal_as_one() -> None:
     assert "A rollout of h100-worked is rolled back; held: unknown health, " in " ".join(str(part) for part in real)
 
 
+def test_the_quota_before_a_rollout_has_its_digits_in_groups() -> None:
+    (team,) = status(Stage.MONITORED).teams
+    found = status(Stage.MONITORED, teams=(team.model_copy(update={"baseline_gpus": 4000}),))
+    words = " ".join(str(part) for part in in_full(WhyAnswers(teams=(asked(),)), {"h100-worked": found}, []))
+    assert "is monitored: the quota was 4,000 before it" in words
+
+
 # --- a block and the weaker classes of its own quota ------------------------------------------------
 
 ISLANDS = (Island(name="a", total_gpus=400, healthy_gpus=400), Island(name="b", total_gpus=128, healthy_gpus=128))

@@ -9,6 +9,7 @@ from typing import Any
 
 from models.planning.grants import Room, room
 from models.questions import FlexSums, SnapshotNow, WhyNot
+from models.reports.why import WhyAnswers
 from models.requests.commands import undo_line
 from models.requests.state import QuotaAsk, RequestStage, RequestState
 from models.rollout.command_rows import ROLLOUT_ROWS
@@ -119,12 +120,19 @@ async def _asking(
         "team": team,
         "rows": _rows(clusters, rooms),
         "unseen": len(clusters) - len(rooms),
-        "no_why": no_why,
+        "no_why": no_why if answers is None else nowhere(answers, team),
         "refused": [] if state is None else request_parts(state),
         "failed": failed,
         "typed": said,
     }
     return Page("team_ask.html", f"{team}: ask for more", values, 409 if failed or state is not None else 200)
+
+
+def nowhere(answers: WhyAnswers, team: str) -> str:
+    """Return why no cluster says anything about the team's quota; empty where one does."""
+    if answers.teams:
+        return ""
+    return "; ".join(answers.unanswered.values()) or f"no cluster of the ledger has a quota of {team!r}"
 
 
 def _rows(

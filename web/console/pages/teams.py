@@ -22,7 +22,7 @@ from views.why import in_full
 from views.words import count, gpus, moment
 from web.console.forms import is_like
 from web.console.pages.flex import flex_rows
-from web.console.pages.team_forms import ask, speak
+from web.console.pages.team_forms import ask, nowhere, speak
 from web.console.visit import Elsewhere, Page, Visit
 from web.failures import not_found
 
@@ -102,7 +102,7 @@ async def _home(visit: Visit, team: str) -> Page:
     values: dict[str, Any] = {
         "team": team,
         "cluster": cluster,
-        "no_why": no_why or _nowhere(answers, team),
+        "no_why": no_why or nowhere(answers, team),
         "lead": _lead(answers) if answers.teams else [],
         "holdings": [_holding(one) for one in answers.teams],
         "in_full": _in_full(answers, statuses, flexes),
@@ -116,12 +116,6 @@ async def _home(visit: Visit, team: str) -> Page:
         "no_flex": no_flex,
     }
     return Page("team.html", team, values)
-
-
-def _nowhere(answers: WhyAnswers, team: str) -> str:
-    if answers.teams:
-        return ""
-    return "; ".join(answers.unanswered.values()) or f"no cluster of the ledger has a quota of {team!r}"
 
 
 def _in_full(answers: WhyAnswers, statuses: Mapping[str, RolloutStatus], flexes: Sequence[FlexSum]) -> list[Any]:
@@ -176,10 +170,13 @@ def _lead(answers: WhyAnswers) -> list[str]:
             f"{gpus(missing)} of it{inside} {have} no healthy hardware, and can be used only while other teams leave "
             "part of their quotas unused."
         )
-    others = [(r, one) for one in teams for r in one.reasons if not r.cause.own]
-    if short and others:
+    others = [(r, one) for one in known if one.short_gpus for r in one.reasons if not r.cause.own]
+    if others:
         most, one = max(others, key=lambda pair: pair[0].gpus)
         lead.append(f"What keeps the most from starting, {most.gpus:,} in {one.cluster}: {most.text}.")
+    if answers.unanswered:
+        left_out = sorted(answers.unanswered)
+        lead.append(f"{some_of(left_out, 3)} {verb_of(len(left_out))} not counted: below is why.")
     return lead
 
 
