@@ -308,7 +308,7 @@ def _live(week: Week) -> list[Section]:
             ("Cluster", "What", "By", "Since", "Why"),
             blocked,
             f"Nothing waits for a person.{silent}",
-            "backstop status --needs",
+            "backstop status",
         ),
         _cut(
             "Next",

@@ -94,7 +94,7 @@ def test_a_long_list_leads_to_the_page_that_has_the_rest_and_names_no_command_fo
     rest = {"left_out": "", "no_cost": "", "asked_for": False}
     values = {**BASE, **week, **rest, "week": _report_values(a_week(300))}
     html = bytes(page("leader.html", values).body).decode()
-    assert 'And 23 more. <a href="/?show=needs">All of them</a>' in html
+    assert 'And 23 more. <a href="/">All of them</a>' in html, "held ones too, which need no person"
     assert "And 42 more." in html
     assert "--json" not in html
     assert "status --" not in html

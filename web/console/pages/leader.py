@@ -24,7 +24,7 @@ from web.failures import not_found
 _AT_ONCE = 50
 """Clusters of which it is told at every look what a buffer costs: of more it is asked for."""
 _REPORT_SECONDS, _PLAN_SECONDS = 14.0, 42.0
-_PAGES = {"backstop status --needs": "/?show=needs", "backstop status --at-risk": "/?show=risk"}
+_PAGES = {"backstop status": "/", "backstop status --at-risk": "/?show=risk", "backstop calendar show": "/calendar"}
 _LEAST, _MOST, _USUAL = 0, 50, 15
 """Percent."""
 
@@ -70,7 +70,7 @@ def _report_values(week: Week) -> dict[str, Any]:
 def _note(note: str) -> tuple[str, str]:
     """Return a section's note without the command that lists the rest, and the page that does."""
     for command, page in _PAGES.items():
-        if command in note:
+        if f"`{command}`" in note:
             return note.replace(f": `{command}`", ""), page
     for unlisted in (": `--json`", ": `backstop milestones set FILE`"):
         note = note.replace(unlisted, "")
