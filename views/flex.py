@@ -64,15 +64,18 @@ def fleet_parts(
         numbers = (one.promised_gpus, one.in_quota_gpus, one.flex_gpus, used_flex(one), one.available_gpus)
         row(shown, one.cluster, f"{one.healthy_gpus}/{one.total_gpus}", *numbers, block_text(*one.largest_free_block))
     blocks = (one.largest_free_block for one in offers if one.health_at is not None)
-    return [shown, *at_most_note(blocks), *fleet_summary(offers, record)]
+    return [shown, *at_most_note(blocks), *fleet_summary(offers, record, of)]
 
 
-def fleet_summary(offers: Sequence[FlexNow | FlexSum], record: Sequence[FlexOffered]) -> list[RenderableType]:
-    """Return the sums over all clusters, and the record of all."""
+def fleet_summary(
+    offers: Sequence[FlexNow | FlexSum], record: Sequence[FlexOffered], of: int = 0
+) -> list[RenderableType]:
+    """Return the sums over these clusters, and the record, which is of all: below the sums of some it misleads."""
     measured = [f for f in offers if f.health_at is not None]
     flex = sum(f.flex_gpus for f in measured)
     summary = f"{count(len(offers), 'cluster')}: {gpus(flex)} of flex, {_use_text(measured)}"
-    return [Text(), line(f"{summary} In quota: held by jobs inside their quotas."), *_record(record)]
+    sums: list[RenderableType] = [Text(), line(f"{summary} In quota: held by jobs inside their quotas.")]
+    return sums if len(offers) < of else [*sums, *_record(record)]
 
 
 def _use_text(offers: Iterable[FlexNow | FlexSum]) -> str:

@@ -114,3 +114,9 @@ def test_a_page_that_is_not_there_is_another_one(wanted: str, is_as: str) -> Non
 def test_a_fleet_that_fits_has_no_pages() -> None:
     html = shown("/flex", offers(100))
     assert (len(rows(html)), pages(html), "Clusters 1 to" in html) == (100, [], False)
+
+
+def test_the_record_of_all_clusters_is_not_below_the_sums_of_some() -> None:
+    there = offers(5)
+    assert "No record yet" in shown("/flex", there)
+    assert "No record yet" not in shown("/flex?model=A100", there)

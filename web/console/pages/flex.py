@@ -53,9 +53,10 @@ async def _fleet(visit: Visit) -> Page:
     except BackstopError as error:
         failed = error.message
     found = by_free_flex(one for one in offers if asked.has(one, block))
+    of = len(offers)
     values = {
-        "offers": len(offers),
-        "parts": fleet_summary(found, await _record(visit)) if found else fleet_parts(found, (), of=len(offers)),
+        "offers": of,
+        "parts": fleet_summary(found, await _record(visit), of) if found else fleet_parts(found, (), of=of),
         "models": sorted({one.gpu_model for one in offers if one.gpu_model}),
         "name": asked.name,
         "model": asked.model,
