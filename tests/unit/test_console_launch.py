@@ -10,6 +10,7 @@ import pytest
 
 from models.cluster.fleet_file import ClusterSpec
 from models.questions import LedgerCluster, LedgerClusters
+from models.rollout.stages import Stage
 from tests.unit.cli_fakes import WORKED
 from web.console.pages.launch import launch
 from web.console.visit import Visit
@@ -62,3 +63,30 @@ def test_where_there_is_none_it_says_whether_there_are_clusters(
 ) -> None:
     (one,) = pages(names, taken)
     assert (one["rows"], one["there_are"], one["more"]) == ([], there_are, "")
+
+
+@pytest.mark.parametrize(
+    ("stage", "wrong", "why_not"),
+    [
+        (Stage.MONITORED, "", "a rollout of c is open already"),
+        (Stage.CLOSED, "", ""),
+        (None, "the ledger has no cluster 'c'", "the ledger has no cluster 'c'"),
+    ],
+)
+def test_what_cannot_be_launched_is_grey_and_says_why(stage: Stage | None, wrong: str, why_not: str) -> None:
+    status = None if stage is None else SimpleNamespace(stage=stage)
+
+    async def try_call(*_: object, **__: object) -> tuple[Any, str]:
+        return status, ""
+
+    async def try_ask(_: object) -> tuple[Any, str]:
+        return None, wrong
+
+    async def may(*_: object, **__: object) -> str:
+        return ""
+
+    who = SimpleNamespace(name="user:tpm")
+    visit = SimpleNamespace(path=("launch", "c"), form={}, principal=who, try_call=try_call, try_ask=try_ask)
+    visit.why_not = may
+    made = asyncio.run(launch(cast("Visit", visit)))
+    assert cast("Any", made).values["why_not"] == why_not

@@ -8,7 +8,7 @@ from typing import Any
 from client.new_rollout_id import new_rollout_id
 from client.who_could_act import lifted_by_others
 from models.errors import Refusal
-from models.questions import LedgerCluster, LedgerClusters
+from models.questions import LedgerCluster, LedgerClusters, SnapshotNow
 from models.rollout.messages import LaunchAnswer, LaunchRequest
 from web.console.forms import fill_model, try_work
 from web.console.views_html import place
@@ -46,9 +46,18 @@ async def _form(visit: Visit, name: str, failed: str = "") -> Page:
         "reason": visit.form.get("reason", ""),
         "shadow": "shadow" in visit.form,
         "failed": failed,
-        "why_not": await visit.why_not("launch", request=request),
+        "why_not": await visit.why_not("launch", request=request) or await _impossible(visit, name),
     }
     return Page("launch_one.html", f"Launch a rollout: {name}", values, 409 if failed else 200)
+
+
+async def _impossible(visit: Visit, name: str) -> str:
+    """Return why nobody could launch a rollout there now; empty: somebody could."""
+    status, _ = await visit.try_call("status", cluster=name)
+    if status is not None and not status.stage.has_ended:
+        return f"a rollout of {name} is open already"
+    _, why = await visit.try_ask(SnapshotNow(cluster=name))
+    return why
 
 
 async def _launch_and_show(visit: Visit, name: str) -> Page | Elsewhere:
