@@ -145,7 +145,7 @@ async def test_one_cluster_is_spoken_of_as_one(tmp_path: Path) -> None:
         assert "or the 1 cluster ." in rollout
         assert "0 of 1 rolled back (the share is of at least 10 clusters); it stops above 10%" in rollout
         abort = await pages.words("/rollout/abort")
-        assert "With undo nothing more would happen: no quota has been changed." in abort
+        assert "With undo nothing more would happen: it has changed no quota." in abort
         assert "1 cluster and the fleet rollout are blocked." in await pages.words("/leader")
 
 

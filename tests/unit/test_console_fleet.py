@@ -179,6 +179,7 @@ def test_every_cluster_is_a_square_of_the_map_once_and_few_have_none() -> None:
     [
         (APPROVE.format("c"), "approve the plan"),
         ("a hold stands (a run): `backstop resolve c --hold x --reason ...`", "a hold stands (a run)"),
+        ("answer bob: too late, then: backstop resolve c --hold o --reason x", "answer bob: too late"),
         ("told twice: backstop ack c --team a; and more", "told twice: backstop ack c --team a; and more"),
         ("rolled back: backstop retry c, or backstop close c", "rolled back: backstop retry c, or backstop close c"),
         ("", ""),

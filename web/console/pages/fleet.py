@@ -89,7 +89,7 @@ class Row(NamedTuple):
         commands = commands_in(self.needs)
         if self.deed.label == _LOOK or commands[0][1] < len(self.needs.rstrip("`")):
             return self.needs or self.silent
-        return self.needs[: commands[0][0]].rstrip("`: ")
+        return self.needs[: commands[0][0]].rstrip("`: ").removesuffix(", then")
 
     @property
     def story(self) -> str:

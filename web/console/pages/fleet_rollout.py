@@ -125,7 +125,7 @@ async def _ending(visit: Visit, status: FleetStatus) -> list[Any]:
     return [
         line(ends),
         *abort_parts(status, undo=False),
-        line(undone if names else "With undo nothing more would happen: no quota has been changed."),
+        line(undone if names else "With undo nothing more would happen: it has changed no quota."),
         *_given_back(aheads, len(names)),
     ]
 
