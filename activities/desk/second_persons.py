@@ -121,7 +121,9 @@ class SecondPersonsDesk:
 
     def one(self, question: ask.WaitingOne) -> Waiting:
         waiting = self._book.awaited_one(question.hash)
-        return self._describe(waiting, self._file_in_force()).but(changes=self._leads_to(waiting.kept))
+        return self._describe(waiting, self._file_in_force()).but(
+            changes=() if waiting.ended else self._leads_to(waiting.kept)
+        )
 
     def turn(self, question: ask.TurnWaiting, who: Principal, by: Signature) -> TakenCommand:
         """Give the command to its second person. Errors: Refusal for any other, or if it waits no more."""

@@ -245,6 +245,16 @@ def test_who_gave_it_withdraws_it_and_nobody_else(desk: Desk, tool: ForeignTool)
         desk.turns(HW, waits.hash)
 
 
+def test_what_a_command_would_change_is_said_only_while_it_waits(desk: Desk) -> None:
+    """Afterwards the upload is gone, and the page said to import it again."""
+    desk.desk = SecondPersonsDesk(desk.ledger.second_persons, desk.ledger.access, leads_to=lambda _: ("8 more GPUs",))
+    waits = desk.keeps()
+    assert desk.desk.one(WaitingOne(hash=waits.hash)).changes == ("8 more GPUs",)
+    desk.turns(HW, waits.hash)
+    desk.turns(HW, waits.hash, Turn.DONE)
+    assert desk.desk.one(WaitingOne(hash=waits.hash)).changes == ()
+
+
 def test_what_needs_nobody_or_is_not_the_givers_to_give_does_not_wait(desk: Desk, tool: ForeignTool) -> None:
     with pytest.raises(Refusal, match=r"rollout\.pause needs no second person: give it directly"):
         desk.keeps(command="rollout.pause")
