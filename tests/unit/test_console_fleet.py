@@ -16,6 +16,7 @@ from models.fleet.status import status_of
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.holds import Hold, HoldKind
 from web.console.pages.fleet import Row, fleet
+from web.console.pages.fleet_rollout import _named
 from web.console.visit import Visit
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
@@ -188,3 +189,17 @@ def test_every_cluster_is_a_square_of_the_map_once_and_few_have_none() -> None:
 def test_a_command_that_a_button_gives_is_not_spelled_out_beside_it(needs: str, news: str) -> None:
     row = Row("c", "planned", False, True, "idle", "tpm", 0, None, needs, "", "", False, (4, 0, "c"))
     assert row.news == news
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("h1, h2\nh3", ("h1", "h2", "h3")),
+        ("h1 new one, lab", ("h1", "lab", "new one")),
+        ("new one more", ("new one more",)),
+        ("brandnew one", ("brandnew", "one")),
+        ("a, b", ("a, b",)),
+    ],
+)
+def test_clusters_whose_names_contain_blanks_can_be_named_in_a_form(text: str, names: tuple[str, ...]) -> None:
+    assert _named(text, ["h1", "h2", "h3", "lab", "new one", "new one more", "a, b"]) == names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -167,13 +168,23 @@ async def _send_command(visit: Visit, command: FleetCommand, said: Mapping[str, 
     if command == "approve":
         fields["plan_hash"] = said["plan_hash"]
     if command in ("skip", "move"):
-        fields["clusters"] = tuple(name for name in said["clusters"].replace(",", " ").split() if name)
+        stands: FleetStatus = await visit.without_form.call("fleet_status")
+        fields["clusters"] = _named(said["clusters"], [member.cluster for member in stands.members])
         fields["wave"] = said["wave"] or None
     if command == "pace":
         status: FleetStatus = await visit.without_form.call("fleet_status")
         fields["pace"] = _changes(visit.form, _pace_texts(status.pace))
     request = fill_model(FleetCommandRequest, **fields)
     return await visit.call("fleet_command", command=command, request=request)
+
+
+def _named(text: str, members: Sequence[str]) -> tuple[str, ...]:
+    """Return the names between blanks and commas; members whose names contain these are looked for first."""
+    found = []
+    for name in sorted((m for m in members if set(m) & set(", ")), key=len, reverse=True):
+        text, times = re.subn(rf"(?<![^\s,]){re.escape(name)}(?![^\s,])", ",", text)
+        found += [name] if times else []
+    return (*text.replace(",", " ").split(), *found)
 
 
 def _changes(form: Mapping[str, str], stands: Mapping[str, str]) -> dict[str, str | int]:
