@@ -71,3 +71,9 @@ def test_what_keeps_the_most_is_of_the_clusters_where_something_is_short() -> No
 def test_clusters_that_say_nothing_are_not_passed_over(left_out: tuple[str, ...], said: str) -> None:
     answers = WhyAnswers(teams=(a_team("ours", "lab", 120, 21),), unanswered=dict.fromkeys(left_out, "unknown"))
     assert _lead(answers)[-1] == said
+
+
+def test_where_no_use_is_known_nothing_is_counted_as_held_or_short() -> None:
+    silent = a_team("ours", "silent", 0, 60).model_copy(update={"use_known": False})
+    (said,) = _lead(WhyAnswers(teams=(silent,)))
+    assert said.endswith(": it is unknown what its jobs hold, so all of it counts as used; 0 more could start now.")

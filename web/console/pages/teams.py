@@ -159,6 +159,8 @@ def _lead(answers: WhyAnswers) -> list[str]:
     looked_at = f" in the {count(len(known), 'cluster')} whose use is known" if len(known) < len(teams) else ""
     has = f"its jobs hold {held:,} of it{looked_at}, {idle:,} of these GPUs idle"
     rest = f"{start:,} more could start now, and {short:,} {verb_of(short)} short"
+    if not known:
+        has, rest = "it is unknown what its jobs hold, so all of it counts as used", f"{start:,} more could start now"
     lead = [f"Its quota is {gpus(quota)} {where}: {has}; {rest}."]
     held_anyway = [one for one in known if one.backed_gpus is not None and not _short(one)]
     covered = {one.cluster: one.quota_gpus - (one.backed_gpus or 0) for one in held_anyway}
