@@ -315,8 +315,12 @@ class WatchActivities:
             return judged.is_own_doing(last) and digest(cluster, last.mark) in cursor
         if digest(cluster, judged.mark) in cursor:
             return False  # it was signalled: nobody asks
-        opened = self._ports.registry.open_rollout_of(cluster)
-        return opened is not None and judged.is_just_seen_by(opened, self._now())
+        opened, now = self._ports.registry.open_rollout_of(cluster), self._now()
+        if opened is None or not judged.is_just_seen_by(opened, now):
+            return False
+        # A window that has ended since then holds the rollout until it looks again.
+        windows = self._ports.calendar.windows([cluster]).get(cluster, ())
+        return not any(opened.opened_at <= window.ends <= now for window in windows)
 
     async def _signal(self, cluster: str, why: str, now: datetime) -> bool:
         handle = self._client.get_workflow_handle(rollout_workflow_id(cluster))

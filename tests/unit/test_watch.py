@@ -23,6 +23,7 @@ from client.converter import data_converter
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, Present, QuotaReading
 from models.cluster.snapshot import Snapshot
+from models.cluster.windows import Window, WindowKind
 from models.errors import BadInput, Unavailable
 from models.rollout.stages import Stage
 from models.temporal_names import WatchInput, watch_parts
@@ -628,6 +629,19 @@ async def test_a_rollout_that_opened_with_something_else_is_signalled_once(read:
 async def test_a_rollout_that_opened_some_time_ago_is_signalled_once() -> None:
     one = OneCluster()
     assert await one.signals(ago=61) == 1
+    assert await one.signals() == 0
+
+
+@pytest.mark.parametrize(("ended_ago", "signals"), [(0.5, 1), (5, 0)])
+async def test_a_rollout_is_signalled_once_about_a_window_that_has_ended_since_it_opened(
+    ended_ago: float, signals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It opened two seconds ago, while the window held it; or the window was over before."""
+    one, now = OneCluster(), datetime.now(UTC)
+    starts, ends = now - timedelta(hours=1), now - timedelta(seconds=ended_ago)
+    window = Window(kind=WindowKind.SEV, starts=starts, ends=ends, reason="fabric")
+    monkeypatch.setattr(Rollouts, "windows", lambda *_: ByCluster({"c00": (window,)}))
+    assert await one.signals(ago=2) == signals
     assert await one.signals() == 0
 
 
