@@ -181,6 +181,7 @@ def test_a_command_that_lists_the_rest_is_a_link_to_the_page_that_lists_it() -> 
         ("backstop request approve q-1 --reason '...'", '<a href="/requests/q-1">Approve</a>'),
         ("backstop status --at-risk", '<a href="/?show=risk">show them</a>'),
         ("backstop status h1", '<a href="/clusters/h1">h1</a>'),
+        ("backstop request list", '<a href="/requests">the requests</a>'),
         ("backstop approve ../../x", '<a href="/clusters/..%2F..%2Fx/approve">Approve the plan</a>'),
         ("backstop approve H100-A --plan 0123", '<a href="/clusters/H100-A/approve">Approve the plan</a>'),
         ("backstop approve CLUSTER", "<code>backstop approve CLUSTER</code>"),

@@ -38,7 +38,6 @@ _COUNT = re.compile(r"(?<![\d,.])\d{4,15}(?![\d,.])")
 _PAGES = {
     **{f"backstop fleet status --{show}": f"/rollout?show={show}" for show in ("all", "failed", "waiting")},
     **{f"backstop status --{flag}": f"/?show={flag.removeprefix('at-')}" for flag in ("needs", "at-risk", "held")},
-    "backstop request list": "/requests",
 }
 _COMMANDS: Mapping[str, Mapping[str, CommandRow]] = {"": ROLLOUT_ROWS, "fleet": FLEET_ROWS, "request": REQUEST_ROWS}
 _PLACEHOLDERS = ("CLUSTER", "ID")
@@ -173,6 +172,8 @@ def _page_of(typed: str) -> tuple[str, str]:
     """Return the path and the words of a link to a command's page; empty: it has none."""
     if typed in _PAGES:
         return _PAGES[typed], "show them"
+    if typed == "backstop request list":
+        return "/requests", "the requests"
     try:
         words = shlex.split(typed)[1:]
     except ValueError:  # a reason of somebody's that only looks like a command
