@@ -254,7 +254,8 @@ def without_approval(rollout: Rollout) -> Rollout:
 
 def _close_text(rollout: Rollout) -> str:
     if rollout.stage is not Stage.STUCK:
-        return "closed; the promise ends and the values stay"
+        ends = "the promise ends and the values stay" if rollout.stage.promises else "the values stay"
+        return f"closed; {ends}"
     if rollout.superseded:
         return "closed; nothing is written, and the cluster is left to the rollout that owns it now"
     return "closed as it is; the values and limits stay, nothing more is undone"

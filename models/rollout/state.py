@@ -442,7 +442,7 @@ class Rollout(Model):
                     phantom_gpus=row.phantom_gpus if row is not None else 0,
                     phantom_since=self.plan.phantom_since if self.plan is not None else None,
                     to_flex_gpus=row.to_flex_gpus if row is not None else 0,
-                    reasons=self._reasons(kind, audience, row),
+                    reasons=self._reasons(kind, audience, row, after.get(audience)),
                     backing_gpus=None if backing is None else backing.get(audience),
                     yields=self._yields(kind, audience),
                     stage=self.stage.value,
@@ -459,11 +459,15 @@ class Rollout(Model):
         )
         return self.but(post=post)
 
-    def _reasons(self, kind: NoticeKind, team: str, row: QuotaPlan | None) -> tuple[str, ...]:
-        """Explain the value of a quota: by the plan, or by the breach answered since."""
+    def _reasons(self, kind: NoticeKind, team: str, row: QuotaPlan | None, gpus: int | None) -> tuple[str, ...]:
+        """Explain the value of a quota, `gpus` after what the notice reports: by the plan, or by the breach since."""
         if kind is NoticeKind.ROLLED_BACK:
             return tuple(filter(None, [self.why_set_back(team)]))
-        return () if row is None else tuple(cut.reason for cut in row.cuts)
+        if row is None or gpus is None:
+            return ()
+        # A quota that was rolled back, or that others changed, does not have the plan's value.
+        explains = self.stage is Stage.PLANNED or self.baseline.values.get(team, 0) - gpus == row.cut_gpus
+        return tuple(cut.reason for cut in row.cuts) if explains else ()
 
     def why_set_back(self, team: str) -> str:
         """Explain in one sentence how much a breach rollback takes from a quota; empty if it takes nothing."""

@@ -782,6 +782,24 @@ def test_a_second_attempt_is_told_from_what_stands_and_not_from_the_baseline() -
     assert (second.before_gpus, second.after_gpus) == (280, 306)
 
 
+@pytest.mark.parametrize("what", ["monitored", "breach", "rollback", "drift"])
+def test_a_closing_explains_a_quota_by_the_plan_only_where_the_plan_has_set_it(what: str) -> None:
+    """The plan cuts b from 161 to 106. A breach leaves another value, and so do an undo and others."""
+    world = at(Stage.MONITORED, World(**QUICK))
+    match what:
+        case "breach":
+            breached(world)
+        case "rollback":
+            world.say(Command.ROLLBACK)
+        case "drift":
+            world.foreign("b", 90)
+            world.say(Command.RESOLVE, hold="drift", how="accept")
+    said = world.say(Command.CLOSE)
+    assert ("promise" in said) == (what not in ("breach", "rollback")), "a rollback has withdrawn it already"
+    closed = notices(world, NoticeKind.CLOSED)["b"]
+    assert bool(closed.reasons) == (closed.after_gpus == 106), closed.after_gpus
+
+
 def test_the_owner_is_told_once_of_an_objection_of_somebodys_pause_and_of_a_breach() -> None:
     def held() -> list[str]:
         return [n.detail for n in world.sent if n.kind is NoticeKind.HELD]

@@ -286,7 +286,7 @@ def test_what_happened_is_told_by_the_detail(kind: NoticeKind) -> None:
 
 def test_closed_says_that_the_promise_has_ended() -> None:
     body = cut(NoticeKind.CLOSED, 345, 310, 26)
-    assert "stays at 310 GPUs. It is no longer a promise" in body
+    assert "stays at 310 GPUs. From now on it is no promise" in body
     assert "backstop" not in body  # there is nothing left to answer
 
 
@@ -350,8 +350,8 @@ def test_an_ended_rollout_has_nothing_to_answer() -> None:
 
 def test_an_abort_before_anything_was_applied_says_so() -> None:
     body = text(NoticeKind.CLOSED, stage="planned", before_gpus=345, after_gpus=345)
-    assert "was ended before it changed anything. Your quota stays at 345 GPUs." in body
-    assert "no longer a promise" not in body
+    assert "was ended before its plan was carried out. Your quota stays at 345 GPUs." in body
+    assert "promise" not in body
 
 
 STUCK = """\
