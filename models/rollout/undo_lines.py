@@ -14,6 +14,7 @@ from models.lifecycle.command_rows import NEVER, REASON
 from models.lifecycle.state_machine import Refused
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest, is_paused
+from models.rollout.effect_table import STEP_FROM
 from models.rollout.holds import HoldKind
 from models.rollout.stages import Command, Stage, answer, command_line
 from models.rollout.state import Rollout
@@ -48,7 +49,7 @@ def _takes_command(rollout: Rollout, command: Command) -> bool:
 
 def _never_text(rollout: Rollout) -> str:
     """Say that there is no undo and, if a gate is still to open, how to keep it shut."""
-    if not _takes_command(rollout, Command.PAUSE) or is_paused(rollout):
+    if rollout.stage not in STEP_FROM or not _takes_command(rollout, Command.PAUSE) or is_paused(rollout):
         return f"{NEVER}."
     return f"{NEVER}; to keep the next gate shut: {_line(rollout, Command.PAUSE, REASON)}"
 

@@ -160,6 +160,11 @@ def test_the_undo_that_is_printed_is_taken_in_the_stage_where_it_is_offered(stag
             "Undo: backstop pause c1 --reason '...' (the soak has started again all the same)",
         ),
         ("monitored", Command.RESUME, "Undo: backstop pause c1 --reason '...'"),
+        (
+            "enforced",
+            Command.PROMOTE,
+            "It cannot be undone; to keep the next gate shut: backstop pause c1 --reason '...'",
+        ),
         ("rolled_back", Command.RETRY, "Undo: backstop abort c1 --reason '...'"),
         (
             "breached",
@@ -173,6 +178,13 @@ def test_an_undo_says_no_more_than_is_so(stage: str, command: Command, said: str
     world = AT[stage]()
     world.say(command, run=False, **prepared(world, command))
     assert world.undo_line == said
+
+
+def test_once_monitored_no_pause_is_offered_to_keep_a_gate_shut() -> None:
+    world = AT["monitored"]()
+    world.foreign("b", 90)
+    world.say(Command.RESOLVE, hold="drift", how="restore")
+    assert world.undo_line == "It cannot be undone."
 
 
 @pytest.mark.parametrize("shadow", [True, False])
