@@ -44,12 +44,8 @@ def _instead(ask: QuotaAsk, assessment: Assessment) -> list[RenderableType]:
     if not assessment.assessed:
         return []
     fits = 0 if assessment.room is None else assessment.room.fits_gpus
-    until = "" if ask.until is None else f" --until {ask.until:%Y-%m-%dT%H:%MZ}"
-    less = (
-        f"{gpus(fits)} {verb_of(fits, 'fits', 'fit')}: backstop request {ask.team} {ask.cluster} {fits}{until}"
-        if fits
-        else "nothing more fits"
-    )
+    until = "" if ask.until is None else f"{ask.until:%Y-%m-%dT%H:%M:%SZ}"
+    less = f"{gpus(fits)} {verb_of(fits, 'fits', 'fit')}: {ask.line(fits, until)}" if fits else "nothing more fits"
     flex = (
         f"{ask.team} could use about {gpus(assessment.flex_gpus)} here; jobs inside a quota may preempt its jobs there"
         if assessment.flex_gpus

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from datetime import datetime
 from enum import StrEnum
 
@@ -126,5 +125,5 @@ def undo_line(state: RequestState, command: str = "") -> str:
         case RequestStage.ASKED | RequestStage.APPROVED | RequestStage.GRANTED:
             return f"Undo: backstop request withdraw {ask.request} {REASON}"
         case _:
-            again = f"backstop request new {shlex.quote(ask.team)} {shlex.quote(ask.cluster)} {ask.gpus}"
+            again = ask.line(ask.gpus, "'...'")
             return f"{NEVER}; to ask anew: {again} {REASON}"

@@ -6,6 +6,7 @@ archive entries and notices until they have gone out. Source: docs/design.md, "P
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -56,6 +57,12 @@ class QuotaAsk(Ticketed):
     """The namespace that it is asked for; empty: the team's own."""
     actor: NameGiven
     reason: Words = ""
+
+    def line(self, gpus: int, until: str) -> str:
+        """Return the line, as people type it, that asks for this many GPUs with the same limits."""
+        words = f"backstop request new {shlex.quote(self.team)} {shlex.quote(self.cluster)} {gpus}"
+        ends = "" if self.until is None else f" --until {until}"
+        return f"{words}{ends}{f' --namespace {shlex.quote(self.namespace)}' if self.namespace else ''}"
 
 
 class Elsewhere(Model):

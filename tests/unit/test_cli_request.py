@@ -141,7 +141,7 @@ def test_a_day_is_meant_to_its_end() -> None:
 def test_a_refused_one_says_what_there_is_instead(capsys: pytest.CaptureFixture[str]) -> None:
     out = text(asked(fits=False, until=NOW + DAY), capsys)
     assert "Refused: c1 is full.\n" in out
-    assert "  less of it: 15 GPUs fit: backstop request a c1 15 --until 2026-11-23T08:00Z\n" in out
+    assert "  less of it: 15 GPUs fit: backstop request new a c1 15 --until 2026-11-23T08:00:00Z\n" in out
     assert "  flex: a could use about 9 GPUs here; jobs inside a quota may preempt its jobs there\n" in out
     assert "  c2 (H100): raise its quota there by up to 70\n" in out
     assert "  c3: could promise 9 more; a has no quota there yet\n" in out

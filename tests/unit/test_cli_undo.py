@@ -248,6 +248,13 @@ def test_a_hold_of_several_is_asked_for(
     assert out.count("39 GPUs of research (65 lack it then) lose their backing") >= 2
 
 
+def test_a_request_for_a_time_is_not_asked_anew_for_good() -> None:
+    until = datetime(2026, 11, 24, tzinfo=UTC)
+    state = asked(until=until, namespace="nightly jobs").but(stage=RequestStage.DECLINED)
+    anew = "backstop request new a c1 16 --until '...' --namespace 'nightly jobs' --reason '...'"
+    assert undo_line(state) == f"It cannot be undone; to ask anew: {anew}"
+
+
 @pytest.mark.parametrize(
     ("stage", "said"),
     [
