@@ -33,7 +33,8 @@ def diff_parts(outcome: FleetOutcome, places: Mapping[FilePlace, str]) -> list[R
     if out := sorted({each.cluster for each in refused if each.cluster and each.path}):
         parts.append(line(f"  A refused line keeps its whole cluster as it is: {some_of(out, _NAMED)}."))
     if any(each.kind == "quota" for each in refused):
-        parts.append(line("  To raise a quota during a rollout: `backstop request new`. Or close the rollout first."))
+        parts.append(line("  To raise a quota during a rollout: `backstop request new`."))
+        parts.append(line("  To end the rollout first: `backstop close` or, if that is refused, `backstop abort`."))
     return parts
 
 

@@ -126,7 +126,8 @@ def test_an_import_with_a_refused_line_says_where_and_ends_with_3(
     assert out.splitlines()[1:] == [
         f"! {file}, line 6: h quota b: gpus 20 -> 30: cannot be changed while rollout h/1 is open (enforced)",
         "  A refused line keeps its whole cluster as it is: h.",
-        "  To raise a quota during a rollout: `backstop request new`. Or close the rollout first.",
+        "  To raise a quota during a rollout: `backstop request new`.",
+        "  To end the rollout first: `backstop close` or, if that is refused, `backstop abort`.",
         "1 cluster is in the ledger but not in the file: it stays; --prune removes it.",
         "To undo: import a file without what this one added, with --prune; or: backstop fleet remove CLUSTER",
     ]
