@@ -60,7 +60,7 @@ def _undo_skip(before: FleetRollout, after: FleetRollout, request: FleetCommandR
     if opened := [m for m in members if m.rollout]:
         one = len(opened) == 1
         go_on = "its rollout goes on" if one else "their rollouts go on"
-        left[f"{go_on}, and the fleet rollout leaves {'it' if one else 'them'} alone"] = opened
+        left[f"{go_on}, and a cluster with a rollout cannot be added again"] = opened
     return _lines(lines, left)
 
 

@@ -204,7 +204,7 @@ def test_the_undo_that_is_printed_is_taken(command: str, given: dict[str, Any]) 
         assert [(m.wave, m.state) for m in after] == [(m.wave, m.state) for m in named]
 
 
-THEIRS = "their rollouts go on, and the fleet rollout leaves them alone"
+THEIRS = "their rollouts go on, and a cluster with a rollout cannot be added again"
 LIFTS_BREAKER = "`backstop fleet resume` would also lift breaker"
 
 
@@ -224,7 +224,11 @@ LIFTS_BREAKER = "`backstop fleet resume` would also lift breaker"
             "It cannot be undone: after: nothing can be moved behind the last wave; pilot: the pilots are over.",
         ),
         ("skip", ("after",), "It cannot be undone: nothing can be moved behind the last wave."),
-        ("skip", ("open",), "It cannot be undone: its rollout goes on, and the fleet rollout leaves it alone."),
+        (
+            "skip",
+            ("open",),
+            "It cannot be undone: its rollout goes on, and a cluster with a rollout cannot be added again.",
+        ),
         (
             "skip",
             ("open", "open-2", "idle"),
