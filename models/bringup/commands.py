@@ -273,9 +273,14 @@ def _run_named(bringup: Bringup, command: BringupCommand, order: BringupOrder) -
 def _retry(bringup: Bringup, step: str, now: datetime) -> tuple[Bringup, str]:
     if step:
         again = {"phase": StepPhase.WAITING, "tries": 0, "next_at": None, "said": "to be run again"}
-        return bringup.with_run(step, **again), f"{step} is run again"
+        return bringup.with_run(step, **again), f"{step} {_once_released(bringup, 'is run again', 'runs again')}"
     bringup = repeat_once_checks(bringup.but(fault="", validating_since=now), now)
     return bringup, "it is tried again"
+
+
+def _once_released(bringup: Bringup, now: str, later: str) -> str:
+    """Say that something begins now or, under a person's hold, later."""
+    return now if bringup.hold is None else f"{later} once the hold is released"
 
 
 def _skip(bringup: Bringup, step: str, order: BringupOrder, now: datetime) -> tuple[Bringup, str]:
@@ -287,7 +292,7 @@ def _skip(bringup: Bringup, step: str, order: BringupOrder, now: datetime) -> tu
     if order.check == SUPPLY:
         assert bringup.supply is not None
         bringup = bringup.but(supply=bringup.supply.but(skipped=order.reason))
-        return bringup, "Backstop does not wait for the supply: the steps begin"
+        return bringup, f"Backstop does not wait for the supply: the steps {_once_released(bringup, 'begin', 'begin')}"
     check = bringup.checks[order.check].but(skipped=order.reason, unknown_since=None)
     bringup = bringup.but(checks={**bringup.checks, order.check: check})
     return bringup, f"check {order.check} counts as green from now on"

@@ -84,6 +84,16 @@ def test_what_its_runner_answers_instead_of_a_run_shows_until_it_speaks_of_the_r
     assert waiting_sentence(w.b, w.now) == "bootstrap is running; check-in waits for a person"
 
 
+def test_under_a_hold_nothing_is_said_to_begin_at_once() -> None:
+    w = world({"bootstrap": FAILED})
+    w.say("hold")
+    w.ends = {}
+    assert w.say("retry", step="bootstrap") == "bootstrap runs again once the hold is released"
+    assert w.started == ["h100-new/1/bootstrap"]
+    w.say("release")
+    assert "h100-new/2/bootstrap" in w.started
+
+
 def test_a_failed_step_blocks_and_a_retry_goes_on() -> None:
     w = world({"bootstrap": FAILED})
     assert w.stage == "blocked"
