@@ -80,6 +80,11 @@ def bringup_workflow_id(cluster: str) -> str:
     return f"bringup/{cluster}"
 
 
+def retires_cluster(cluster: str) -> str:
+    """Return the start of the id of a rollout that takes the quotas of a retired cluster to zero."""
+    return f"retire-{cluster}-"
+
+
 def request_workflow_id(request: str) -> str:
     return f"request/{request}"
 

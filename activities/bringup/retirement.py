@@ -22,12 +22,13 @@ from activities.rollout.cluster_calls import ClusterActivities
 from activities.tickets.warrants import Warrants
 from models.audit_chain import BACKSTOP, AuditEntry, AuditKind, Signature
 from models.bringup.messages import BringupRow, WindDownRequest, WoundDown
-from models.bringup.state import bringup_key, retires_cluster
+from models.bringup.state import bringup_key
 from models.cluster.quota import QuotaTree
 from models.errors import BackstopError, Refusal, Unavailable
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command, Stage, command_line
+from models.temporal_names import retires_cluster
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,6 @@ from models.base import Model
 from models.bringup.commands import BringupOrder
 from models.bringup.entry import BringupEntry
 from models.bringup.messages import BringupStart
-from models.bringup.state import retires_cluster
 from models.cluster.policy import Policy
 from models.errors import Refusal
 from models.fleet.commands import FleetCommandRequest
@@ -45,6 +44,7 @@ from models.requests.commands import RequestOrder
 from models.requests.state import QuotaAsk
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
+from models.temporal_names import retires_cluster
 
 KeysOf = Callable[[], Mapping[str, PublicKey]]
 _MESSAGES: Mapping[str, type[Model]] = {

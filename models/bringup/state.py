@@ -303,11 +303,6 @@ def bringup_key(cluster: str, number: int) -> str:
     return f"{bringup_workflow_id(cluster)}/{number}"
 
 
-def retires_cluster(cluster: str) -> str:
-    """Return the start of the id of a rollout that takes the quotas of a retired cluster to zero."""
-    return f"retire-{cluster}-"
-
-
 def waits_for(bringup: Bringup) -> WaitsFor | None:
     """Return the party that the bring-up waits for; None if there is none."""
     if bringup.stage.has_ended or bringup.stage is BringupStage.IN_PRODUCTION:

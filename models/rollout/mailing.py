@@ -14,9 +14,13 @@ from models.notices import STARTS_A_CLOCK, Notice, NoticeKind
 from models.planning.plan import Plan
 from models.rollout.messages import RecordRequest
 from models.rollout.state import Rollout
-from models.temporal_names import TellAnswer
+from models.temporal_names import TellAnswer, retires_cluster
 from models.texts import shorten
 
+_RETIRES = (
+    "This cluster is being retired: it is torn down once no job runs there, or at a deadline if one is set. Its flex "
+    "pool can be used until then."
+)
 _WORDS_BYTES = 500
 """Bytes of a channel's answer that the state carries; the archive has the whole text."""
 
@@ -34,7 +38,8 @@ def notify_teams(rollout: Rollout, now: datetime) -> Rollout:
             delivered_at=None,
             undelivered=(),
         )
-        return rollout.notify(kind, grown, effective_at=now + rollout.policy.notice)
+        detail = _RETIRES if rollout.id.startswith(retires_cluster(rollout.cluster)) else ""
+        return rollout.notify(kind, grown, effective_at=now + rollout.policy.notice, detail=detail)
     if rollout.announced.delivered_at is None and not rollout.announced.undelivered and not _in_the_mail(rollout):
         return rollout.with_announced(delivered_at=now)
     return rollout

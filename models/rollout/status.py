@@ -13,7 +13,7 @@ from models.planning.busy_work import short_of_work
 from models.planning.window_forecast import forecast_windows
 from models.rollout.available_commands import lifters, lifters_by_hold, lifting_line, lifts, lifts_by_hold
 from models.rollout.commands import may_lift
-from models.rollout.decide import decide, flex_due, recovery_pause, retries_by_itself
+from models.rollout.decide import decide, flex_due, recovery_pause, retries_by_itself, retry_due
 from models.rollout.drift import beyond_bound, promised_teams
 from models.rollout.flex_following import flex_published
 from models.rollout.gates import beyond_of, conditions, doubt_of, drift_of, gate_of, health_fresh, holds_now
@@ -24,6 +24,7 @@ from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout
 from models.rollout.status_models import (
     UNGUARDED,
+    Condition,
     ProposalStatus,
     ProposedValue,
     Risk,
@@ -79,7 +80,7 @@ def status_of(rollout: Rollout, now: datetime, *, history_events: int = 0, runs:
         flex_grows_at=None if rollout.flex.more_since is None else flex_due(rollout),
         cut_gpus=0 if plan is None else plan.cut_gpus,
         gate=gate_of(rollout.stage),
-        waiting_for=tuple(c for c in conditions(rollout, now) if not c.met),
+        waiting_for=(*(c for c in conditions(rollout, now) if not c.met), *_recovery(rollout, now)),
         next_at=action.ahead_of(now) if isinstance(action, Wait) else None,
         holds=holds_now(rollout, now),
         recorded_objections=tuple(h for h in rollout.holds if h.after_enforced),
@@ -141,6 +142,15 @@ def launch_answer(rollout: Rollout) -> LaunchAnswer:
 
 def launch_refused(launch: LaunchRequest, why: str) -> LaunchAnswer:
     return LaunchAnswer(launched=False, rollout=launch.rollout, cluster=launch.cluster, stage=Stage.ABORTED, reason=why)
+
+
+def _recovery(rollout: Rollout, now: datetime) -> tuple[Condition, ...]:
+    """Return what the next attempt waits for after a breach rollback, while health backs its plan."""
+    due = retry_due(rollout, now)
+    if due is None:
+        return ()
+    text = f"waits for health that backs the plan for {duration_text(recovery_pause(rollout))} without a break"
+    return (Condition(name="recovery", met=False, text=text, until=due),)
 
 
 def _proposal(rollout: Rollout) -> ProposalStatus | None:

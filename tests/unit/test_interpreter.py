@@ -782,6 +782,24 @@ def test_a_second_attempt_is_told_from_what_stands_and_not_from_the_baseline() -
     assert (second.before_gpus, second.after_gpus) == (280, 306)
 
 
+def test_after_a_breach_the_status_says_when_the_next_attempt_begins() -> None:
+    world = breached(at(Stage.MONITORED, World(**BUFFER_0, recover_after="6h")))
+    assert not [c for c in world.status.waiting_for if c.name == "recovery"], "health does not back the plan yet"
+    world.healthy(361)
+    (recovery,) = [c for c in world.status.waiting_for if c.name == "recovery"]
+    assert recovery.text == "waits for health that backs the plan for 6h without a break"
+    assert recovery.until == world.now + 6 * HOUR
+    assert world.until(Stage.BUFFERED) == 6 * HOUR
+
+
+def test_teams_are_told_that_a_cut_to_nothing_retires_their_cluster() -> None:
+    world = World(**QUICK)
+    world.r = world.r.but(id="retire-c1-20260105080000")
+    world.start()
+    assert all("This cluster is being retired" in render(n)[1] for n in notices(world, NoticeKind.PLANNED).values())
+    assert notices(world, NoticeKind.PLANNED)
+
+
 @pytest.mark.parametrize("what", ["monitored", "breach", "rollback", "drift"])
 def test_a_closing_explains_a_quota_by_the_plan_only_where_the_plan_has_set_it(what: str) -> None:
     """The plan cuts b from 161 to 106. A breach leaves another value, and so do an undo and others."""
