@@ -290,6 +290,10 @@ def test_closed_says_that_the_promise_has_ended() -> None:
     assert "backstop" not in body  # there is nothing left to answer
 
 
+def test_the_reason_of_a_closing_does_not_stand_alone() -> None:
+    assert "\n\nReason: moved to h100-b\n\n" in text(NoticeKind.CLOSED, detail="moved to h100-b")
+
+
 @pytest.mark.parametrize(
     ("stage", "title"),
     [
