@@ -14,7 +14,6 @@ from models.notices import Notice
 from models.planning.grants import Granted, GrantOutcome
 from models.requests.state import Assessment, QuotaAsk, RequestStage, RequestState, any_of
 from models.temporal_names import TellAnswer
-from models.texts import gpus_text, verb_of
 
 MAIL_TIME = timedelta(days=1)
 """The time for which a notice is tried; a receiver that is away longer must not keep a request from its end."""
@@ -102,8 +101,7 @@ def apply_grant(state: RequestState, answer: Granted, now: datetime) -> RequestS
 def _finish_return(state: RequestState, answer: Granted, now: datetime) -> RequestState:
     if answer.outcome is GrantOutcome.DONE:
         ended = state.enter_stage(RequestStage.RETURNED, now, f"given back ({answer.said})")
-        are = verb_of(state.ask.gpus)
-        text = f"{gpus_text(state.ask.gpus)} of the quota of {state.ask.team} in {state.ask.cluster} {are} given back."
+        text = f"The grant of {state.wanted_text} has ended and was taken back: {answer.said}"
         return ended.record(AuditKind.COMMAND, ended.said, now, lowered=state.raised).notify(state.askers, text)
     left = state.enter_stage(RequestStage.LEFT, now, f"not given back: {answer.said}")
     text = f"The grant of {state.wanted_text} has ended and was not taken back: {answer.said}. Check the quota."

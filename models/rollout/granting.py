@@ -134,15 +134,13 @@ def record_grant(rollout: Rollout, receipt: Receipt, now: datetime) -> Rollout:
         grants=grants if order.ends else {**grants, order.request: raised},
         given_back=(*rollout.given_back, order.request)[-_REMEMBERED:] if order.ends else rollout.given_back,
     )
-    moved = (
-        f"of {order.team} {verb_of(order.gpus)} given back"
-        if order.ends
-        else f"{verb_of(order.gpus)} granted to {order.team}"
-    )
-    sentence = f"{gpus_text(order.gpus)} {moved}"
+    # A plan or a breach that has cut the quota has cut the grant first, so that less may be left to take back.
+    moves = [f"{team} {receipt.before[team]} -> {now_gpus}" for team, now_gpus in sorted(receipt.after.items())]
+    granted = f"{gpus_text(order.gpus)} {verb_of(order.gpus)} granted to {order.team}"
+    sentence = (", ".join(moves) or "nothing of it was left") if order.ends else granted
     rollout = rollout.record(
         AuditKind.COMMAND,
-        f"request {order.request}: {sentence}",
+        f"request {order.request}: {f'given back ({sentence})' if order.ends else sentence}",
         now,
         actor=order.actor,
         reason=order.reason,

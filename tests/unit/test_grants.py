@@ -196,10 +196,10 @@ def test_a_breach_cuts_what_was_granted_too_and_the_end_takes_only_what_is_left_
 def test_a_grant_from_before_the_launch_is_taken_back_from_what_the_plan_left_of_it() -> None:
     world = monitored((quota("a", 200), quota("b", 130, busy=100)))
     assert world.values == {"a": 200, "b": 106}
-    assert world.grant("b", 40, ends={"b": 40}).outcome is GrantOutcome.DONE, (
-        "90 without it, and 24 of it are cut already"
-    )
+    answer = world.grant("b", 40, ends={"b": 40})
+    assert answer.outcome is GrantOutcome.DONE, "90 without it, and 24 of it are cut already"
     assert world.values == {"a": 200, "b": 90}
+    assert answer.said == "b 106 -> 90", "what was taken, and not the 40 of the grant"
 
 
 def test_what_others_changed_since_is_not_taken_back() -> None:
