@@ -135,6 +135,11 @@ def plain_listing(as_json: bool) -> Listing:
     return Listing(Form.JSON if as_json else Form.TABLE, forms=False)
 
 
+def tell(answer: BaseModel, parts: Callable[[], Sequence[RenderableType]], *, as_json: bool) -> None:
+    """Print the result of a command that has no -o."""
+    plain_listing(as_json).tell(lambda: answer, parts, None)
+
+
 def document(answer: Any) -> Any:
     """Return an answer, which is a model of ours or a list of them, as JSON."""
     if isinstance(answer, list):

@@ -12,6 +12,7 @@ import typer
 
 from cli.commands_from_rows import TypedOrder
 from cli.consent import can_ask, consent, needs_somebody, shown_and_asked
+from cli.list_options import tell
 from cli.options import actor_of, check_model
 from cli.session import ask
 from models.errors import BackstopError, BadInput, Refusal
@@ -220,7 +221,6 @@ def agree_each(
 def print_outcomes(outcomes: Sequence[Outcome], of: Selection, *, as_json: bool) -> None:
     """Print the outcome of one named cluster, or a line for each of several, with exit code 1 where one was refused."""
     from cli.json_answers import CommandTaken
-    from cli.output import show, show_json
     from views.words import line
 
     if not of.plain_cluster:
@@ -229,32 +229,27 @@ def print_outcomes(outcomes: Sequence[Outcome], of: Selection, *, as_json: bool)
     ((_, answer),) = outcomes
     if isinstance(answer, BackstopError):
         raise answer
-    if as_json:
-        show_json(CommandTaken(**answer.model_dump()).as_json())
-        return
-    show(
-        line((answer.cluster, "bold"), f" ({answer.stage}): {answer.said}"), *([line(answer.undo)] * bool(answer.undo))
-    )
+    sentence = line((answer.cluster, "bold"), f" ({answer.stage}): {answer.said}")
+    shown = [sentence, *([line(answer.undo)] * bool(answer.undo))]
+    tell(CommandTaken(**answer.model_dump()), lambda: shown, as_json=as_json)
 
 
 def _print_many(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
     from cli.json_answers import CommandOutcome, CommandsTaken
-    from cli.output import show, show_json
     from views.words import line, row, table
 
     taken = [answer for _, answer in outcomes if not isinstance(answer, BackstopError)]
     refused = len(outcomes) - len(taken)
-    if as_json:
-        show_json(CommandsTaken(answers=tuple(CommandOutcome.of(*outcome) for outcome in outcomes)).as_json())
-    else:
-        rows = table("CLUSTER", "=STAGE", "~RESULT")
-        for cluster, answer in outcomes:
-            if isinstance(answer, BackstopError):
-                row(rows, cluster, "refused", answer.message, style="red")
-            else:
-                row(rows, cluster, answer.stage, answer.said)
-        sentence = f"{len(taken)} accepted, {refused} refused." if refused else f"{len(taken)} accepted."
-        show(rows, line(), line(sentence), *(line(undo) for undo in _undone_together(taken)))
+    rows = table("CLUSTER", "=STAGE", "~RESULT")
+    for cluster, answer in outcomes:
+        if isinstance(answer, BackstopError):
+            row(rows, cluster, "refused", answer.message, style="red")
+        else:
+            row(rows, cluster, answer.stage, answer.said)
+    sentence = f"{len(taken)} accepted, {refused} refused." if refused else f"{len(taken)} accepted."
+    below = [line(), line(sentence), *(line(undo) for undo in _undone_together(taken))]
+    answers = CommandsTaken(answers=tuple(CommandOutcome.of(*outcome) for outcome in outcomes))
+    tell(answers, lambda: [rows, *below], as_json=as_json)
     if refused:
         raise typer.Exit(1)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.consent import Yes, consent
-from cli.list_options import Listing, listed
+from cli.list_options import Listing, listed, tell
 from cli.options import (
     SET_UP,
     Actor,
@@ -115,7 +115,6 @@ def import_(
     import the earlier file again.
     """
     from cli.json_answers_access import AccessImportAnswer
-    from cli.output import show, show_json
     from models.access_questions import ImportAccess
     from views.access import outcome_parts
 
@@ -124,10 +123,7 @@ def import_(
     rules = _read(file) if file else None
     question = ImportAccess(file=rules, confirm=confirm, dry_run=dry_run, reason=reason)
     outcome = ask(actor_of(actor), lambda door: door.ask(question))
-    if as_json:
-        show_json(AccessImportAnswer.grown_from(outcome).as_json())
-    else:
-        show(*outcome_parts(outcome))
+    tell(AccessImportAnswer.grown_from(outcome), lambda: outcome_parts(outcome), as_json=as_json)
     if outcome.awaits and not dry_run:
         raise typer.Exit(3)
 
@@ -135,15 +131,11 @@ def import_(
 def show_(as_json: AsJson = False, actor: Actor = "") -> None:
     """Show the access file in force, who imported it, and which file waits to be confirmed."""
     from cli.json_answers_access import AccessAnswer
-    from cli.output import show, show_json
     from views.access import access_parts, said_of
 
     stands = _stands(actor)
-    if as_json:
-        answer = AccessAnswer.grown_from(stands, configured=stands.version is not None, said=said_of(stands))
-        show_json(answer.as_json())
-        return
-    show(*access_parts(stands))
+    answer = AccessAnswer.grown_from(stands, configured=stands.version is not None, said=said_of(stands))
+    tell(answer, lambda: access_parts(stands), as_json=as_json)
 
 
 def seen(
@@ -157,16 +149,13 @@ def seen(
     Only an admin other than the one who did it may record this.
     """
     from cli.json_answers_access import EmergencySeenAnswer
-    from cli.output import show, show_json
     from models.countersign_questions import SeenEmergency
     from views.words import line
 
     looked = ask(actor_of(actor), lambda door: door.ask(SeenEmergency(number=number, reason=reason)))
     undo = "It cannot be undone; the audit keeps both."
-    if as_json:
-        show_json(EmergencySeenAnswer.grown_from(looked, undo=undo).as_json())
-        return
-    show(line((f"Emergency {looked.number}", "bold"), f" has been reviewed by {looked.seen_by}. {undo}"))
+    sentence = line((f"Emergency {looked.number}", "bold"), f" has been reviewed by {looked.seen_by}. {undo}")
+    tell(EmergencySeenAnswer.grown_from(looked, undo=undo), lambda: [sentence], as_json=as_json)
 
 
 def recover(
@@ -182,7 +171,6 @@ def recover(
     """
     from cli.json_answers_access import AccessRecoveredAnswer
     from cli.ledger_direct_writes import recover_access
-    from cli.output import show, show_json
     from models.access.lost_readers import no_longer_read
     from models.access.principals import asserted_principal
     from views.words import line
@@ -201,13 +189,11 @@ def recover(
 
     consent("Recover access?", ahead, yes=yes, as_json=as_json)  # type: ignore[arg-type]
     sentence = recover_access(rules, person, reason)
-    if as_json:
-        show_json(AccessRecoveredAnswer(hash=rules.hash, said=sentence).as_json())
-        return
-    show(
+    shown = [
         line(("RECOVERED", "bold red"), f": {sentence}"),
         line("This bypassed all rules, and the audit says so: backstop audit '(access)'. Tell the other admins."),
-    )
+    ]
+    tell(AccessRecoveredAnswer(hash=rules.hash, said=sentence), lambda: shown, as_json=as_json)
 
 
 # --- who could -------------------------------------------------------------------------------------
@@ -223,17 +209,14 @@ def who_can(
 ) -> None:
     """Show who could give a command in a cluster, and who would have to countersign it."""
     from cli.json_answers_access import WhoCanAnswer
-    from cli.output import show, show_json
     from models.access.decision import Target
     from views.access import rights_parts, who_lines
 
     key, target = _key(command), Target(cluster=cluster, team=team)
     access = _access(file, actor)
     lines = who_lines(access, key, target)
-    if as_json:
-        show_json(WhoCanAnswer(cluster=cluster, team=team, rights=tuple(lines)).as_json())
-        return
-    show(*rights_parts(lines, who=True, team=team))
+    answer = WhoCanAnswer(cluster=cluster, team=team, rights=tuple(lines))
+    tell(answer, lambda: rights_parts(lines, who=True, team=team), as_json=as_json)
 
 
 def can(
@@ -249,7 +232,6 @@ def can(
 ) -> None:
     """List what somebody may do in a cluster, by which role, and who would have to countersign it."""
     from cli.json_answers_access import CanAnswer
-    from cli.output import show, show_json
     from models.access.decision import Target
     from views.access import by_team_line, may_lines, rights_parts
     from views.words import line
@@ -257,17 +239,13 @@ def can(
     principal, target = _principal(user, groups or []), Target(cluster=cluster, team=team)
     access = _access(file, actor)
     lines = may_lines(access, principal, target)
-    if as_json:
-        show_json(CanAnswer(user=principal.name, cluster=cluster, team=team, rights=tuple(lines)).as_json())
-        return
     place = f" in {cluster}" if cluster else " everywhere at once"
     for_a_team = not team and any(not grant.for_all_teams for grant in access.held_by(principal))
     more = [by_team_line(f"What else {principal.name} may do")] if for_a_team else []
-    if not lines:
-        nothing = f"{principal.name} may do nothing{place}{' for all teams' if for_a_team else ''}."
-        show(line(nothing), *more)
-        return
-    show(*rights_parts(lines, who=False), *more)
+    nothing = f"{principal.name} may do nothing{place}{' for all teams' if for_a_team else ''}."
+    shown = rights_parts(lines, who=False) if lines else [line(nothing)]
+    answer = CanAnswer(user=principal.name, cluster=cluster, team=team, rights=tuple(lines))
+    tell(answer, lambda: [*shown, *more], as_json=as_json)
 
 
 def _key(command: str) -> str:
@@ -324,7 +302,6 @@ def token_new(
     The token acts as its owner, with no more than its owner's rights. Hand it over privately.
     """
     from cli.json_answers_access import TokenMadeAnswer
-    from cli.output import show, show_json
     from models.access.tokens import TOKEN_BYTES, TOKEN_PREFIX, TokenScope, token_hash
     from models.access_questions import MakeToken
     from views.words import line
@@ -335,10 +312,7 @@ def token_new(
     question = MakeToken(name=name, hash=token_hash(token), owner=owner, scope=scope, days=days, reason=reason)
     token_line = ask(actor_of(actor), lambda door: door.ask(question))
     undo = f"backstop access token revoke {shlex.quote(token_line.name)}"
-    if as_json:
-        show_json(TokenMadeAnswer.grown_from(token_line, token=token, undo=undo).as_json())
-        return
-    show(
+    shown = [
         line(token),
         line(
             (token_line.name, "bold"),
@@ -346,7 +320,8 @@ def token_new(
         ),
         line("The token is shown only this once. Set BACKSTOP_TOKEN to it where the program runs that uses it."),
         line(f"Undo: {undo}"),
-    )
+    ]
+    tell(TokenMadeAnswer.grown_from(token_line, token=token, undo=undo), lambda: shown, as_json=as_json)
 
 
 @listed
@@ -377,16 +352,13 @@ def token_revoke(
 ) -> None:
     """Revoke a token. Within a minute no front accepts it."""
     from cli.json_answers_access import TokenMadeAnswer
-    from cli.output import show, show_json
     from models.access_questions import RevokeToken
     from views.words import line
 
     gone = ask(actor_of(actor), lambda door: door.ask(RevokeToken(name=name, reason=reason)))
     undo = "It cannot be undone: make another one with backstop access token new."
-    if as_json:
-        show_json(TokenMadeAnswer.grown_from(gone, undo=undo).as_json())
-        return
-    show(line((gone.name, "bold"), f" of {gone.owner} is revoked: every front refuses it after a minute. {undo}"))
+    sentence = line((gone.name, "bold"), f" of {gone.owner} is revoked: every front refuses it after a minute. {undo}")
+    tell(TokenMadeAnswer.grown_from(gone, undo=undo), lambda: [sentence], as_json=as_json)
 
 
 # --- what is read ----------------------------------------------------------------------------------

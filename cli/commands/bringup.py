@@ -10,7 +10,7 @@ import typer
 
 from cli.commands_from_rows import TypedOrder, add_orders
 from cli.consent import Yes, consent
-from cli.list_options import Listing, listed
+from cli.list_options import Listing, listed, tell
 from cli.options import (
     ROLL_OUT,
     Actor,
@@ -88,22 +88,15 @@ def check(
 
     It shows the steps in order, what each waits for, what undoes it, and what the worker must allow.
     """
+    from cli.json_answers_bringup import RecipesAnswer
     from client.inputs.bringups import read_entries, read_recipes
+    from views.recipe import entries_parts, recipe_parts
 
     recipes = read_recipes(file)
     clusters = read_entries(entries, recipes) if entries else ()
-    if as_json:
-        from cli.json_answers_bringup import RecipesAnswer
-        from cli.output import show_json
-
-        show_json(RecipesAnswer(recipes=tuple(recipes.recipes), entries=clusters).as_json())
-        return
-    from cli.output import show
-    from views.recipe import entries_parts, recipe_parts
-
-    for recipe in recipes.recipes:
-        show(*recipe_parts(recipe))
-    show(*entries_parts(clusters))
+    shown = [part for recipe in recipes.recipes for part in recipe_parts(recipe)]
+    answer = RecipesAnswer(recipes=tuple(recipes.recipes), entries=clusters)
+    tell(answer, lambda: [*shown, *entries_parts(clusters)], as_json=as_json)
 
 
 def template_(
@@ -141,6 +134,7 @@ def add(
     refused (unless Temporal has lost its bring-up, which then goes on); the others are entered, and the exit code
     is 3.
     """
+    from cli.json_answers_bringup import BringupsEnteredAnswer
     from client.inputs.bringups import read_entries, read_recipes
     from models.bringup.messages import BringupStart
 
@@ -159,7 +153,7 @@ def add(
         check_model(BringupStart, entry=e, recipe=by_name[e.recipe], actor=person, reason=reason) for e in entries
     ]
     answers = ask(person, lambda door: _enter_each(door, starts))
-    _tell_entered(answers, as_json=as_json)
+    tell(BringupsEnteredAnswer(entered=tuple(answers)), lambda: _entered_parts(answers), as_json=as_json)
     if any(not answer.begun for answer in answers):
         raise typer.Exit(3)
 
@@ -180,30 +174,20 @@ async def _enter_each(door: Backstop, starts: list[BringupStart]) -> list[Bringu
     return answers
 
 
-def _tell_entered(answers: list[BringupAnswer], *, as_json: bool) -> None:
+def _entered_parts(answers: list[BringupAnswer]) -> list[RenderableType]:
+    """Return what was entered. Errors: Refusal where the only one was refused."""
     import shlex
 
-    from cli.output import show, show_json
     from models.bringup.undo_lines import undo_of_entry
     from views.words import count, line, row, table
 
-    if as_json:
-        from cli.json_answers_bringup import BringupsEnteredAnswer
-
-        show_json(BringupsEnteredAnswer(entered=tuple(answers)).as_json())
-        return
     if len(answers) == 1:
         (one,) = answers
         if not one.begun:
             raise Refusal(one.reason)
-        show(
-            line(
-                f"{one.cluster} is entered; its bring-up goes on by itself: "
-                f"backstop bringup status {shlex.quote(one.cluster)}"
-            ),
-            line(undo_of_entry(one.cluster)),
-        )
-        return
+        status_of = f"backstop bringup status {shlex.quote(one.cluster)}"
+        entered = f"{one.cluster} is entered; its bring-up goes on by itself: {status_of}"
+        return [line(entered), line(undo_of_entry(one.cluster))]
     rows = table("CLUSTER", "~RESULT")
     for one in answers:
         row(rows, one.cluster, "entered" if one.begun else f"refused: {one.reason}")
@@ -214,7 +198,7 @@ def _tell_entered(answers: list[BringupAnswer], *, as_json: bool) -> None:
     ]
     if begun:
         parts.append(line(undo_of_entry("CLUSTER") + ", for each"))
-    show(*parts)
+    return parts
 
 
 # --- looking -----------------------------------------------------------------------------------
@@ -291,7 +275,7 @@ def give_up(
 
     `backstop doctor` names such bring-ups. To continue one instead, with all that it built, add the same entry again.
     """
-    from cli.output import show, show_json
+    from cli.json_answers_bringup import BringupsAnswer
     from views.words import line
 
     stands = (
@@ -300,23 +284,21 @@ def give_up(
     )
     consent(f"Give up the bring-up of {cluster}?", lambda: (line(stands),), yes=yes, as_json=as_json)
     row = ask(actor_of(actor), lambda door: door.give_up_bringup(cluster, reason))
-    if as_json:
-        from cli.json_answers_bringup import BringupsAnswer
-
-        show_json(BringupsAnswer(bringups=(row,)).as_json())
-        return
-    show(
+    shown = [
         line(f"{cluster}: its bring-up is given up. What it made stays, and nobody manages it."),
         line(f"It cannot be undone. To bring {cluster} up again: backstop bringup add"),
-    )
+    ]
+    tell(BringupsAnswer(bringups=(row,)), lambda: shown, as_json=as_json)
 
 
 def _give(order: TypedOrder) -> None:
     """Give a command; one that asks shows the bring-up's status first."""
+    from cli.json_answers_bringup import BringupCommandedAnswer
     from cli.time_options import instant
     from models.bringup.commands import BringupOrder
     from models.bringup.stages import BringupCommand
     from views.bringup import status_parts
+    from views.words import line
 
     person, cluster, fields = actor_of(order.actor), order.of, dict(order.fields)
     if "deadline" in fields:
@@ -333,13 +315,5 @@ def _give(order: TypedOrder) -> None:
         )
     request = check_model(BringupOrder, actor=person, reason=order.reason, **fields)
     answer = ask(person, lambda door: door.bringup_command(cluster, BringupCommand(order.row.name), request))
-    if order.as_json:
-        from cli.json_answers_bringup import BringupCommandedAnswer
-        from cli.output import show_json
-
-        show_json(BringupCommandedAnswer(cluster=cluster, **dict(answer)).as_json())
-        return
-    from cli.output import show
-    from views.words import line
-
-    show(line(f"{cluster}: {answer.said}."), line(answer.undo))
+    shown = [line(f"{cluster}: {answer.said}."), line(answer.undo)]
+    tell(BringupCommandedAnswer(cluster=cluster, **dict(answer)), lambda: shown, as_json=order.as_json)

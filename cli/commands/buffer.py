@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cli.commands.backtest import GpusPerNode, named_series, node_of, terms_of, weeks_of
 from cli.lazy import command
+from cli.list_options import tell
 from cli.options import LOOK, Actor, AsJson, Cluster, actor_of, opt
 from models.errors import BadInput
 
@@ -121,7 +122,6 @@ def _export(file: str, history: HealthHours) -> None:
 
 def _answer(series: Series, terms: HealthTerms, ledger: HealthHours | None = None, *, png: str, as_json: bool) -> None:
     from cli.json_answers import BufferAnswer
-    from cli.output import show, show_json
     from models.buffers.backtest import Today, explain_buffer
     from views.buffer import parts
 
@@ -133,7 +133,4 @@ def _answer(series: Series, terms: HealthTerms, ledger: HealthHours | None = Non
         from cli.pages.backtest import picture
 
         picture(png, [answer.series], answer.promised)
-    if as_json:
-        show_json(BufferAnswer.of(answer).as_json())
-    else:
-        show(*parts(answer))
+    tell(BufferAnswer.of(answer), lambda: parts(answer), as_json=as_json)

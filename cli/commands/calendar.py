@@ -14,7 +14,7 @@ import typer
 from cli.completion_names import note_windows
 from cli.consent import Yes
 from cli.lazy import command
-from cli.list_options import Listing, listed, plain_listing
+from cli.list_options import Listing, listed, plain_listing, tell
 from cli.options import (
     LOOK,
     Actor,
@@ -312,7 +312,6 @@ def end(
     A window of a fleet file comes back with the file's next import.
     """
     from cli.json_answers import CalendarAnswer
-    from cli.output import show, show_json
     from models.cluster.windows import span_text
     from views.words import count, line
 
@@ -336,13 +335,12 @@ def end(
 
     before, ended = ask(actor_of(actor), question)
     undo = _declared_again(before or ended)  # which is over already where it is in no calendar
-    if as_json:
-        show_json(CalendarAnswer(windows=tuple(ended), foretold={}, undo=undo).as_json())
-        return
     first = ended[0]
     what = "Over" if first.window.starts <= datetime.now(UTC) else "Taken back"
     of = first.cluster if len(ended) == 1 else count(len(ended), "cluster")
-    show(line((what, "bold"), f": {span_text(first.window)} of {of}."), line(undo))
+    sentence = line((what, "bold"), f": {span_text(first.window)} of {of}.")
+    answer = CalendarAnswer(windows=tuple(ended), foretold={}, undo=undo)
+    tell(answer, lambda: [sentence, line(undo)], as_json=as_json)
 
 
 def _of_hold(name: str, calendar: Sequence[Entry]) -> list[Entry]:

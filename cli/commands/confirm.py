@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from cli.lazy import command
+from cli.list_options import tell
 from cli.options import Actor, AsJson, NeededReason, actor_of, opt
 from cli.session import ask
 from models.errors import BadInput
@@ -33,7 +34,6 @@ def confirm(
     samples count: quotas without hardware are at risk, and in breach after `breach_after`.
     """
     from cli.json_answers import ConfirmedAnswer
-    from cli.output import show, show_json
     from views.words import count, line
 
     if not source.strip():
@@ -47,9 +47,7 @@ def confirm(
         return await door.ask(ConfirmSource(source=source, reason=reason))
 
     confirmed = ask(actor_of(actor), question)
-    if as_json:
-        show_json(ConfirmedAnswer(source=source, clusters=confirmed.clusters, undo=_UNDO).as_json())
-        return
     clusters = count(len(confirmed.clusters), "cluster")
-    show(line((source, "bold"), f" is confirmed for {clusters}: {', '.join(confirmed.clusters)}"))
-    show(line(_UNDO))
+    sentence = line((source, "bold"), f" is confirmed for {clusters}: {', '.join(confirmed.clusters)}")
+    answer = ConfirmedAnswer(source=source, clusters=confirmed.clusters, undo=_UNDO)
+    tell(answer, lambda: [sentence, line(_UNDO)], as_json=as_json)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.consent import Yes, consent
-from cli.list_options import Listing, listed
+from cli.list_options import Listing, listed, tell
 from cli.options import Actor, AsJson, ReasonOption, actor_of, arg, examples
 from cli.session import ask
 from models.errors import BadInput
@@ -49,7 +49,6 @@ def give(digest: Hash, yes: Yes = False, as_json: AsJson = False, actor: Actor =
     front, have the role that docs/access.md names, and not be the person who gave the command.
     """
     from cli.json_answers_access import CountersignedAnswer
-    from cli.output import show, show_json
     from models.countersign_questions import WaitingOne
     from views.countersign import NO_UNDO, given_words, whole_parts
     from views.words import line
@@ -59,26 +58,21 @@ def give(digest: Hash, yes: Yes = False, as_json: AsJson = False, actor: Actor =
         show(*whole_parts(ask(person, lambda door: door.ask(WaitingOne(hash=name)))))
     consent("Countersign it?", tuple, yes=yes, as_json=as_json)
     done = ask(person, lambda door: door.countersign(name))
-    if as_json:
-        show_json(CountersignedAnswer(**{**dict(done), "undo": done.undo or NO_UNDO}).as_json())
-        return
-    show(*map(line, given_words(done)))
+    answer = CountersignedAnswer(**{**dict(done), "undo": done.undo or NO_UNDO})
+    tell(answer, lambda: [line(words) for words in given_words(done)], as_json=as_json)
 
 
 def withdraw(digest: Hash, reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = "") -> None:
     """Withdraw a command that you gave, before anybody has countersigned it."""
     from cli.json_answers_access import WithdrawnAnswer
-    from cli.output import show, show_json
     from models.countersign_questions import WithdrawWaiting
     from views.words import line
 
     name = _hash(digest)
     gone = ask(actor_of(actor), lambda door: door.ask(WithdrawWaiting(hash=name, reason=reason)))
     undo = "It cannot be undone: give the command again."
-    if as_json:
-        show_json(WithdrawnAnswer.grown_from(gone, undo=undo).as_json())
-        return
-    show(line(f"Withdrawn: the command to {gone.what} no longer waits for a second person. {undo}"))
+    sentence = line(f"Withdrawn: the command to {gone.what} no longer waits for a second person. {undo}")
+    tell(WithdrawnAnswer.grown_from(gone, undo=undo), lambda: [sentence], as_json=as_json)
 
 
 def _hash(digest: str) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cli.consent import Yes, consent
 from cli.lazy import command
+from cli.list_options import tell
 from cli.options import SET_UP, Actor, AsJson, Cluster, NeededReason, actor_of, flag
 from cli.session import ask
 from models.cluster.sources import OF_CLASS
@@ -42,7 +43,6 @@ def detach(
     Refused while a rollout is open.
     """
     from cli.json_answers import DetachedAnswer, LimitBack
-    from cli.output import show, show_json
     from views.words import line
 
     if not reason.strip():
@@ -50,13 +50,10 @@ def detach(
     person = actor_of(actor)
     consent(f"Detach {cluster}?", lambda: _ahead(cluster, restore, reason, person), yes=yes, as_json=as_json)
     back = _detach(cluster, restore, reason, person)
-    if as_json:
-        limits = tuple(LimitBack(name=n, before_gpus=b, after_gpus=a) for n, (b, a) in sorted(back.items()))
-        show_json(DetachedAnswer(cluster=cluster, limits=limits, undo=_UNDO).as_json())
-        return
+    limits = tuple(LimitBack(name=n, before_gpus=b, after_gpus=a) for n, (b, a) in sorted(back.items()))
     stands = ": Backstop no longer writes to its quota system; the ledger keeps its quotas as they are."
-    show(line((cluster, "bold"), stands))
-    show(*_limits(back, ">WAS", ">IS"), line(_UNDO))
+    shown = [line((cluster, "bold"), stands), *_limits(back, ">WAS", ">IS"), line(_UNDO)]
+    tell(DetachedAnswer(cluster=cluster, limits=limits, undo=_UNDO), lambda: shown, as_json=as_json)
 
 
 def _detach(cluster: str, restore: bool, reason: str, person: str, *, look: bool = False) -> Limits:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.consent import Yes, consent
+from cli.list_options import tell
 from cli.options import Actor, AsJson, Cluster, ReasonOption, actor_of, arg, examples, flag, needed_cluster, opt
 from cli.session import ask
 from models.errors import BadInput, Refusal
@@ -113,7 +114,6 @@ def diff(
     Marks: + added, ~ changed, - removed, ! refused, = left alone, because a rollout, an approved request, Slurm or
     a health source set it.
     """
-    from cli.output import show, show_json
     from client.inputs.fleet_tables import read_fleet_files
     from models.cluster.import_outcome import ImportTerms
     from views.fleet_diff import diff_parts, left_out_parts, summary_text
@@ -124,11 +124,12 @@ def diff(
         actor_of(actor), lambda door: take_file(door, document, ImportTerms(dry_run=True, prune=prune, reset=reset))
     )
     warn(document, outcome)
-    if as_json:
-        show_json(diff_answer(document, outcome, prune=prune).as_json())
-    else:
-        parts = diff_parts(outcome, places_of(document, outcome))
-        show(*parts, *left_out_parts(outcome), line((f"{document.name}: ", "bold"), f"{summary_text(outcome)}."))
+    summary = line((f"{document.name}: ", "bold"), f"{summary_text(outcome)}.")
+    tell(
+        diff_answer(document, outcome, prune=prune),
+        lambda: [*diff_parts(outcome, places_of(document, outcome)), *left_out_parts(outcome), summary],
+        as_json=as_json,
+    )
     if exit_code and outcome.differs:
         raise typer.Exit(1)
 
@@ -285,11 +286,9 @@ def _ask_and_do(
 
 def _tell(answer: Departure, what: str, undo: str, *, as_json: bool) -> None:
     from cli.json_answers_fleet_file import UndoneAnswer
-    from cli.output import show, show_json
     from views.words import line
 
-    if as_json:
-        fields = answer.model_dump(include={"cluster", "summary", "history"})
-        show_json(UndoneAnswer(what=what, undo=undo.removeprefix("Undo: "), **fields).as_json())
-        return
-    show(line((answer.cluster, "bold"), f": {what} ({answer.summary})."), line(undo))
+    fields = answer.model_dump(include={"cluster", "summary", "history"})
+    undone = UndoneAnswer(what=what, undo=undo.removeprefix("Undo: "), **fields)
+    sentence = line((answer.cluster, "bold"), f": {what} ({answer.summary}).")
+    tell(undone, lambda: [sentence, line(undo)], as_json=as_json)

@@ -10,7 +10,7 @@ import typer
 from cli.commands import fleet_plan
 from cli.commands_from_rows import TypedOrder, add_orders
 from cli.consent import can_ask, consent, shown_and_asked
-from cli.list_options import Listing, listed
+from cli.list_options import Listing, listed, tell
 from cli.options import (
     Actor,
     AsJson,
@@ -88,25 +88,20 @@ def launch_fleet(
 
 def launched_parts(plan: FleetPlan, request: FleetLaunch, *, as_json: bool) -> None:
     """Print a fleet rollout whose plan waits for approval."""
-    from cli.output import show, show_json
+    from cli.json_answers import FleetPlanAnswer
     from models.fleet.undo_lines import UNDO_OF_LAUNCH
     from views.fleet_rollout import plan_parts
     from views.words import line
 
-    if as_json:
-        from cli.json_answers import FleetPlanAnswer
-
-        answer = FleetPlanAnswer(**plan.model_dump(), approve=_approve_line(plan.hash), undo=UNDO_OF_LAUNCH)
-        show_json(answer.as_json())
-        return
-    show(*plan_parts(plan, request.pilots, request.pace), line())
     shadow = " (shadow: no quota is written)." if request.shadow else "."
-    show(line((f"Fleet rollout {plan.fleet} is open", "bold"), shadow))
-    show(
+    next_lines = [
+        line((f"Fleet rollout {plan.fleet} is open", "bold"), shadow),
         line("Nothing changes until its plan is approved. If the plan is right:"),
         line(f"  {_approve_line(plan.hash)}"),
         line(UNDO_OF_LAUNCH),
-    )
+    ]
+    answer = FleetPlanAnswer(**plan.model_dump(), approve=_approve_line(plan.hash), undo=UNDO_OF_LAUNCH)
+    tell(answer, lambda: [*plan_parts(plan, request.pilots, request.pace), line(), *next_lines], as_json=as_json)
 
 
 def pace_of(kept: KeptFleet, pace_options: Sequence[str]) -> Pace:
@@ -267,15 +262,12 @@ def _ending(person: str, *, undo: bool) -> list[RenderableType]:
 
 def _send(order: TypedOrder, person: str, fields: dict[str, Any]) -> None:
     from cli.json_answers import FleetCommandTaken
-    from cli.output import show, show_json
     from models.fleet.commands import FleetCommandRequest
     from views.words import line
 
     request = check_model(FleetCommandRequest, actor=person, reason=order.reason, **fields)
     name = cast("FleetCommand", order.row.name)
     answer = ask(person, lambda door: door.fleet_command(name, request))
-    if order.as_json:
-        show_json(FleetCommandTaken(**answer.model_dump()).as_json())
-    else:
-        sentence = line(("fleet rollout", "bold"), f" ({answer.stage}): {answer.said}")
-        show(sentence, *([line(answer.undo)] * bool(answer.undo)))
+    sentence = line(("fleet rollout", "bold"), f" ({answer.stage}): {answer.said}")
+    shown = [sentence, *([line(answer.undo)] * bool(answer.undo))]
+    tell(FleetCommandTaken(**answer.model_dump()), lambda: shown, as_json=order.as_json)

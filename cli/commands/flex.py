@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.list_options import Listing, listed
+from cli.list_options import Listing, listed, tell
 from cli.options import LOOK, Actor, AsJson, ClusterOrAll, Otherwise, actor_of, arg, examples, opt
 from models.errors import BadInput
 
@@ -143,16 +143,12 @@ def simulate(
     Changes nothing. docs/flex.md has the file's format.
     """
     from cli.json_answers import FlexScenes
-    from cli.output import show, show_json
     from client.inputs.documents import read_flex_story
     from models.flex.simulation import tell_story
     from views.flex import story_parts
 
     scenes = tell_story(read_flex_story(file))
-    if as_json:
-        show_json(FlexScenes(steps=scenes).model_dump(mode="json"))
-    else:
-        show(*story_parts(scenes))
+    tell(FlexScenes(steps=scenes), lambda: story_parts(scenes), as_json=as_json)
 
 
 def _answer(asked: FlexDemand, offers: Division, how: Listing) -> None:

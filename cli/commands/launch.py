@@ -10,6 +10,7 @@ import typer
 from cli.commands.launch_many import Launching, launch_many, plan_one
 from cli.consent import Yes, can_ask
 from cli.lazy import command
+from cli.list_options import tell
 from cli.options import (
     ROLL_OUT,
     Actor,
@@ -219,22 +220,20 @@ def _confirm(cluster: str, launching: Launching) -> None:
 
 def _show_launched(answer: LaunchAnswer, resolves: str, launching: Launching) -> None:
     from cli.json_answers import LaunchedAnswer
-    from cli.output import show, show_json
     from views.plan import plan_parts
     from views.words import line
 
     document = LaunchedAnswer.of(answer, resolves, shadow=launching.shadow)
-    if launching.as_json:
-        show_json(document.as_json())
-        return
-    if answer.plan is not None:
-        show(*plan_parts(answer.plan), line())
+    shown = [] if answer.plan is None else [*plan_parts(answer.plan), line()]
     if answer.gave_way:
-        show(line(f"The rehearsal {answer.gave_way} is aborted to make room; it had written no quota."))
+        shown += [line(f"The rehearsal {answer.gave_way} is aborted to make room; it had written no quota.")]
     shadow = " (shadow: no quota is written)." if launching.shadow else "."
-    show(line((f"Rollout {answer.rollout} is open", "bold"), shadow))
+    shown += [line((f"Rollout {answer.rollout} is open", "bold"), shadow)]
     if document.approve:
-        show(line("Nothing changes until the plan is approved. If the plan is right:"), line(f"  {document.approve}"))
+        shown += [
+            line("Nothing changes until the plan is approved. If the plan is right:"),
+            line(f"  {document.approve}"),
+        ]
     if resolves:
-        show(line(resolves))
-    show(line(document.undo))
+        shown += [line(resolves)]
+    tell(document, lambda: [*shown, line(document.undo)], as_json=launching.as_json)

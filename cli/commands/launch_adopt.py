@@ -11,6 +11,7 @@ import typer
 
 from cli.act_on_each import act_on_each
 from cli.consent import consent
+from cli.list_options import tell
 from cli.options import check_model
 from cli.session import ask
 from models.errors import BackstopError, Refusal
@@ -33,7 +34,6 @@ _ADOPTED = "Each adopted rollout waits for an approval, and nobody guards its qu
 def adopt_all(launching: Launching) -> None:
     """Take over each lost rollout, by default with the ledger's owner; exit with 1 where one was refused."""
     from cli.json_answers import AdoptedAnswer, LaunchedAnswer, RefusedLaunch
-    from cli.output import show, show_json
     from client.lost_rollout_sentences import lost_fleet_sentence
     from views.words import count, line, row, table
 
@@ -47,24 +47,19 @@ def adopt_all(launching: Launching) -> None:
     answers = adopt_each(launching, lost, launching.overlay.settings)
     taken = [(a, one.shadow) for one, a in answers if not isinstance(a, BackstopError)]
     refused = [(one.cluster, a.message) for one, a in answers if isinstance(a, BackstopError)]
-    if launching.as_json:
-        launched = tuple(LaunchedAnswer.of(answer, shadow=shadow) for answer, shadow in taken)
-        why = tuple(RefusedLaunch(cluster=cluster, reason=message) for cluster, message in refused)
-        show_json(AdoptedAnswer(adopted=launched, refused=why).as_json())
-    else:
-        rows = table("CLUSTER", "=STAGE", "~WHAT TO DO")
-        for answer, shadow in taken:
-            row(rows, answer.cluster, answer.stage.value, LaunchedAnswer.of(answer, shadow=shadow).approve or None)
-        for cluster, message in refused:
-            row(rows, cluster, "not adopted", message, style="red")
-        sentence = f"{len(taken)} of {count(len(lost), 'lost rollout')} adopted: the quotas stay."
-        sentence += f" {_ADOPTED}" if taken else ""
-        none = "No rollout is lost: Temporal runs all that the ledger has open."
-        if lost:
-            show(rows, line())
-        show(
-            line(sentence if lost else none), *([] if fleet is None else [line((lost_fleet_sentence(fleet), "yellow"))])
-        )
+    launched = tuple(LaunchedAnswer.of(answer, shadow=shadow) for answer, shadow in taken)
+    why = tuple(RefusedLaunch(cluster=cluster, reason=message) for cluster, message in refused)
+    rows = table("CLUSTER", "=STAGE", "~WHAT TO DO")
+    for document in launched:
+        row(rows, document.cluster, document.stage.value, document.approve or None)
+    for cluster, message in refused:
+        row(rows, cluster, "not adopted", message, style="red")
+    sentence = f"{len(taken)} of {count(len(lost), 'lost rollout')} adopted: the quotas stay."
+    sentence += f" {_ADOPTED}" if taken else ""
+    none = line("No rollout is lost: Temporal runs all that the ledger has open.")
+    shown: list[RenderableType] = [rows, line(), line(sentence)] if lost else [none]
+    shown += [] if fleet is None else [line((lost_fleet_sentence(fleet), "yellow"))]
+    tell(AdoptedAnswer(adopted=launched, refused=why), lambda: shown, as_json=launching.as_json)
     if refused:
         raise typer.Exit(1)
 

@@ -6,12 +6,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from cli.act_on_each import act_on_each
 from cli.consent import needs_somebody, shown_and_asked
+from cli.list_options import tell
 from cli.options import check_model
 from cli.selection import GLOB
 from cli.session import ask
@@ -148,24 +150,20 @@ def _print_outcomes(
     as_json: bool,
 ) -> None:
     from cli.json_answers import LaunchedAnswer, LaunchedMany, RefusedLaunch
-    from cli.output import show_json
 
     launched = [a for _, a in outcomes if not isinstance(a, BackstopError)]
     refused = [(cluster, a.message) for cluster, a in outcomes if isinstance(a, BackstopError)]
-    if as_json:
-        documents = tuple(LaunchedAnswer.of(a, resolves.get(a.cluster, ""), shadow=shadow) for a in launched)
-        why = tuple(RefusedLaunch(cluster=cluster, reason=message) for cluster, message in refused)
-        show_json(LaunchedMany(launched=documents, refused=why).as_json())
-    else:
-        _show_outcomes(launched, refused, resolves, shadow=shadow)
+    documents = tuple(LaunchedAnswer.of(a, resolves.get(a.cluster, ""), shadow=shadow) for a in launched)
+    why = tuple(RefusedLaunch(cluster=cluster, reason=message) for cluster, message in refused)
+    parts = partial(_outcome_parts, launched, refused, resolves, shadow=shadow)
+    tell(LaunchedMany(launched=documents, refused=why), parts, as_json=as_json)
     if refused:
         raise typer.Exit(1)
 
 
-def _show_outcomes(
+def _outcome_parts(
     launched: Sequence[LaunchAnswer], refused: Sequence[tuple[str, str]], resolves: Mapping[str, str], *, shadow: bool
-) -> None:
-    from cli.output import show
+) -> list[RenderableType]:
     from models.lifecycle.command_rows import REASON
     from models.texts import some_of
     from views.words import gpus, line, row, table
@@ -194,4 +192,4 @@ def _show_outcomes(
             ),
             line(f"Undo: backstop abort {names} {REASON}"),
         ]
-    show(*parts)
+    return parts

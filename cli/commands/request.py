@@ -13,7 +13,7 @@ import typer
 
 from cli.commands_from_rows import TypedOrder, add_orders
 from cli.completion_names import note_requests
-from cli.list_options import Listing, listed
+from cli.list_options import Listing, listed, tell
 from cli.options import (
     Actor,
     AsJson,
@@ -226,13 +226,10 @@ def _answer(
     state: RequestState, *, as_json: bool, changed: bool = False, command: str = "", could: Sequence[str] = ()
 ) -> None:
     from cli.json_answers import RequestAnswer
-    from cli.output import show, show_json
     from models.requests.commands import undo_line
     from views.request import request_parts
     from views.words import line
 
-    if as_json:
-        show_json(RequestAnswer(request=state.but(outbox=(), mail=())).as_json())
-    else:
-        undo = undo_line(state, command) if changed else ""
-        show(*request_parts(state, could), *([line(undo)] if undo else []))
+    undo = undo_line(state, command) if changed else ""
+    answer = RequestAnswer(request=state.but(outbox=(), mail=()))
+    tell(answer, lambda: [*request_parts(state, could), *([line(undo)] if undo else [])], as_json=as_json)
