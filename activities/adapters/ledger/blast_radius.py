@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, func
 
 from activities.adapters.ledger.bulk import store
-from activities.adapters.ledger.database import one_at_a_time
+from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from models.base import DAY, HOUR
 from models.errors import BlastRadius
 from models.ledger_tables import BreachRow, MoveRow, ReceiptRow
@@ -17,53 +17,54 @@ from models.rollout.effects import Fence
 from models.texts import count_text, gpus_text, some_of
 
 
-def booked_gpus(session: Session, now: datetime) -> tuple[int, int]:
-    """Return the GPUs moved over the fleet within an hour, and within a day."""
-    sums = [
-        session.scalar(sa.select(func.coalesce(func.sum(MoveRow.gpus), 0)).where(col(MoveRow.at) > now - span))
-        for span in (HOUR, DAY)
-    ]
-    return int(sums[0] or 0), int(sums[1] or 0)
+class LedgerBlastRadius(LedgerPart):
+    """The part of ClustersPort that books moves and breach rollbacks."""
 
+    def reserve_moves(
+        self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime, day_limit: int | None = None
+    ) -> None:
+        with self._database.begin() as session:
+            one_at_a_time(session, "moves")
+            if session.get(MoveRow, (fence.rollout, fence.counter)) is not None:
+                return
+            if gpus > 0:
+                _check(session, cluster, gpus, limit, now, HOUR, "an hour")
+                if day_limit is not None:
+                    _check(session, cluster, gpus, day_limit, now, DAY, "a day")
+            session.add(MoveRow(rollout=fence.rollout, counter=fence.counter, cluster=cluster, at=now, gpus=gpus))
 
-def reserve(
-    session: Session, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime, day_limit: int | None
-) -> None:
-    """Book a move, once per fence. Errors: BlastRadius, with the time at which there is room for it."""
-    one_at_a_time(session, "moves")
-    if session.get(MoveRow, (fence.rollout, fence.counter)) is not None:
-        return
-    if gpus > 0:
-        _check(session, cluster, gpus, limit, now, HOUR, "an hour")
-        if day_limit is not None:
-            _check(session, cluster, gpus, day_limit, now, DAY, "a day")
-    session.add(MoveRow(rollout=fence.rollout, counter=fence.counter, cluster=cluster, at=now, gpus=gpus))
+    def reserve_breach(self, cluster: str, most_clusters: int | None, now: datetime) -> None:
+        recent = (col(BreachRow.at) > now - HOUR, col(BreachRow.cluster) != cluster)
+        with self._database.begin() as session:
+            one_at_a_time(session, "moves")
+            others = sorted(session.execute(sa.select(col(BreachRow.cluster)).where(*recent)).scalars())
+            if most_clusters is not None and len(others) + 1 > most_clusters:
+                begun = count_text(len(others), "cluster") + (f" ({some_of(others, 5)})" if others else "")
+                raise BlastRadius(
+                    f"in the last hour Backstop has begun to roll back {begun} after breaches, and "
+                    f"max_breaching_clusters {most_clusters} allows no more"
+                )
+            store(session, BreachRow, [{"cluster": cluster, "at": now}])
 
+    def release_breach(self, cluster: str) -> None:
+        with self._database.begin() as session:
+            session.execute(sa.delete(BreachRow).where(col(BreachRow.cluster) == cluster))
 
-def reserve_breach(session: Session, cluster: str, most_clusters: int | None, now: datetime) -> None:
-    """Book a breach rollback that is about to be aimed. Errors: BlastRadius past so many clusters in an hour."""
-    one_at_a_time(session, "moves")
-    recent = sa.select(col(BreachRow.cluster)).where(col(BreachRow.at) > now - HOUR, col(BreachRow.cluster) != cluster)
-    others = sorted(session.execute(recent).scalars())
-    if most_clusters is not None and len(others) + 1 > most_clusters:
-        begun = count_text(len(others), "cluster") + (f" ({some_of(others, 5)})" if others else "")
-        raise BlastRadius(
-            f"in the last hour Backstop has begun to roll back {begun} after breaches, and max_breaching_clusters "
-            f"{most_clusters} allows no more"
-        )
-    store(session, BreachRow, [{"cluster": cluster, "at": now}])
+    def give_back_moves(self, fence: Fence) -> None:
+        """Remove the booking of a refused write; keep that of one with a receipt, against a late repetition."""
+        landed = sa.exists().where(col(ReceiptRow.rollout) == fence.rollout, col(ReceiptRow.counter) == fence.counter)
+        mine = (col(MoveRow.rollout) == fence.rollout, col(MoveRow.counter) == fence.counter)
+        with self._database.begin() as session:
+            one_at_a_time(session, "moves")
+            session.execute(sa.delete(MoveRow).where(*mine, ~landed))
 
-
-def release_breach(session: Session, cluster: str) -> None:
-    session.execute(sa.delete(BreachRow).where(col(BreachRow.cluster) == cluster))
-
-
-def give_back(session: Session, fence: Fence) -> None:
-    """Remove the booking of a write that was refused; keep that of one with a receipt, against a late repetition."""
-    one_at_a_time(session, "moves")
-    landed = sa.exists().where(col(ReceiptRow.rollout) == fence.rollout, col(ReceiptRow.counter) == fence.counter)
-    mine = (col(MoveRow.rollout) == fence.rollout, col(MoveRow.counter) == fence.counter)
-    session.execute(sa.delete(MoveRow).where(*mine, ~landed))
+    def booked_gpus(self, now: datetime) -> tuple[int, int]:
+        with self._database.reading() as session:
+            sums = [
+                session.scalar(sa.select(func.coalesce(func.sum(MoveRow.gpus), 0)).where(col(MoveRow.at) > now - span))
+                for span in (HOUR, DAY)
+            ]
+        return int(sums[0] or 0), int(sums[1] or 0)
 
 
 def _check(session: Session, cluster: str, gpus: int, limit: int, now: datetime, span: timedelta, named: str) -> None:

@@ -21,7 +21,7 @@ from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, func, select
 
 from activities.adapters.ledger.audit_archive import LedgerArchive, append_all, never_dropped
-from activities.adapters.ledger.blast_radius import booked_gpus, give_back, release_breach, reserve, reserve_breach
+from activities.adapters.ledger.blast_radius import LedgerBlastRadius
 from activities.adapters.ledger.bulk import is_among
 from activities.adapters.ledger.calendar import open_windows
 from activities.adapters.ledger.cluster_settings import contacts_in, facts_of
@@ -54,7 +54,7 @@ _AGAIN = re.compile(r"~[0-9a-f]{6}$")
 WITHOUT_EFFECTS = frozenset({Stage.PLANNED, Stage.ABORTED, Stage.CLOSED})
 
 
-class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
+class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts, LedgerBlastRadius):
     def facts(self, cluster: str) -> ClusterFacts:
         with self._database.reading() as session:
             facts = answer_for(facts_of(session, [cluster]), cluster)
@@ -220,28 +220,6 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts):
             return build_each(
                 "its rollout", ((row.name, row) for row in opened), lambda _, r: (Stage(r.stage), r.shadow)
             )
-
-    def reserve_moves(
-        self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime, day_limit: int | None = None
-    ) -> None:
-        with self._database.begin() as session:
-            reserve(session, fence, cluster, gpus, limit, now, day_limit)
-
-    def reserve_breach(self, cluster: str, most_clusters: int | None, now: datetime) -> None:
-        with self._database.begin() as session:
-            reserve_breach(session, cluster, most_clusters, now)
-
-    def release_breach(self, cluster: str) -> None:
-        with self._database.begin() as session:
-            release_breach(session, cluster)
-
-    def give_back_moves(self, fence: Fence) -> None:
-        with self._database.begin() as session:
-            give_back(session, fence)
-
-    def booked_gpus(self, now: datetime) -> tuple[int, int]:
-        with self._database.reading() as session:
-            return booked_gpus(session, now)
 
 
 def _is_noted(session: Session, request: RecordRequest) -> bool:
