@@ -20,6 +20,7 @@ from activities.adapters.ledger.audit_archive import append_all, never_dropped
 from activities.adapters.ledger.bulk import add, store, update
 from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from activities.adapters.ledger.fleet_diff_reader import fleet_policy
+from activities.adapters.ledger.fleet_file_port import archive_import, store_import, stored_import
 from activities.adapters.ledger.fleet_rows_writer import lock_clusters, told_by_others, write_fleet
 from activities.adapters.ledger.health_and_usage import health_row
 from activities.adapters.ledger.quotas import locked_cluster, signed
@@ -44,7 +45,6 @@ from models.ledger_tables import (
     ClusterRow,
     GrantReceiptRow,
     HealthRow,
-    ImportRow,
     IslandRow,
     OwedRow,
     QuotaRow,
@@ -156,14 +156,15 @@ class LedgerBringups(LedgerPart):
 
     def handed_over(self, cluster: str, number: int) -> HandedOver | None:
         with self._database.reading() as session:
-            stored = _stored_answer(session, cluster, number)
+            stored = stored_import(session, bringup_key(cluster, number))
         return None if stored is None else self._archive_stored(stored)
 
     def take_in(self, incoming: Incoming) -> HandedOver:
         cluster, number = incoming.spec.name, incoming.number
         with self._database.begin() as session:
             one_at_a_time(session, "imports")
-            stored = _stored_answer(session, cluster, number)
+            import_id = bringup_key(cluster, number)
+            stored = stored_import(session, import_id)
             if stored is None:
                 if _is_over(_last(session, cluster, lock=True), number):
                     raise Conflict(
@@ -178,25 +179,12 @@ class LedgerBringups(LedgerPart):
                 terms = ImportTerms(whole=True)
                 outcome, _ = write_fleet(session, fleet, terms, incoming.actor, incoming.at, brought_up=True)
                 add(session, OwedRow, [{"cluster": cluster, **row} for row in _owed_rows(incoming)])
-                stored = {
-                    "outcome": outcome.model_dump(mode="json"),
-                    "entries": [_handed_entry(incoming).model_dump(mode="json")],
-                    "handed": incoming.handed.model_dump(mode="json"),
-                }
-                session.add(
-                    ImportRow(
-                        import_id=bringup_key(cluster, number),
-                        actor=incoming.actor,
-                        at=incoming.at,
-                        result=canonical_json(stored),
-                    )
-                )
+                by, handed = Signature(incoming.actor, incoming.at, import_id), incoming.handed.model_dump(mode="json")
+                stored = store_import(session, by, outcome, [_handed_entry(incoming)], handed=handed)
         return self._archive_stored(stored)
 
     def _archive_stored(self, stored: Mapping[str, Any]) -> HandedOver:
-        entries = [AuditEntry.model_validate(entry) for entry in stored["entries"]]
-        with never_dropped(), self._database.begin() as session:
-            append_all(session, entries)
+        archive_import(self._database, stored)
         return HandedOver.model_validate(stored["handed"])
 
     def add_islands(self, cluster: str, islands: Sequence[Island], actor: str, at: datetime) -> None:
@@ -336,14 +324,6 @@ def _first_row(start: BringupStart, number: int, at: datetime) -> BringupRow:
         owed_until=entry.owed_until,
         accounted_at=at,
     )
-
-
-def _stored_answer(session: Session, cluster: str, number: int) -> dict[str, Any] | None:
-    row = session.get(ImportRow, bringup_key(cluster, number))
-    if row is None:
-        return None
-    stored: dict[str, Any] = json.loads(row.result)
-    return stored
 
 
 def _owed_rows(incoming: Incoming) -> list[dict[str, Any]]:

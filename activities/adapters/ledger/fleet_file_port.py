@@ -21,7 +21,7 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.audit_archive import append_all, never_dropped
 from activities.adapters.ledger.bulk import store
-from activities.adapters.ledger.database import LedgerPart, one_at_a_time
+from activities.adapters.ledger.database import Database, LedgerPart, one_at_a_time
 from activities.adapters.ledger.fleet_diff_reader import barred_reasons, fleet_policy, present_clusters, teams_by_name
 from activities.adapters.ledger.fleet_rows_writer import write_fleet
 from activities.adapters.ledger.health_and_usage import latest_health
@@ -80,7 +80,7 @@ class LedgerFleetFile(LedgerPart):
         self, import_id: str, parts: int, terms: ImportTerms, actor: str, now: datetime, given_by: str = ""
     ) -> FleetOutcome:
         with self._database.reading() as session:
-            stored, answer = _stored_answer(session, import_id), session.get(ImportAnswerRow, import_id)
+            stored, answer = stored_import(session, import_id), session.get(ImportAnswerRow, import_id)
             staged = [] if stored else _staged_parts(session, import_id)
         if stored is not None:
             return self._archive_stored(stored)
@@ -105,18 +105,13 @@ class LedgerFleetFile(LedgerPart):
     def _take(self, import_id: str, fleet: Fleet, terms: ImportTerms, by: Signature, given_by: str) -> FleetOutcome:
         with self._database.begin() as session:
             one_at_a_time(session, "imports")
-            stored = _stored_answer(session, import_id)
+            stored = stored_import(session, import_id)
             if stored is None:
                 outcome, gone = write_fleet(session, fleet, terms, by.actor, by.at)
                 if outcome.policy and not terms.policy and self.policy_takes_two():
                     raise _AwaitsSecond(outcome)
                 _forget(session, import_id)
-                entries = _entries(outcome.lines, gone, terms, by, given_by)
-                stored = {
-                    "outcome": outcome.model_dump(mode="json"),
-                    "entries": [entry.model_dump(mode="json") for entry in entries],
-                }
-                session.add(ImportRow(import_id=import_id, actor=by.actor, at=by.at, result=canonical_json(stored)))
+                stored = store_import(session, by, outcome, _entries(outcome.lines, gone, terms, by, given_by))
         return self._archive_stored(stored)
 
     def would_change(self, import_id: str, parts: int, terms: ImportTerms) -> tuple[str, ...]:
@@ -155,10 +150,7 @@ class LedgerFleetFile(LedgerPart):
             store(session, ImportAnswerRow, [row])
 
     def _archive_stored(self, stored: Mapping[str, Any]) -> FleetOutcome:
-        entries = [AuditEntry.model_validate(entry) for entry in stored["entries"]]
-        if entries:
-            with never_dropped(), self._database.begin() as session:
-                append_all(session, entries)
+        archive_import(self._database, stored)
         return FleetOutcome.model_validate(stored["outcome"])
 
     def teams_in_clear(self) -> tuple[str, ...]:
@@ -269,7 +261,8 @@ class _AwaitsSecond(Exception):
 # --- a staged file ----------------------------------------------------------------------------------------
 
 
-def _stored_answer(session: Session, import_id: str) -> dict[str, Any] | None:
+def stored_import(session: Session, import_id: str) -> dict[str, Any] | None:
+    """Return what `store_import` kept of an import; None if it was not carried out yet."""
     row = session.get(ImportRow, import_id)
     if row is None:
         return None
@@ -278,6 +271,23 @@ def _stored_answer(session: Session, import_id: str) -> dict[str, Any] | None:
         return result
     counts = FleetOutcome(lines=(), totals={}, untouched={}, counts=result, done=True)  # of an earlier build
     return {"outcome": counts.model_dump(mode="json"), "entries": []}
+
+
+def store_import(
+    session: Session, by: Signature, outcome: FleetOutcome, entries: Sequence[AuditEntry], **more: Any
+) -> dict[str, Any]:
+    """Keep an import's receipt, its answer and its entries, which are archived later. `by.key`: the import."""
+    kept = {"entries": [entry.model_dump(mode="json") for entry in entries], **more}
+    stored = {"outcome": outcome.model_dump(mode="json"), **kept}
+    session.add(ImportRow(import_id=by.key, actor=by.actor, at=by.at, result=canonical_json(stored)))
+    return stored
+
+
+def archive_import(database: Database, stored: Mapping[str, Any]) -> None:
+    entries = [AuditEntry.model_validate(entry) for entry in stored["entries"]]
+    if entries:
+        with never_dropped(), database.begin() as session:
+            append_all(session, entries)
 
 
 def _repeat_answer(answer: Mapping[str, Any]) -> FleetOutcome:
