@@ -18,6 +18,7 @@ from activities.adapters.ledger.bulk import is_among
 from activities.adapters.ledger.database import LedgerPart
 from activities.adapters.ledger.fleet_file_port import FLEET_CHAIN, import_key
 from activities.adapters.ledger.fleet_rollouts import FIRST_ENTRY
+from activities.bad_rows import those_that_do
 from activities.ports.access import OpenOne
 from models.access.principals import Proof
 from models.audit_chain import AuditEntry
@@ -188,8 +189,4 @@ def _has_changes(entry: AuditEntry) -> bool:
 
 
 def _readable(texts: Iterable[str]) -> Iterable[AuditEntry]:
-    for text in texts:
-        try:
-            yield AuditEntry.model_validate_json(text)
-        except ValidationError:
-            continue
+    return those_that_do(texts, AuditEntry.model_validate_json)

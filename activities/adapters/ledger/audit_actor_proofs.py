@@ -15,6 +15,7 @@ from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
 from activities.adapters.ledger.audit_warrant_match import Given, Link, proving_nonce
+from activities.bad_rows import those_that_do
 from activities.desk.speaker import speaker
 from models.access.principals import Principal, Proof, proof_data
 from models.access.warrants import BACKSTOP_SERVICE
@@ -157,10 +158,6 @@ def _naming(session: Session, cluster: str, nonces: Iterable[str]) -> list[Audit
     """Read the chain's rows that name one of these, in their order."""
     named = (col(AuditRow.entry).contains(f'"warrant":{canonical_json(nonce)}', autoescape=True) for nonce in nonces)
     rows = sa.select(col(AuditRow.entry)).where(col(AuditRow.cluster) == cluster, sa.or_(*named))
-    entries = []
-    for (text,) in session.connection().execute(rows.order_by(col(AuditRow.seq))):
-        try:
-            entries.append(AuditEntry.model_validate_json(text))
-        except ValidationError:  # tampered beyond reading: the chain's check says so
-            continue
-    return entries
+    texts = session.connection().execute(rows.order_by(col(AuditRow.seq))).scalars()
+    # One that is tampered beyond reading is left out: the chain's check says so.
+    return list(those_that_do(texts, AuditEntry.model_validate_json))

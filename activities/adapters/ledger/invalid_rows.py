@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -53,12 +53,13 @@ def team_faults(session: Session) -> dict[str, str]:
 def _policies(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
     text = session.scalar(sa.select(col(FleetRow.policy)).where(col(FleetRow.id) == 1))
     rows = sa.select(col(ClusterRow.name), col(ClusterRow.policy)).where(is_among(ClusterRow.name, "clusters"))
-    for name, policy in session.connection().execute(rows, {"clusters": list(clusters)}):
-        try:
-            default = Policy() if text is None else Policy.model_validate_json(text)
-            merged_policy(default, settings_of(policy))
-        except SENSELESS as error:
-            yield name, "its policy, on the fleet's", error
+
+    def merge(policy: str) -> None:
+        default = Policy() if text is None else Policy.model_validate_json(text)
+        merged_policy(default, settings_of(policy))
+
+    policies = session.connection().execute(rows, _parameters(clusters))
+    return _tried(merge, ((name, "its policy, on the fleet's", policy) for name, policy in policies))
 
 
 def _stages(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
@@ -67,28 +68,19 @@ def _stages(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
         .join(ClusterRow, col(ClusterRow.open_rollout) == col(RolloutRow.id))
         .where(is_among(ClusterRow.name, "clusters"))
     )
-    for cluster, stage in session.connection().execute(rows, {"clusters": list(clusters)}):
-        try:
-            Stage(stage)
-        except SENSELESS as error:
-            yield cluster, "its rollout", error
+    stages = session.connection().execute(rows, _parameters(clusters))
+    return _tried(Stage, ((cluster, "its rollout", stage) for cluster, stage in stages))
 
 
 def _uses(session: Session, clusters: Sequence[str], now: datetime) -> Iterator[_Fault]:
-    for row in latest_usage_rows(session, clusters, now):
-        try:
-            usage_of(row)
-        except SENSELESS as error:
-            yield row.cluster, f"the use of team {row.team}", error
+    uses = latest_usage_rows(session, clusters, now)
+    return _tried(usage_of, ((row.cluster, f"the use of team {row.team}", row) for row in uses))
 
 
 def _jobs(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
     running = select(JobRow).where(is_among(JobRow.cluster, "clusters"), col(JobRow.ended).is_(None))
-    for row in session.exec(running, params={"clusters": list(clusters)}):
-        try:
-            job_of(row)
-        except SENSELESS as error:
-            yield row.cluster, f"its job {row.job}", error
+    jobs = session.exec(running, params=_parameters(clusters))
+    return _tried(job_of, ((row.cluster, f"its job {row.job}", row) for row in jobs))
 
 
 def _classes(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
@@ -121,6 +113,15 @@ def _old_samples(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
             rows.where(is_among(cluster, "clusters")), _parameters(clusters)
         ):
             yield name, what, ValueError(f"left out {count_text(count, 'sample')} of more than {MOST_GPUS} GPUs")
+
+
+def _tried(build: Callable[[Any], object], parts: Iterable[tuple[str, str, Any]]) -> Iterator[_Fault]:
+    """Yield the parts that nothing can be built of. `parts`: their clusters, what they are, and their rows."""
+    for cluster, what, row in parts:
+        try:
+            build(row)
+        except SENSELESS as error:
+            yield cluster, what, error
 
 
 def _parameters(clusters: Sequence[str]) -> dict[str, list[str]]:
