@@ -72,26 +72,23 @@ _OVERVIEWS = "list[models.status_questions:Overview]"
 _REQUEST = "models.requests.state:RequestState"
 _CHECK = "client.answer_models:Check"
 _BRINGUP = "models.bringup.messages"
-_PUSHES = "models.health_pushes"
+_PUSHED = "models.health_pushes:HealthPushed"
 
 
 def _read(method: str, path: str, answer: str, *, verb: str = "GET", **more: Any) -> Operation:
     return Operation(method, verb, path, answer, f"read.{method}", **more)
 
 
+def _post(method: str, path: str, answer: str, command: str, **more: Any) -> Operation:
+    return Operation(method, "POST", path, answer, command, **more)
+
+
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("launch", "POST", "/rollouts", f"{_LAUNCH}:LaunchAnswer", "rollout.launch", body="request", seconds=180),
+    _post("launch", "/rollouts", f"{_LAUNCH}:LaunchAnswer", "rollout.launch", body="request", seconds=180),
     _read("rollouts", "/rollouts", _SUMMARIES, paged=True),
     _read("overview", "/overview", _SUMMARIES, paged=True, tagged=True),
     _read("status", "/rollouts/{cluster}", _STATUS, tagged=True, watched=True),
-    Operation(
-        "command",
-        "POST",
-        "/rollouts/{cluster}/{command}",
-        f"{_LAUNCH}:CommandAnswer",
-        "rollout.{command}",
-        body="request",
-    ),
+    _post("command", "/rollouts/{cluster}/{command}", f"{_LAUNCH}:CommandAnswer", "rollout.{command}", body="request"),
     _read("could_act", "/rollouts/{cluster}/could-act", "list[str]"),
     _read("who_could", "/who-could", "list[str]", verb="POST", fields=("needs", "cluster", "subject")),
     _read("ahead", "/rollouts/{cluster}/ahead", f"{_ROLLOUT}.command_previews:Ahead"),
@@ -106,53 +103,37 @@ OPERATIONS: tuple[Operation, ...] = (
         seconds=120,
         fields=("clusters", "seconds"),
     ),
-    Operation("launch_fleet", "POST", "/fleet", _FLEET_PLAN, "fleet.launch", body="request", seconds=1860),
+    _post("launch_fleet", "/fleet", _FLEET_PLAN, "fleet.launch", body="request", seconds=1860),
     _read("fleet_status", "/fleet", _FLEET_STATUS, tagged=True, watched=True),
-    Operation(
-        "fleet_command",
-        "POST",
-        "/fleet/{command}",
-        f"{_FLEET}.messages:FleetCommandAnswer",
-        "fleet.{command}",
-        body="request",
+    _post(
+        "fleet_command", "/fleet/{command}", f"{_FLEET}.messages:FleetCommandAnswer", "fleet.{command}", body="request"
     ),
     _read("fleet_plan", "/fleet/plan", _FLEET_PLAN),
     _read("open_fleet", "/fleet/open", f"{_FLEET_STATUS} | None"),
     _read("lost_fleet", "/fleet/lost", f"{_FLEET}.archived_state:KeptFleet | None"),
-    Operation("request", "POST", "/requests", _REQUEST, "request.ask", body="ask", seconds=180),
-    Operation("decide_request", "POST", "/requests/{request}/{command}", _REQUEST, "request.{command}", body="order"),
+    _post("request", "/requests", _REQUEST, "request.ask", body="ask", seconds=180),
+    _post("decide_request", "/requests/{request}/{command}", _REQUEST, "request.{command}", body="order"),
     _read("open_requests", "/requests", f"list[{_REQUEST}]", paged=True, fields=("cluster",)),
-    Operation("bring_up", "POST", "/bringups", f"{_BRINGUP}:BringupAnswer", "bringup.add", body="start", seconds=180),
+    _post("bring_up", "/bringups", f"{_BRINGUP}:BringupAnswer", "bringup.add", body="start", seconds=180),
     _read("bringup_status", "/bringups/{cluster}", "models.bringup.status:BringupStatus", tagged=True, watched=True),
-    Operation(
+    _post(
         "bringup_command",
-        "POST",
         "/bringups/{cluster}/{command}",
         f"{_BRINGUP}:BringupCommandAnswer",
         "bringup.{command}",
         body="order",
     ),
-    Operation(
+    _post(
         "give_up_bringup",
-        "POST",
         "/lost-bringups/{cluster}/give-up",
         f"{_BRINGUP}:BringupRow",
         "desk.give_up_bringup",
         fields=("reason",),
     ),
-    Operation("push_health", "POST", "/health", f"{_PUSHES}:HealthPushed", "desk.push_health", body="request"),
-    Operation(
-        "push_alerts",
-        "POST",
-        "/alertmanager",
-        f"{_PUSHES}:HealthPushed",
-        "desk.push_health",
-        body="request",
-        in_query=("label",),
-    ),
-    Operation(
+    _post("push_health", "/health", _PUSHED, "desk.push_health", body="request"),
+    _post("push_alerts", "/alertmanager", _PUSHED, "desk.push_health", body="request", in_query=("label",)),
+    _post(
         "countersign",
-        "POST",
         "/waiting/{digest}/countersign",
         "models.access.second_persons:Countersigned",
         "countersign.give",
@@ -162,7 +143,7 @@ OPERATIONS: tuple[Operation, ...] = (
     _read("watch", "/watch", _CHECK),
     _read("unserved", "/unserved", "bool"),
     _read("builds", "/builds", "list[client.answer_models:Build]"),
-    Operation("use_build", "POST", "/builds/{build}/use", "str", "builds.use"),
+    _post("use_build", "/builds/{build}/use", "str", "builds.use"),
 )
 """Every method that is a call of its own."""
 
