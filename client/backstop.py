@@ -74,14 +74,10 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups):
 
     async def builds(self) -> list[Build]:
         """Return the builds of versioned workers, the newest first."""
-        try:
+        with self._translated():
             return await builds(self._client)
-        except RPCError as error:
-            raise self._translate(error) from error
 
     async def use_build(self, build: str) -> str:
         """Make this build serve; return the one that served before. Errors: BadInput, Refusal, Unavailable."""
-        try:
+        with self._translated():
             return await use(self._client, build, self._actor)
-        except RPCError as error:
-            raise self._translate(error) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from temporalio.client import WorkflowExecutionStatus
@@ -11,7 +10,7 @@ from temporalio.service import RPCError
 from client.lost_rollout_sentences import ADOPT_FLEET, lost_fleet_sentence, stopped_sentence
 from client.lost_rollouts import runs_there, status_there
 from client.questions import Questions
-from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
+from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED, in_time
 from models.errors import BackstopError, Refusal
 from models.status_questions import FleetKept
 from models.temporal_names import FLEET_ID, FLEET_PLAN_QUERY, FLEET_STATUS_QUERY, FLEET_WORKFLOW
@@ -130,16 +129,11 @@ class FleetRollouts(Questions):
 
     async def lost_fleet(self) -> KeptFleet | None:
         """Return the fleet rollout that the ledger has open and Temporal does not run; None also without an answer."""
-        try:
+        with self._translated():
             status = await status_there(self._client, FLEET_ID)
-        except RPCError as error:
-            raise self._translate(error) from error
         if status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.COMPLETED):
             return None
-        try:
-            kept = await asyncio.wait_for(self.ask(FleetKept()), _KEPT_SECONDS)
-        except (BackstopError, TimeoutError):
-            return None
+        kept = await in_time(self.ask(FleetKept()), _KEPT_SECONDS)
         return None if kept is None or kept.stage.has_ended else kept
 
     async def open_fleet(self) -> FleetStatus | None:

@@ -49,10 +49,6 @@ async def run_nowhere(client: Client, rows: Sequence[_RowT], workflow_id: Callab
     return [row for row, alive in zip(rows, running, strict=True) if not alive]
 
 
-async def is_running(client: Client, cluster: str) -> bool:
-    return await runs_there(client, rollout_workflow_id(cluster))
-
-
 async def runs_there(client: Client, workflow_id: str) -> bool:
     """Return whether Temporal runs a workflow of this id."""
     return await status_there(client, workflow_id) is WorkflowExecutionStatus.RUNNING

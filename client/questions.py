@@ -15,11 +15,11 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from client.repeats import repeatable, same_id
-from client.workflow_calls import NEW_EVENTS, NO_WORKER, Calls, stopped_again
+from client.workflow_calls import NEW_EVENTS, NO_WORKER, Calls, in_time, stopped_again
 from models.access.rights import READS_DESK
 from models.audit_chain import ATTEMPT, DESK, AuditEntry, AuditKind
 from models.base import Model, in_one_sentence
-from models.errors import BackstopError, Unavailable
+from models.errors import Unavailable
 from models.question_base import DeskAnswer, DeskRequest, Question
 from models.temporal_names import DESK_WORKFLOW, TASK_QUEUE
 
@@ -135,10 +135,8 @@ class Questions(Calls, Composed):
             refused=True,
             data={} if request is None else request.model_dump(mode="json", exclude_defaults=True, exclude={"ticket"}),
         )
-        try:
-            await asyncio.wait_for(self.ask(Archive(entries=(entry,))), 10)
-        except (BackstopError, TimeoutError):
-            return  # the refusal itself matters more to the person than its record
+        # Without an answer too: the refusal itself matters more to the person than its record.
+        await in_time(self.ask(Archive(entries=(entry,))), 10)
 
 
 def desk_workflow_id(question: Question[Any]) -> str:

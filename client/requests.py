@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.questions import Questions
-from client.workflow_calls import UPDATE_FAILED
-from models.errors import BackstopError, Refusal
+from client.workflow_calls import UPDATE_FAILED, in_time
+from models.errors import Refusal
 from models.status_questions import RequestsOf
 from models.temporal_names import REQUEST_WORKFLOW, request_workflow_id
 from models.texts import gpus_text
@@ -64,7 +63,4 @@ class QuotaRequests(Questions):
 
     async def open_requests(self, cluster: str = "") -> list[RequestState]:
         """Return the requests that wait, or whose grant will end; none where no worker answers in time."""
-        try:
-            return list(await asyncio.wait_for(self.ask(RequestsOf(cluster=cluster)), _BESIDE_SECONDS))
-        except (BackstopError, TimeoutError):
-            return []
+        return list(await in_time(self.ask(RequestsOf(cluster=cluster)), _BESIDE_SECONDS) or ())

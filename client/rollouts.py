@@ -14,10 +14,10 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from client.answer_models import STALE, AuditRecord
 from client.lost_rollout_sentences import adopt_line, as_summary, lost_sentence, stopped_sentence, summary_of
-from client.lost_rollouts import is_running, lost_of
+from client.lost_rollouts import lost_of, runs_there
 from client.questions import Questions
 from client.visibility_query import quote
-from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
+from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED, in_time
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.holds import holds_text
@@ -210,21 +210,17 @@ class Rollouts(Questions):
 
     async def lost(self, cluster: str = "") -> list[Overview]:
         """Return rollouts that the ledger has open and Temporal does not run; none where no answer comes in time."""
-        try:
-            if cluster and await is_running(self._client, cluster):
+        with self._translated():
+            if cluster and await runs_there(self._client, rollout_workflow_id(cluster)):
                 return []
-            rows = await asyncio.wait_for(self.ask(OpenRollouts()), OVERVIEW_SECONDS)
+            rows = await in_time(self.ask(OpenRollouts()), OVERVIEW_SECONDS) or ()
             lost_rows = await lost_of(self._client, [row for row in rows if cluster in ("", row.cluster)])
             if not lost_rows:
                 return []
             # One that ended between the two questions is nothing that could be taken over.
-            again = await asyncio.wait_for(self.ask(OpenRollouts()), OVERVIEW_SECONDS)
-            still = {row.rollout for row in again if not row.ended}
+            again = await in_time(self.ask(OpenRollouts()), OVERVIEW_SECONDS)
+            still = {row.rollout for row in again or () if not row.ended}
             return [row for row in lost_rows if row.rollout in still]
-        except (BackstopError, TimeoutError):
-            return []
-        except RPCError as error:
-            raise self._translate(error) from error
 
     async def overview(self) -> list[RolloutSummary]:
         """Return the rollouts, with what each open one needs from a person, where a worker and its ledger answer in
@@ -234,9 +230,8 @@ class Rollouts(Questions):
         ledger differ, the rollout itself is asked.
         """
         summaries = await self.rollouts()
-        try:
-            rows = await asyncio.wait_for(self.ask(OpenRollouts(could=True)), OVERVIEW_SECONDS)
-        except (BackstopError, TimeoutError):
+        rows = await in_time(self.ask(OpenRollouts(could=True)), OVERVIEW_SECONDS)
+        if rows is None:
             return summaries
         in_ledger = {(row.cluster, not row.ended): row for row in rows}
         with_needs = [_with_ledger(s, in_ledger.get((s.cluster, s.open))) for s in summaries]
@@ -263,19 +258,14 @@ class Rollouts(Questions):
 
     async def _lost_among(self, summaries: Sequence[RolloutSummary], rows: Sequence[Overview]) -> list[RolloutSummary]:
         by_cluster = {s.cluster: s for s in summaries}
-        try:
+        with self._translated():
             lost = await lost_of(self._client, rows, {s.cluster for s in summaries if s.open})
-        except RPCError as error:
-            raise self._translate(error) from error
         return [as_summary(row, by_cluster.get(row.cluster)) for row in lost]
 
     async def health_at(self, cluster: str) -> datetime | None:
         """Return when the ledger last got health of a cluster in rollout; None: never, or no answer came in time."""
-        try:
-            rows = await asyncio.wait_for(self.ask(OpenRollouts()), OVERVIEW_SECONDS)
-        except (BackstopError, TimeoutError):
-            return None
-        return next((row.health_at for row in rows if row.cluster == cluster and not row.ended), None)
+        rows = await in_time(self.ask(OpenRollouts()), OVERVIEW_SECONDS)
+        return next((row.health_at for row in rows or () if row.cluster == cluster and not row.ended), None)
 
     async def ask_rollouts(self, clusters: Sequence[str], seconds: float) -> dict[str, RolloutStatus | None]:
         """Return each open rollout's status; None where it does not answer in so many seconds."""
@@ -283,10 +273,7 @@ class Rollouts(Questions):
 
         async def ask(cluster: str) -> RolloutStatus | None:
             async with turn:
-                try:
-                    return await asyncio.wait_for(self.status(cluster), max(0.0, ends - time()))
-                except (BackstopError, TimeoutError):
-                    return None
+                return await in_time(self.status(cluster), max(0.0, ends - time()))
 
         ends = time() + seconds
         return dict(zip(clusters, await asyncio.gather(*map(ask, clusters)), strict=True))

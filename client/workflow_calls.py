@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -173,15 +173,12 @@ class Calls:
 
     async def _rehearsal_is_over(self, workflow_id: str, rehearsal: str) -> None:
         """Wait a while for the aborted rehearsal to end. Errors: Refusal where it has not ended."""
-        try:
-            await asyncio.wait_for(self._client.get_workflow_handle(workflow_id).result(), _ENDS_SECONDS)
-        except TimeoutError:
-            why = f"the rehearsal {rehearsal} is being aborted and has not ended yet: launch again in a moment"
-            raise Refusal(why) from None
-        except WorkflowFailureError:
-            pass
-        except RPCError as error:
-            raise self._translate(error) from error
+        with self._translated(), contextlib.suppress(WorkflowFailureError):
+            try:
+                await asyncio.wait_for(self._client.get_workflow_handle(workflow_id).result(), _ENDS_SECONDS)
+            except TimeoutError:
+                why = f"the rehearsal {rehearsal} is being aborted and has not ended yet: launch again in a moment"
+                raise Refusal(why) from None
 
     async def _await_late_answer(self, workflow_id: str, update_id: str, kind: type[_AnswerT]) -> _AnswerT:
         """Return the answer of a run whose first step a busy worker did not end: that step is made anew."""
@@ -361,6 +358,13 @@ class Calls:
                 return await gone(status is not None)
         return self._translate(error)
 
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except RPCError as error:
+            raise self._translate(error) from error
+
     def _translate(self, error: BaseException) -> BackstopError:
         """Return Temporal's error as ours: one sentence, and what to do next in its type."""
         cause: BaseException | None = error
@@ -375,6 +379,14 @@ class Calls:
         if isinstance(error, TimeoutError | WorkflowUpdateRPCTimeoutOrCancelledError):
             return Unavailable(_NO_ANSWER)
         return Unavailable(str(error))
+
+
+async def in_time(answer: Awaitable[_T], seconds: float) -> _T | None:
+    """Return the answer; None where it is an error of ours, or does not come in time."""
+    try:
+        return await asyncio.wait_for(answer, seconds)
+    except (BackstopError, TimeoutError):
+        return None
 
 
 async def _read(start: WithStartWorkflowOperation[Any, Any]) -> None:
