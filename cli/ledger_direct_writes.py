@@ -18,31 +18,30 @@ _SECONDS = 120
 
 def stage_import(import_id: str, part: int, payload: bytes) -> None:
     """Write this part of an import into the ledger that this machine reaches. Errors: Refusal where it reaches none."""
-    command = [*program("workers.stage_fleet_import"), import_id, str(part)]
-    try:
-        done = subprocess.run(command, input=payload, capture_output=True, timeout=_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        raise Unavailable("the ledger does not answer: try again") from None
-    if done.returncode == NO_LEDGER_EXIT:
-        raise Refusal(
-            "the fleet has contacts that contain secrets, which may not pass through Temporal, because Temporal stores "
-            "them: import where BACKSTOP_LEDGER_URL reaches the workers' ledger, or write named:NAME as the contact, "
-            "and that name with its URL in the workers' file of contacts (BACKSTOP_CONTACTS)"
-        )
-    if done.returncode:
-        raise Unavailable(done.stderr.decode(errors="replace").strip()[-500:] or "the ledger cannot be written")
+    no_ledger = (
+        "the fleet has contacts that contain secrets, which may not pass through Temporal, because Temporal stores "
+        "them: import where BACKSTOP_LEDGER_URL reaches the workers' ledger, or write named:NAME as the contact, "
+        "and that name with its URL in the workers' file of contacts (BACKSTOP_CONTACTS)"
+    )
+    _write([*program("workers.stage_fleet_import"), import_id, str(part)], payload, no_ledger)
 
 
 def recover_access(file: AccessFile, actor: str, reason: str) -> str:
     """Put the access file in force in the ledger that this machine reaches. Errors: Refusal where it reaches none."""
     command = [*program("workers.access_recover"), actor, reason]
     text = file.model_dump_json(exclude_unset=True, by_alias=True).encode()
+    no_ledger = "no ledger can be reached from here: set BACKSTOP_LEDGER_URL to that of the workers"
+    return str(json.loads(_write(command, text, no_ledger))["said"])
+
+
+def _write(command: list[str], text: bytes, no_ledger: str) -> bytes:
+    """Return what the program answers. Errors: Refusal with this sentence where it reaches no ledger; Unavailable."""
     try:
         done = subprocess.run(command, input=text, capture_output=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         raise Unavailable("the ledger does not answer: try again") from None
     if done.returncode == NO_LEDGER_EXIT:
-        raise Refusal("no ledger can be reached from here: set BACKSTOP_LEDGER_URL to that of the workers")
+        raise Refusal(no_ledger)
     if done.returncode:
         raise Unavailable(done.stderr.decode(errors="replace").strip()[-500:] or "the ledger cannot be written")
-    return str(json.loads(done.stdout)["said"])
+    return done.stdout

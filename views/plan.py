@@ -17,6 +17,7 @@ from models.cluster.team_work import TeamWork
 from models.planning.ceiling import after_buffer
 from models.planning.cut_reasons import ShortIslands, no_room_text
 from models.planning.plan import Cut, Plan, QuotaPlan
+from models.texts import verb_of
 from views.layout import Grid
 from views.words import count, gpus, indent, line, moment, none_of, row, span, table
 
@@ -110,19 +111,12 @@ def plans_parts(plans: Sequence[Plan], of: int = 0, now: datetime | None = None)
         )
     cut, phantom, flex = (sum(getattr(p, f) for p in plans) for f in ("cut_gpus", "phantom_gpus", "to_flex_gpus"))
     late = [line((p.cluster, "bold"), f" comes after all waves: {p.why_last}.") for p in plans if p.why_last]
-    total = f"{count(len(plans), 'cluster')}; {gpus(cut)} cut: {_is(phantom)} phantom, {_moves(flex)} to flex."
+    parts = f"{phantom:,} {verb_of(phantom)} phantom, {flex:,} {verb_of(flex, 'moves', 'move')} to flex"
+    total = f"{count(len(plans), 'cluster')}; {gpus(cut)} cut: {parts}."
     old = [line(f"{_old_health(p, now)}.") for p in plans if p.is_stale(now)]
     if len(old) > _NAMED:
         old = [*old[:_NAMED], line(f"The health of {count(len(old) - _NAMED, 'more cluster')} is stale too.")]
     return [rows, *([Text(), *late, *old] if late or old else []), Text(), line(total)]
-
-
-def _is(number: int) -> str:
-    return "1 is" if number == 1 else f"{number:,} are"
-
-
-def _moves(number: int) -> str:
-    return "1 moves" if number == 1 else f"{number:,} move"
 
 
 def _short_verdict(plan: Plan, now: datetime) -> str:
@@ -169,8 +163,9 @@ def _what(plan: Plan) -> Text:
     )
     return line(
         (what, "bold"),
-        f": {_is(plan.phantom_gpus)} phantom (no healthy GPU behind now), "
-        f"{_moves(plan.to_flex_gpus)} to flex and {'stays' if plan.to_flex_gpus == 1 else 'stay'} usable.",
+        f": {plan.phantom_gpus:,} {verb_of(plan.phantom_gpus)} phantom (no healthy GPU behind now), "
+        f"{plan.to_flex_gpus:,} {verb_of(plan.to_flex_gpus, 'moves', 'move')} to flex and "
+        f"{verb_of(plan.to_flex_gpus, 'stays', 'stay')} usable.",
     )
 
 

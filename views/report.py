@@ -16,7 +16,7 @@ from models.reports.weekly import AtRisk, BeforeAndAfter, Week, worst_first
 from models.rollout.stages import Stage
 from models.texts import verb_of
 from views.milestones import RULE, note_text, words
-from views.words import clean, count, space_name
+from views.words import clean, count, number, space_name
 
 MOST = 8
 """Lines of a list; --json has all."""
@@ -47,7 +47,7 @@ def lead(week: Week) -> str:
     if week.now is not None and week.now.known:
         less = "" if week.week_ago is None or not week.week_ago.known else _than(week)
         parts.append(
-            f"{_big(week.now.phantom_gpus)} of {_big(week.now.promised_gpus)} promised GPUs "
+            f"{number(week.now.phantom_gpus)} of {number(week.now.promised_gpus)} promised GPUs "
             f"{'was' if week.now.phantom_gpus == 1 else 'were'} phantom on {_moment(week.now.at)}{less}."
         )
     parts.append(cut_sentence(week))
@@ -91,14 +91,16 @@ def emergencies(week: Week, *, typed: bool = True) -> list[str]:
 def cut_sentence(week: Week) -> str:
     """Say what rollouts took from quotas this week, and what became of it."""
     cut, back, lost = week.cut.cut_gpus, week.cut.back_gpus, week.cut.withdrawn_gpus
-    given_back = "" if not back else f" {_big(back)} {'was' if back == 1 else 'were'} given back."
+    given_back = "" if not back else f" {number(back)} {'was' if back == 1 else 'were'} given back."
     if lost:
-        given_back = f" Breaches withdrew {_big(lost)}{' more' if cut else ''}, whose hardware had failed.{given_back}"
+        given_back = (
+            f" Breaches withdrew {number(lost)}{' more' if cut else ''}, whose hardware had failed.{given_back}"
+        )
     if not cut:
         return f"No GPU was cut by a plan this week.{given_back}" if lost else f"No GPU was cut this week.{given_back}"
     clusters = count(week.cut.clusters, "cluster")
     were = "was" if cut == 1 else "were"
-    parts = f"{_big(week.cut.phantom_gpus)} phantom removed, {_big(week.cut.to_flex_gpus)} moved to flex"
+    parts = f"{number(week.cut.phantom_gpus)} phantom removed, {number(week.cut.to_flex_gpus)} moved to flex"
     return f"{count(cut, 'GPU')} {were} cut from quotas in {clusters} this week: {parts}.{given_back}"
 
 
@@ -115,7 +117,7 @@ def every_cluster(week: Week) -> Section:
             if outcome is None
             else (_of(outcome, "before", "phantom_gpus"), _of(outcome, "after", "phantom_gpus"))
         )
-        rows.append((clean(each.cluster), space_name(each.stands) or "-", *map(_big, taken), *phantom))
+        rows.append((clean(each.cluster), space_name(each.stands) or "-", *map(number, taken), *phantom))
     columns = (
         *("Cluster", "Stands", "Cut", "Phantom removed", "Moved to flex", "Withdrawn by breaches"),
         *("Phantom before", "Phantom after"),
@@ -134,9 +136,9 @@ def _than(week: Week) -> str:
     less, then = week.week_ago.phantom_gpus - week.now.phantom_gpus, _moment(week.week_ago.at)
     if not week.now.is_of_same(week.week_ago):
         were = verb_of(week.week_ago.phantom_gpus, "was", "were")
-        return f"; {_big(week.week_ago.phantom_gpus)} {were} on {then}, {_of_others(week.now, week.week_ago)}"
+        return f"; {number(week.week_ago.phantom_gpus)} {were} on {then}, {_of_others(week.now, week.week_ago)}"
     return (
-        f", {_big(abs(less))} {'fewer' if less > 0 else 'more'} than on {then}" if less else f", as many as on {then}"
+        f", {number(abs(less))} {'fewer' if less > 0 else 'more'} than on {then}" if less else f", as many as on {then}"
     )
 
 
@@ -166,17 +168,17 @@ def numbers(week: Week) -> list[Number]:
             f"{week.monitored}", f"of {count(week.clusters, 'cluster')} monitored; {week.monitored_before} a week ago"
         ),
         Number(
-            _big(cut.cut_gpus),
-            f"{_gpus(cut.cut_gpus)} cut this week: {_big(cut.phantom_gpus)} phantom removed, "
-            f"{_big(cut.to_flex_gpus)} moved to flex",
+            number(cut.cut_gpus),
+            f"{_gpus(cut.cut_gpus)} cut this week: {number(cut.phantom_gpus)} phantom removed, "
+            f"{number(cut.to_flex_gpus)} moved to flex",
         ),
         Number(
-            _big(now.phantom_gpus) if now is not None and has_figures else "unknown",
+            number(now.phantom_gpus) if now is not None and has_figures else "unknown",
             f"phantom {_gpus(now.phantom_gpus if now is not None else None)}"
             + _of_when(now, ago.phantom_gpus if ago is not None and was else None, ago),
         ),
         Number(
-            _big(now.lacking_gpus) if now is not None and now.lacking_gpus is not None else "unknown",
+            number(now.lacking_gpus) if now is not None and now.lacking_gpus is not None else "unknown",
             f"{_gpus(None if now is None else now.lacking_gpus)} that jobs inside a quota wait for"
             + _of_when(now, None if ago is None else ago.lacking_gpus, ago)
             + (
@@ -199,7 +201,7 @@ def _of_when(now: Point | None, before: int | None, ago: Point | None) -> str:
     """Say when figures from tallies were read, and what they were before."""
     read = "" if now is None else f", read {_moment(now.at)}"
     others = "" if now is None or ago is None or now.is_of_same(ago) else f" ({_of_others(now, ago)})"
-    return read + ("" if before is None or ago is None else f"; {_big(before)} on {_moment(ago.at)}{others}")
+    return read + ("" if before is None or ago is None else f"; {number(before)} on {_moment(ago.at)}{others}")
 
 
 def sections(week: Week) -> list[Section]:
@@ -218,7 +220,7 @@ def _bringups(brought: BringupsWeek | None) -> list[Section]:
             _day(b.since),
             clean(b.needs or b.waits_for) or "-",
             clean(b.owner),
-            _big(b.touches),
+            number(b.touches),
         )
         for b in brought.going
     ]
@@ -227,9 +229,10 @@ def _bringups(brought: BringupsWeek | None) -> list[Section]:
     news = f"This week: {'; '.join(reached[:MOST])}{_more(len(reached), MOST)}." if reached else ""
     lines = _cut("New clusters", columns, going, "No cluster is being brought up.", "backstop bringup status")
     times = [
-        (t.stage.words, _big(t.bringups), _long(t.median), _long(t.slowest), clean(t.slowest_of)) for t in brought.times
+        (t.stage.words, number(t.bringups), _long(t.median), _long(t.slowest), clean(t.slowest_of))
+        for t in brought.times
     ] + [
-        (f"waiting for a {w.whom}", _big(w.bringups), _long(w.median), _long(w.slowest), clean(w.slowest_of))
+        (f"waiting for a {w.whom}", number(w.bringups), _long(w.median), _long(w.slowest), clean(w.slowest_of))
         for w in brought.waits
     ]
     took = Section(
@@ -247,7 +250,7 @@ def _touches(brought: BringupsWeek) -> str:
         return "None has come to production yet."
     return (
         f"{count(brought.finished, 'cluster')} came to production. Not counting entry and check-in, people had to act "
-        f"{_mean(brought.touches_median)} times in the median, {_big(brought.touches_most)} at most."
+        f"{_mean(brought.touches_median)} times in the median, {number(brought.touches_most)} at most."
     )
 
 
@@ -295,7 +298,7 @@ def _live(week: Week) -> list[Section]:
         for n in live.next
     ]
     risks = [
-        (clean(r.cluster), _standing(r), _big(r.lacking_gpus), clean(", ".join(r.teams[:4])) + _more(r.team_count, 4))
+        (clean(r.cluster), _standing(r), number(r.lacking_gpus), clean(", ".join(r.teams[:4])) + _more(r.team_count, 4))
         for r in live.at_risk
     ]
     windows = [(clean(where), clean(what), clean(why)) for where, what, why in _windows(live.windows)]
@@ -360,9 +363,9 @@ def _milestones(week: Week) -> Section:
             clean(s.milestone.name),
             clean(words(s.milestone.measure)),
             f"{s.milestone.due:%d %b}",
-            "unknown" if s.number is None else _big(s.number) + (f" ({_moment(s.number_at)})" if s.number_at else ""),
-            "-" if s.expected is None else _big(s.expected),
-            _big(s.milestone.target),
+            "unknown" if s.number is None else number(s.number) + (f" ({_moment(s.number_at)})" if s.number_at else ""),
+            "-" if s.expected is None else number(s.expected),
+            number(s.milestone.target),
             s.state.value,
             clean(note_text(s)),
         )
@@ -435,10 +438,6 @@ def _moment(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%MZ}"
 
 
-def _big(number: int) -> str:
-    return f"{number:,}"
-
-
 def _mean(value: float) -> str:
     return f"{value:,.1f}".removesuffix(".0")
 
@@ -479,7 +478,7 @@ def _curve(week: Week) -> str:
     stride = max(1, -(-len(week.points) // _LINES))
     shown = list(reversed(list(reversed(week.points))[::stride]))
     rows = [
-        (_moment(p.at), _big(p.known), _big(p.promised_gpus), _big(p.healthy_gpus), _big(p.phantom_gpus))
+        (_moment(p.at), number(p.known), number(p.promised_gpus), number(p.healthy_gpus), number(p.phantom_gpus))
         for p in shown
         if p.known
     ]

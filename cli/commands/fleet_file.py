@@ -54,11 +54,9 @@ async def take_file(door: Backstop, document: FleetDocument, terms: ImportTerms)
     return await door.take_fleet(document.fleet, terms.model_copy(update=source), stage_import)
 
 
-def places_of(document: FleetDocument, outcome: FleetOutcome) -> dict[tuple[str | int, ...], str]:
-    """Return the place in the file of each refused line."""
-    from models.cluster.import_outcome import Verb
-
-    paths = list(dict.fromkeys(line.path for line in outcome.of(Verb.REFUSED) if line.path))
+def places_of(document: FleetDocument, lines: Sequence[Line | Oddity]) -> dict[tuple[str | int, ...], str]:
+    """Return the place in the file of each line that has one, by its path."""
+    paths = list(dict.fromkeys(line.path for line in lines if line.path))
     return dict(zip(paths, document.places(paths), strict=True)) if paths else {}
 
 
@@ -72,8 +70,7 @@ def warn(document: FleetDocument, outcome: FleetOutcome) -> None:
 
 def _places(document: FleetDocument, lines: Sequence[Line | Oddity]) -> list[str]:
     """Return the place of each line in the file; the file's name where a line has none."""
-    paths = list(dict.fromkeys(each.path for each in lines if each.path))
-    where = dict(zip(paths, document.places(paths), strict=True)) if paths else {}
+    where = places_of(document, lines)
     return [where.get(each.path, document.name) for each in lines]
 
 
@@ -115,7 +112,7 @@ def diff(
     a health source set it.
     """
     from client.inputs.fleet_tables import read_fleet_files
-    from models.cluster.import_outcome import ImportTerms
+    from models.cluster.import_outcome import ImportTerms, Verb
     from views.fleet_diff import diff_parts, left_out_parts, summary_text
     from views.words import line
 
@@ -124,10 +121,15 @@ def diff(
         actor_of(actor), lambda door: take_file(door, document, ImportTerms(dry_run=True, prune=prune, reset=reset))
     )
     warn(document, outcome)
+    refused = outcome.of(Verb.REFUSED)
     summary = line((f"{document.name}: ", "bold"), f"{summary_text(outcome)}.")
     tell(
         diff_answer(document, outcome, prune=prune),
-        lambda: [*diff_parts(outcome, places_of(document, outcome)), *left_out_parts(outcome), summary],
+        lambda: [
+            *diff_parts(outcome, places_of(document, refused)),
+            *left_out_parts(outcome),
+            summary,
+        ],
         as_json=as_json,
     )
     if exit_code and outcome.differs:

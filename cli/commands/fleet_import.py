@@ -278,7 +278,7 @@ def _show_beside(document: FleetDocument, outcome: FleetOutcome) -> None:
     from views.fleet_diff import diff_parts, left_out_text, summary_text, undo_text
     from views.words import line
 
-    parts = diff_parts(outcome, places_of(document, outcome))
+    parts = diff_parts(outcome, places_of(document, outcome.of(Verb.REFUSED)))
     stays = left_out_text(outcome)
     tried = f"{document.name} would be imported: {summary_text(outcome)}. Nothing was changed."
     show(*parts, *([line(f"{stays}.")] if stays else []), *([] if outcome.done else [line(tried)]))

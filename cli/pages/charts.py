@@ -62,10 +62,6 @@ def render_page(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def big_number(number: int) -> str:
-    return f"{number:,}"
-
-
 def share(part: int, whole: int) -> str:
     return f"{round(100 * part / whole)}%" if whole else "0%"
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
-from cli.pages.charts import BACKED, FLEX, INK, PHANTOM, axes, big_number, render_page, share, short_name, style, svg
+from cli.pages.charts import BACKED, FLEX, INK, PHANTOM, axes, render_page, share, short_name, style, svg
 from models.planning.fleet_haircut import Haircut, Part, TeamPart
+from models.texts import verb_of
 from views.haircut import percent, rows_of, sentence
-from views.words import clean, count
+from views.words import clean, count, number
 
 _MOST = 20
 """Clusters and teams in one plot or table; the CSV has all."""
@@ -30,12 +31,12 @@ def page(haircut: Haircut, at: int) -> str:
         sentence=sentence(haircut, at),
         numbers=[
             {
-                "value": big_number(fleet.cut_gpus),
-                "text": f"{_gpus(fleet.cut_gpus)} cut at {percent(haircut.buffers[at])}",
+                "value": number(fleet.cut_gpus),
+                "text": f"{verb_of(fleet.cut_gpus, 'GPU', 'GPUs')} cut at {percent(haircut.buffers[at])}",
             },
             {"value": share(fleet.phantom_gpus, fleet.cut_gpus), "text": "of them without a healthy GPU now"},
-            {"value": big_number(fleet.to_flex_gpus), "text": _to_flex(fleet.to_flex_gpus)},
-            {"value": big_number(fleet.unbacked_gpus), "text": _unbacked_text(fleet.unbacked_gpus)},
+            {"value": number(fleet.to_flex_gpus), "text": _to_flex(fleet.to_flex_gpus)},
+            {"value": number(fleet.unbacked_gpus), "text": _unbacked_text(fleet.unbacked_gpus)},
         ],
         figures=figures,
         works=[clean(cut.text) for cut in works[:_MOST]],
@@ -44,16 +45,12 @@ def page(haircut: Haircut, at: int) -> str:
     )
 
 
-def _gpus(number: int) -> str:
-    return "GPU" if number == 1 else "GPUs"
-
-
 def _to_flex(number: int) -> str:
     return "GPU moves to flex and stays usable" if number == 1 else "GPUs move to flex and stay usable"
 
 
 def _unbacked_text(number: int) -> str:
-    return f"{_gpus(number)} promised today with no healthy GPU behind {'it' if number == 1 else 'them'}"
+    return f"{verb_of(number, 'GPU', 'GPUs')} promised today with no healthy GPU behind {verb_of(number, 'it', 'them')}"
 
 
 # --- plots ---------------------------------------------------------------------------------------
@@ -67,7 +64,7 @@ def _buffers(haircut: Haircut, at: int) -> dict[str, str]:
     plot.bar(names, flex, bottom=phantom, color=FLEX, label="moves to flex", width=0.6)
     for name, part in zip(names, haircut.fleet, strict=True):
         plot.annotate(
-            big_number(part.cut_gpus), (name, part.cut_gpus), xytext=(0, 3), textcoords="offset points", ha="center"
+            number(part.cut_gpus), (name, part.cut_gpus), xytext=(0, 3), textcoords="offset points", ha="center"
         )
     plot.margins(y=0.15)
     plot.set(xlabel="buffer", ylabel="GPUs cut")
@@ -135,14 +132,14 @@ def _buffer_table(haircut: Haircut, at: int) -> dict[str, Any]:
     columns = ["Buffer", "Ceiling", "Clusters above it", "By GPUs", "Cut", "Phantom", "To flex", "Short"]
     rows = [
         {
-            "at": number == at,
+            "at": index == at,
             "cells": [
                 percent(buffer),
-                *map(big_number, (part.ceiling_gpus, part.clusters_above, part.above_gpus, part.cut_gpus)),
-                *map(big_number, (part.phantom_gpus, part.to_flex_gpus, part.short_gpus)),
+                *map(number, (part.ceiling_gpus, part.clusters_above, part.above_gpus, part.cut_gpus)),
+                *map(number, (part.phantom_gpus, part.to_flex_gpus, part.short_gpus)),
             ],
         }
-        for number, (buffer, part) in enumerate(zip(haircut.buffers, haircut.fleet, strict=True))
+        for index, (buffer, part) in enumerate(zip(haircut.buffers, haircut.fleet, strict=True))
     ]
     return {"title": "The fleet at each buffer", "columns": columns, "rows": rows, "note": ""}
 
@@ -155,9 +152,9 @@ def _table(haircut: Haircut, what: str, at: int) -> dict[str, Any]:
             "at": False,
             "cells": [
                 clean(name),
-                big_number(parts[at].held_gpus),
-                *(big_number(part.cut_gpus) for part in parts),
-                *map(big_number, (parts[at].phantom_gpus, parts[at].to_flex_gpus)),
+                number(parts[at].held_gpus),
+                *(number(part.cut_gpus) for part in parts),
+                *map(number, (parts[at].phantom_gpus, parts[at].to_flex_gpus)),
             ],
         }
         for name, parts in ranked[:_MOST]

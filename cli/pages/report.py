@@ -16,7 +16,6 @@ from cli.pages.charts import (
     INK,
     PHANTOM,
     axes,
-    big_number,
     name_bars,
     render_page,
     short_name,
@@ -28,7 +27,7 @@ from models.reports.tallies import of_same
 from models.reports.weekly import Week
 from models.texts import verb_of
 from views.report import MOST, Section, emergencies, every_cluster, lead, numbers, sections, title
-from views.words import count
+from views.words import count, number
 
 _DATES: Any = dates  # it comes without types
 _STATES = {State.DONE: FLEX, State.ON_TRACK: BACKED, State.BEHIND: BAD, State.UNKNOWN: PHANTOM}
@@ -97,13 +96,13 @@ def _curve(week: Week) -> dict[str, str] | None:
     figure.legend(frameon=False, loc="outside upper center", ncols=4)
     first, last = stretches[-1][0], stretches[-1][-1]
     went = (
-        f"Phantom GPUs went from {big_number(first.phantom_gpus)} on {first.at:%d %B %H:%MZ} "
-        f"to {big_number(last.phantom_gpus)} on "
+        f"Phantom GPUs went from {number(first.phantom_gpus)} on {first.at:%d %B %H:%MZ} "
+        f"to {number(last.phantom_gpus)} on "
         if first is not last
-        else f"Phantom GPUs were {big_number(last.phantom_gpus)} on "
+        else f"Phantom GPUs were {number(last.phantom_gpus)} on "
     )
     were = verb_of(last.promised_gpus, "was", "were")
-    there = f"{big_number(last.promised_gpus)} {were} promised and {big_number(last.healthy_gpus)} healthy"
+    there = f"{number(last.promised_gpus)} {were} promised and {number(last.healthy_gpus)} healthy"
     says = f"{went}{last.at:%d %B %H:%MZ}, when {there}."
     if len(stretches) > 1:
         says += " Where the line breaks, the clusters with known health changed: earlier figures are of other clusters."
@@ -126,7 +125,7 @@ def _milestones(standings: Sequence[MilestoneStanding]) -> dict[str, str] | None
     plot.plot(targets, places, "D", color=INK, ms=5, clip_on=False)
     for place, s in zip(places, shown, strict=True):
         joined = ", target" if s.milestone.falls else " of"
-        label = f"{big_number(s.number or 0)}{joined} {big_number(s.milestone.target)}: {s.state.value}"
+        label = f"{number(s.number or 0)}{joined} {number(s.milestone.target)}: {s.state.value}"
         plot.annotate(label, (100, place), xytext=(6, 0), textcoords="offset points", va="center")
     plot.set_yticks(places, [short_name(s.milestone.name) for s in shown])
     plot.invert_yaxis()
