@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
-from models.errors import BackstopError, BadFile, BadInput, Refusal
+from models.errors import BackstopError, BadFile, BadInput
 
 if TYPE_CHECKING:
     import typer
@@ -66,7 +66,9 @@ def _report_failure(error: Exception) -> int:
     if isinstance(error, BackstopError):
         for sentence in error.sentences if isinstance(error, BadFile) else (error.message,):
             complain(sentence)
-        return _code(error)
+        from client.problems import exit_code
+
+        return exit_code(error)
     complain(f"this should not have happened, and is a bug in Backstop: {type(error).__name__}: {error}")
     return FAILED
 
@@ -78,12 +80,6 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
         name = before if not word else option if sign and not value else ""
         if name.startswith("--"):
             raise BadInput(f"{name} is empty: give it a value, or leave it out")
-
-
-def _code(error: BackstopError) -> int:
-    if isinstance(error, BadInput):
-        return BAD_INPUT
-    return NOT_ALLOWED if isinstance(error, Refusal) else FAILED
 
 
 def _report_misuse(error: typer.TyperException) -> int:

@@ -32,7 +32,14 @@ DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 
 def fetch_login(place: FrontPlace) -> dict[str, Any]:
     """Return what the front says about logging in. Errors: those of models.errors."""
-    reply = place.exchange("GET", f"{API}/auth", {"accept": "application/json"}, b"", _HTTP_SECONDS)
+    return answer_of(place, "GET", "auth", {"accept": "application/json"}, _HTTP_SECONDS)
+
+
+def answer_of(
+    place: FrontPlace, method: str, path: str, headers: Mapping[str, str], seconds: float = 30.0
+) -> dict[str, Any]:
+    """Return the front's answer, which is a document. Errors: those in it."""
+    reply = place.exchange(method, f"{API}/{path}", headers, b"", seconds)
     if reply.status != 200:
         raise error_from(reply.status, reply.body)
     document: dict[str, Any] = json.loads(reply.body)

@@ -84,11 +84,13 @@ def load_front_settings(listen: str = "", tls_cert: str = "", tls_key: str = "")
         tls_cert=Path(tls_cert) if tls_cert else None,
         tls_key=Path(tls_key) if tls_key else None,
         public_url=_public_url(os.environ.get("BACKSTOP_PUBLIC_URL", "")),
-        codec_origins=_origins(os.environ.get("BACKSTOP_CODEC_ORIGINS", "")),
+        codec_origins=_origins(
+            "BACKSTOP_CODEC_ORIGINS", _TEMPORAL_UI, "of Temporal UIs such as https://temporal.example"
+        ),
         oidc=_oidc(),
         oidc_secret=_secret(os.environ.get("BACKSTOP_OIDC_CLIENT_SECRET_FILE", "")),
         slack=SigningSecret.from_settings(),
-        slack_replies=_slack_replies(os.environ.get("BACKSTOP_SLACK_REPLIES", "")),
+        slack_replies=_origins("BACKSTOP_SLACK_REPLIES", _GATEWAY, "such as https://slack-gateway.example"),
     )
 
 
@@ -120,27 +122,16 @@ def _public_url(text: str) -> str:
     return text.rstrip("/")
 
 
-def _origins(text: str) -> tuple[str, ...]:
-    origins = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
-    for origin in origins:
-        if not re.fullmatch(r"https?://[A-Za-z0-9.:\[\]-]{1,253}", origin):
-            raise BadInput(
-                "BACKSTOP_CODEC_ORIGINS must be origins of Temporal UIs such as https://temporal.example, "
-                f"with commas between, not {brief(origin)}"
-            )
-    return origins
+_TEMPORAL_UI = r"https?://[A-Za-z0-9.:\[\]-]{1,253}"
+_GATEWAY = r"(https://[A-Za-z0-9.-]{1,253}|http://(127\.0\.0\.1|localhost|\[::1\]))(:[0-9]{1,5})?"
+"""Takes answers for Slack: a gateway, or on this machine alone a test over plain HTTP."""
 
 
-def _slack_replies(text: str) -> tuple[str, ...]:
-    """Parse origins that take answers for Slack: a gateway, or on this machine alone a test over plain HTTP."""
-    origins = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
+def _origins(name: str, form: str, which: str) -> tuple[str, ...]:
+    origins = tuple(part.strip().rstrip("/") for part in os.environ.get(name, "").split(",") if part.strip())
     for origin in origins:
-        here = re.fullmatch(r"http://(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", origin)
-        if not here and not re.fullmatch(r"https://[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?", origin):
-            raise BadInput(
-                "BACKSTOP_SLACK_REPLIES must be origins such as https://slack-gateway.example, with commas between, "
-                f"not {brief(origin)}"
-            )
+        if not re.fullmatch(form, origin):
+            raise BadInput(f"{name} must be origins {which}, with commas between, not {brief(origin)}")
     return origins
 
 

@@ -49,6 +49,7 @@ def give(digest: Hash, yes: Yes = False, as_json: AsJson = False, actor: Actor =
     front, have the role that docs/access.md names, and not be the person who gave the command.
     """
     from cli.json_answers_access import CountersignedAnswer
+    from cli.output import show
     from models.countersign_questions import WaitingOne
     from views.countersign import NO_UNDO, given_words, whole_parts
     from views.words import line

@@ -62,10 +62,8 @@ def launch_fleet(
     launching: Launching, *, whole: bool, waves: Sequence[str], pilots: Sequence[str], pace: Sequence[str]
 ) -> None:
     """Launch a fleet rollout. Errors: BadInput naming the option and the value; those of the client."""
-    import secrets
-    from datetime import UTC, datetime
-
     from cli.output import show_waiting
+    from client.new_rollout_id import new_rollout_id
     from models.fleet.messages import FleetLaunch
 
     names = pilots_of(pilots)
@@ -73,7 +71,7 @@ def launch_fleet(
         raise BadInput(f"--wave {waves[0]!r} is given together with --fleet, which takes all waves: give one of them")
     request = check_model(
         FleetLaunch,
-        fleet=f"fleet/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
+        fleet=new_rollout_id("fleet"),
         actor=launching.person,
         pilots=names,
         waves=tuple(dict.fromkeys(wave_of(text) for text in waves)),

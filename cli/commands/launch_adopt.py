@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -124,12 +122,13 @@ async def _adopt(door: Backstop, lost: Overview, launching: Launching, policy: d
 
 
 def _taking_over(kept: KeptFleet, launching: Launching, pace: Pace) -> FleetLaunch:
+    from client.new_rollout_id import new_rollout_id
     from models.fleet.messages import FleetLaunch
     from models.fleet.state import Wave
 
     return check_model(
         FleetLaunch,
-        fleet=f"fleet/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
+        fleet=new_rollout_id("fleet"),
         owner=launching.owner or kept.owner,
         actor=launching.person,
         reason=launching.reason,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cli.lazy import command
-from cli.list_options import plain_listing
+from cli.list_options import tell
 from cli.options import SET_UP, AsJson, actor_of, flag
 from models.errors import BadInput
 
@@ -46,6 +45,7 @@ def open_(only_print: Annotated[bool, flag("--print", "Print the link; open no b
     from cli.output import show
     from cli.session import front
     from client.http_exchange import AtSocket, AtUrl
+    from client.login import answer_of
     from models.errors import Unavailable
     from views.words import line
 
@@ -56,7 +56,7 @@ def open_(only_print: Annotated[bool, flag("--print", "Print the link; open no b
         link = place.url
     else:
         assert isinstance(place, AtSocket)
-        link = _answer(place, "POST", "console-link", {"content-type": "application/json"})["url"]
+        link = answer_of(place, "POST", "console-link", {"content-type": "application/json"})["url"]
     show(line((link, "bold")))
     if not only_print:
         webbrowser.open(link)
@@ -96,9 +96,8 @@ def whoami(as_json: AsJson = False) -> None:
     )
     proven = "asserted" if answer.proof == "asserted" else f"proven ({answer.proof})"
     groups = [line(f"Groups: {', '.join(answer.groups)}")] if answer.groups else []
-    plain_listing(as_json).tell(
-        lambda: answer, lambda: [line((answer.name, "bold"), f", {proven}: {answer.how}; to {where}"), *groups], None
-    )
+    sentence = line((answer.name, "bold"), f", {proven}: {answer.how}; to {where}")
+    tell(answer, lambda: [sentence, *groups], as_json=as_json)
 
 
 def _configured_front() -> AtUrl:
@@ -114,21 +113,8 @@ def _configured_front() -> AtUrl:
 
 def _ask_who(place: Any) -> dict[str, Any]:
     from cli.session import bearer
+    from client.login import answer_of
 
     token = bearer(place)()
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    return _answer(place, "GET", "whoami", headers)
-
-
-def _answer(place: Any, method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the front's answer. Errors: those in its answer."""
-    import json
-
-    from client.operations import API
-    from client.problems import error_from
-
-    reply = place.exchange(method, f"{API}/{path}", headers, b"", 30.0)
-    if reply.status != 200:
-        raise error_from(reply.status, reply.body)
-    document: dict[str, Any] = json.loads(reply.body)
-    return document
+    return answer_of(place, "GET", "whoami", headers)
