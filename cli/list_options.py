@@ -7,7 +7,7 @@ Rows are those of the JSON answer, and so are the names of their fields: `--sort
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
@@ -101,10 +101,16 @@ class Listing:
         return [*sorted(with_value, key=lambda one: _value(one, path), reverse=down), *unknown]
 
     def tell(
-        self, answer: Callable[[], Any], parts: Callable[[], Sequence[RenderableType]], names: Iterable[str] | None
+        self,
+        answer: Callable[[], Any],
+        parts: Callable[[], Sequence[RenderableType]],
+        names: Collection[str] | None,
+        of: tuple[int, str] = (0, ""),
     ) -> None:
-        """Print the answer in its form. `names`: those of its rows; None where they have none. Errors: BadInput."""
+        """Print the answer in its form. `names`: those of its rows; None where they have none. `of`: how many rows
+        there are before filters, and what each is. Errors: BadInput."""
         from cli.output import show, show_json, show_names, show_yaml
+        from views.words import none_of
 
         match self.form:
             case Form.JSON:
@@ -116,7 +122,8 @@ class Listing:
             case Form.NAME:
                 show_names(names or ())
             case _:
-                show(*parts(), wide=self.form is Form.WIDE if self.forms else None)
+                left = [none_of(*of)] if of[0] and not names else parts()
+                show(*left, wide=self.form is Form.WIDE if self.forms else None)
 
 
 def read_listing(output: Output = None, sort: Sort = "", filters: Filter = None, as_json: AsJson = False) -> Listing:

@@ -19,7 +19,7 @@ from models.access.decision import roles_for, who_could
 from models.access.rights import RIGHTS, Where
 from models.texts import some_of
 from views.row_models import RightLine
-from views.words import count, line, moment, none_of, row, table
+from views.words import count, line, moment, row, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -136,9 +136,9 @@ def rights_parts(lines: Sequence[RightLine], *, who: bool, team: str = "") -> li
     return [rows, *([] if by_team is None else [by_team_line(f"Who could {by_team.to}")])]
 
 
-def token_parts(tokens: Sequence[TokenLine], now: datetime, of: int) -> list[RenderableType]:
+def token_parts(tokens: Sequence[TokenLine], now: datetime) -> list[RenderableType]:
     if not tokens:
-        return [none_of(of, "token") if of else line("There is no valid token: `backstop access token new` makes one.")]
+        return [line("There is no valid token: `backstop access token new` makes one.")]
     rows = table("TOKEN", "OWNER", "~SCOPE", "=UNTIL", "MADE BY", "~", least=["MADE BY"])
     for one in tokens:
         ended = one.expires_at <= now

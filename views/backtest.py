@@ -13,17 +13,15 @@ from models.buffers.backtest import Promised, Record
 from models.buffers.estimator import WEEK_HOURS
 from models.buffers.hourly_health import Series
 from views.csv_out import csv_text
-from views.words import count, line, none_of, row, table
+from views.words import count, line, row, table
 
 _FIELDS = tuple(Record.model_fields)
 _DECISION = ("cluster", "policy", "horizon_weeks", "hour", "until_hour", "total", "promise")
 HEADINGS = ("POLICY", "BROKEN H", "BROKEN", "WORST", "BUFFER", "STRANDED", "CHANGES", "REFUSED")
 
 
-def parts(records: Sequence[Record], series: Sequence[Series], of: int = 0) -> list[RenderableType]:
-    """Return a table for each cluster and horizon, with a line for each policy. `of`: how many there are."""
-    if of and not records:
-        return [none_of(of, "record")]
+def parts(records: Sequence[Record], series: Sequence[Series]) -> list[RenderableType]:
+    """Return a table for each cluster and horizon, with a line for each policy."""
     hours = {one.cluster: (int((~np.isnan(one.worst)).sum()), len(one.worst)) for one in series}
     shown: list[RenderableType] = []
     for (cluster, horizon), group in groupby(records, key=lambda record: (record.cluster, record.horizon_weeks)):

@@ -15,7 +15,7 @@ from models.bringup.state import StepPhase
 from models.bringup.status import BringupStatus, CheckStatus, StepStatus
 from models.texts import some_of
 from views.layout import FactSheet
-from views.words import clean, count, gpus, line, lost_line, moment, none_of, row, span, table
+from views.words import clean, count, gpus, line, lost_line, moment, row, span, table
 
 _ORDER = (
     BringupStage.BLOCKED,
@@ -54,12 +54,10 @@ _TAIL_LINES = 5
 # --- the board ---------------------------------------------------------------------------------
 
 
-def board_parts(rows: Sequence[BringupRow], now: datetime, *, of: int) -> list[RenderableType]:
-    """Return a line for each, by state. `of`: how many there are before filters."""
-    if not of:
-        return [line("Nothing is being brought up: backstop bringup add FILE --recipes FILE")]
+def board_parts(rows: Sequence[BringupRow], now: datetime) -> list[RenderableType]:
+    """Return a line for each, by state."""
     if not rows:
-        return [none_of(of, "bring-up")]
+        return [line("Nothing is being brought up: backstop bringup add FILE --recipes FILE")]
     able = ["~WHO COULD"] if any(one.could for one in rows) else []
     board = table(
         *("CLUSTER", "=STATE", ">FOR", ">GPUS", "OWNER", ">ACTIONS", "~WAITS FOR", *able),

@@ -12,7 +12,7 @@ from rich.text import Text
 from models.cluster.windows import FLEET_HOLD, HOLD, Entry, Foretold, Window, gpus_taken, hold_name, span_text
 from models.texts import some_of
 from views.status import foretold_line
-from views.words import count, line, moment, none_of, row, table
+from views.words import count, line, moment, row, table
 
 _FILE = "fleet file"
 _NAMED = 12
@@ -23,14 +23,8 @@ def calendar_parts(
     gone: Sequence[Entry],
     foretold: Mapping[str, Sequence[Foretold]],
     now: datetime,
-    of: int = 0,
 ) -> list[RenderableType]:
-    """Return a line for each window, then the windows that were taken back, and what the others will take.
-
-    `of`: how many there are before filters.
-    """
-    if of and not entries:
-        return [none_of(of, "window")]
+    """Return a line for each window, then the windows that were taken back, and what the others will take."""
     back = [line(("Taken back", "bold"), f": {span_text(e.window)} of {e.cluster}.") for e in gone]
     if not entries:
         return [*back] or [line("Nothing is declared: use `backstop hold CLUSTER` or `backstop calendar import FILE`.")]

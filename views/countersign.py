@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from models.access.second_persons import SHOWN_DIGITS
 from models.texts import some_of
 from views.fleet_rollout import PACE_WORDS
-from views.words import line, moment, none_of, row, space_name, table
+from views.words import line, moment, row, space_name, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -36,10 +36,10 @@ def given_words(done: Countersigned) -> tuple[str, str]:
     return f"Given by {done.by}, countersigned by {done.second}: {done.said}.", f"Undo: {undo}"
 
 
-def waiting_parts(waiting: Sequence[Waiting], of: int) -> list[RenderableType]:
-    """Return a line for each waiting command. `of`: how many there are before filters."""
+def waiting_parts(waiting: Sequence[Waiting]) -> list[RenderableType]:
+    """Return a line for each waiting command."""
     if not waiting:
-        return [none_of(of, "command") if of else line("Nothing waits for a second person.")]
+        return [line("Nothing waits for a second person.")]
     rows = table("HASH", "~WHAT IT WOULD DO", "~GIVEN BY", "=UNTIL", "~WHO COULD", least=["WHO COULD"])
     for one in waiting:
         what = f"{one.what} ({one.second} is countersigning it)" if one.second else one.what

@@ -11,13 +11,11 @@ from models.cluster.windows import gpus_taken
 from models.texts import gpus_text
 from views.cluster_answer import ClusterAnswer
 from views.plan import gates
-from views.words import clean, line, moment, none_of, row, table
+from views.words import clean, line, moment, row, table
 
 
-def fleet_parts(clusters: Sequence[ClusterAnswer], of: int = 0) -> list[RenderableType]:
-    """Return a line for each cluster. `of`: how many the ledger has."""
-    if of and not clusters:
-        return [none_of(of, "cluster")]
+def fleet_parts(clusters: Sequence[ClusterAnswer]) -> list[RenderableType]:
+    """Return a line for each cluster."""
     if not clusters:
         return [line("The ledger has no clusters yet. Import some: backstop fleet import FILE")]
     rows = table(

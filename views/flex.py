@@ -18,7 +18,7 @@ from models.flex.flex_sum import FlexSum
 from models.flex.scene import JobNow, Scene
 from models.texts import verb_of
 from views.row_models import FlexOffered
-from views.words import DECORATION, count, gpus, line, moment, none_of, row, span, table
+from views.words import DECORATION, count, gpus, line, moment, row, span, table
 
 _FlexT = TypeVar("_FlexT", FlexNow, FlexSum)
 _BY = {FlexMode.EQUAL: "equally", FlexMode.QUOTA: "in proportion to quota", FlexMode.WEIGHT: "by weight"}
@@ -49,8 +49,6 @@ def fleet_parts(
     offers: Sequence[FlexNow | FlexSum], record: Sequence[FlexOffered], of: int = 0
 ) -> list[RenderableType]:
     """Return a line for each cluster, and the record of all. `of`: how many clusters there are."""
-    if of and not offers:
-        return [none_of(of, "cluster")]
     if not offers:
         return [line("The ledger has no cluster: backstop fleet import FILE")]
     shown = table(
@@ -191,10 +189,8 @@ def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:
     return [Text(), line(f"Records since {moment(record[0].at)} have {spread}: ", (f"|{bars}|", DECORATION))]
 
 
-def parts(asked: FlexDemand, division: Division, of: int = 0) -> list[RenderableType]:
-    """Return how much each team gets in quota and beyond. `of`: how many teams there are."""
-    if of and not division.portions:
-        return [none_of(of, "team")]
+def parts(asked: FlexDemand, division: Division) -> list[RenderableType]:
+    """Return how much each team gets in quota and beyond."""
     by_name = {t.team: t for t in asked.teams}
     teams = table(
         *("TEAM", "NAMESPACE", ">QUOTA", ">DEMAND", ">GETS", ">IN QUOTA", ">BEYOND", ">WANTING"), least=["NAMESPACE"]

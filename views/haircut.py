@@ -12,7 +12,7 @@ from models.base import fraction_text
 from models.planning.fleet_haircut import Haircut, Part, TeamPart
 from views.csv_out import csv_text
 from views.layout import Grid
-from views.words import count, gpus, line, none_of, row, table
+from views.words import count, gpus, line, row, table
 
 _TOLD = 5
 """Teams of which it is said whose work stands on what they give."""
@@ -39,10 +39,8 @@ def fleet_parts(haircut: Haircut, at: int, untold: int = 0) -> list[RenderableTy
     ]
 
 
-def parts_by(haircut: Haircut, what: str, at: int, of: int = 0) -> list[RenderableType]:
-    """Return the GPUs cut at each buffer, a line for each `what`: wave, cluster or team. `of`: how many there are."""
-    if of and not rows_of(haircut, what):
-        return [none_of(of, what)]
+def parts_by(haircut: Haircut, what: str, at: int) -> list[RenderableType]:
+    """Return the GPUs cut at each buffer, a line for each `what`: wave, cluster or team."""
     return [_cuts(haircut, what, at), Text(), line(sentence(haircut, at)), *_works(haircut, at)]
 
 

@@ -8,15 +8,13 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from models.reports.milestones import MEASURED, MilestoneStanding, State
-from views.words import line, moment, none_of, row, table
+from views.words import line, moment, row, table
 
 STYLE = {State.DONE: "green", State.ON_TRACK: "", State.BEHIND: "red", State.UNKNOWN: "yellow"}
 
 
-def milestones_parts(standings: Sequence[MilestoneStanding], of: int = 0) -> list[RenderableType]:
-    """Return a line for each, and the rule. `of`: how many the plan has."""
-    if of and not standings:
-        return [none_of(of, "milestone")]
+def milestones_parts(standings: Sequence[MilestoneStanding]) -> list[RenderableType]:
+    """Return a line for each, and the rule."""
     if not standings:
         return [line("There is no milestone yet. `backstop milestones set FILE` sets them.")]
     rows = table(

@@ -19,7 +19,7 @@ from models.planning.cut_reasons import ShortIslands, no_room_text
 from models.planning.plan import Cut, Plan, QuotaPlan
 from models.texts import verb_of
 from views.layout import Grid
-from views.words import count, gpus, indent, line, moment, none_of, row, span, table
+from views.words import count, gpus, indent, line, moment, row, span, table
 
 _COUNT_OR_NAMES = re.compile(r"\([^()]*\)|(?<![\w.:/-])\d{4,15}(?![\w.:/-])")
 """A count in a cut's reason; what stands in brackets there are islands' names, and are left alone."""
@@ -86,11 +86,9 @@ def _standing(work: Mapping[str, TeamWork], quota: QuotaPlan, cut: Cut) -> str:
     return f" {under[0].upper()}{under[1:]}." if under else ""
 
 
-def plans_parts(plans: Sequence[Plan], of: int = 0, now: datetime | None = None) -> list[RenderableType]:
-    """Return a line for each plan. `of`: how many clusters there are. `now`: health is old by it; None: the clock."""
+def plans_parts(plans: Sequence[Plan], now: datetime | None = None) -> list[RenderableType]:
+    """Return a line for each plan. `now`: health is old by it; None: the clock."""
     now = now or datetime.now(UTC)
-    if of and not plans:
-        return [none_of(of, "cluster")]
     rows = table(
         *("CLUSTER", "=WAVE", ">HEALTHY", ">PROMISED", ">CEILING", ">CUT", ">PHANTOM", ">TO FLEX", "="),
         least=("CEILING", "HEALTHY", "PROMISED", "TO FLEX"),

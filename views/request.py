@@ -9,7 +9,7 @@ from rich.text import Text
 
 from models.requests.state import Assessment, Elsewhere, QuotaAsk, RequestStage, RequestState
 from models.texts import some_of, verb_of
-from views.words import count, gpus, line, moment, none_of, row, table
+from views.words import count, gpus, line, moment, row, table
 
 
 def request_parts(state: RequestState, could: Sequence[str] = ()) -> list[RenderableType]:
@@ -83,10 +83,8 @@ def waiting_line(requests: Sequence[RequestState]) -> list[RenderableType]:
     return [Text(), line(text)] if waiting else []
 
 
-def list_parts(requests: Sequence[RequestState], cluster: str, *, ended: bool, of: int = 0) -> list[RenderableType]:
-    """Return a line for each request. `of`: how many there are."""
-    if of and not requests:
-        return [none_of(of, "request")]
+def list_parts(requests: Sequence[RequestState], cluster: str, *, ended: bool) -> list[RenderableType]:
+    """Return a line for each request."""
     if not requests:
         where = f" of {cluster}" if cluster else ""
         more = "" if ended else "; those that are over: backstop request list --all"

@@ -341,7 +341,7 @@ def token_list(
     lines = how.rows(tokens, TokenLine)
     now = datetime.now(UTC)
     names = [one.name for one in lines]
-    how.tell(lambda: TokensAnswer(tokens=tuple(lines)), lambda: token_parts(lines, now, of=len(tokens)), names)
+    how.tell(lambda: TokensAnswer(tokens=tuple(lines)), lambda: token_parts(lines, now), names, (len(tokens), "token"))
 
 
 def token_revoke(

@@ -217,4 +217,4 @@ def _answer(
     from models.buffers.backtest import Record
 
     chosen = how.rows(records, Record)
-    how.tell(lambda: chosen, lambda: parts(chosen, series, of=len(records)), [r.policy for r in chosen])
+    how.tell(lambda: chosen, lambda: parts(chosen, series), [r.policy for r in chosen], (len(records), "record"))

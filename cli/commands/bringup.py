@@ -238,8 +238,9 @@ def status(
     chosen = how.rows(rows, BringupRow)
     how.tell(
         lambda: BringupsAnswer(bringups=tuple(chosen)),
-        lambda: board_parts(chosen, datetime.now(UTC), of=len(rows)),
+        lambda: board_parts(chosen, datetime.now(UTC)),
         [one.cluster for one in chosen],
+        (len(rows), "bring-up"),
     )
 
 

@@ -38,14 +38,12 @@ def show_(*, how: Listing, actor: Actor = "") -> None:
     builds = ask(actor_of(actor), lambda door: door.builds())
     lines = how.rows(builds, Build)
     names = [one.build for one in lines]
-    how.tell(lambda: BuildsAnswer(builds=tuple(lines)), lambda: _parts(lines, of=len(builds)), names)
+    how.tell(lambda: BuildsAnswer(builds=tuple(lines)), lambda: _parts(lines), names, (len(builds), "build"))
 
 
-def _parts(builds: Sequence[Build], of: int) -> list[RenderableType]:
-    from views.words import line, moment, none_of, row, table
+def _parts(builds: Sequence[Build]) -> list[RenderableType]:
+    from views.words import line, moment, row, table
 
-    if of and not builds:
-        return [none_of(of, "build")]
     if not builds:
         return [line("No worker has a build name (BACKSTOP_BUILD_ID): rollouts run on the code of any running worker.")]
     rows = table("BUILD", "=STATUS", ">WORKERS", ">ROLLOUTS", "=SINCE", "~", least=["SINCE"])

@@ -396,8 +396,9 @@ def _answer(
         lambda: CalendarAnswer(
             windows=tuple(entries), taken_back=tuple(gone), foretold=foretold, left_out=tuple(left_out), undo=undo
         ),
-        lambda: [*calendar_parts(entries, gone, foretold, now, of=stand), *map(line, undo.splitlines())],
+        lambda: [*calendar_parts(entries, gone, foretold, now), *map(line, undo.splitlines())],
         [f"{shlex.quote(entry.cluster)} {entry.id}" for entry in entries],
+        (stand, "window"),
     )
 
 

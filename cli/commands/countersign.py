@@ -39,7 +39,9 @@ def list_(*, how: Listing, actor: Actor = "") -> None:
     waiting = ask(actor_of(actor), lambda door: door.ask(WaitingNow()))
     lines = how.rows(waiting, Waiting)
     names = [one.hash[:SHOWN_DIGITS] for one in lines]
-    how.tell(lambda: WaitingAnswer(waiting=tuple(lines)), lambda: waiting_parts(lines, of=len(waiting)), names)
+    how.tell(
+        lambda: WaitingAnswer(waiting=tuple(lines)), lambda: waiting_parts(lines), names, (len(waiting), "command")
+    )
 
 
 def give(digest: Hash, yes: Yes = False, as_json: AsJson = False, actor: Actor = "") -> None:

@@ -36,18 +36,17 @@ def doctor(*, how: Listing, actor: Actor = "") -> None:
     checks = how.rows(all_checks, Check)
     how.tell(
         lambda: DoctorAnswer(well=well, checks=tuple(checks)),
-        lambda: _parts(checks, of=len(all_checks)),
+        lambda: _parts(checks),
         [check.name for check in checks],
+        (len(all_checks), "check"),
     )
     if not well:
         raise typer.Exit(1)
 
 
-def _parts(checks: Sequence[Check], of: int) -> list[RenderableType]:
-    from views.words import none_of, row, table
+def _parts(checks: Sequence[Check]) -> list[RenderableType]:
+    from views.words import row, table
 
-    if not checks:
-        return [none_of(of, "check")]
     rows = table("=CHECK", "=", "~FOUND", "~WHAT TO DO")
     for check in checks:
         row(

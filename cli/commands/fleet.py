@@ -51,6 +51,7 @@ def show_(cluster: ClusterOrAll = "", *, how: Listing, actor: Actor = "") -> Non
     chosen = how.rows(clusters, ClusterAnswer)
     how.tell(
         lambda: ClustersAnswer(clusters=tuple(chosen), left_out={} if cluster else wrong),
-        lambda: cluster_parts(chosen[0]) if cluster else fleet_parts(chosen, of=len(clusters)),
+        lambda: cluster_parts(chosen[0]) if cluster else fleet_parts(chosen),
         [c.name for c in chosen],
+        (len(clusters), "cluster"),
     )

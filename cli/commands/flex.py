@@ -109,8 +109,9 @@ def _tell(offers: list[FlexNow], points: list[Point], *, single: bool, begin: da
     shown = chosen if how.sort else by_free_flex(chosen)
     how.tell(
         lambda: FlexAnswer(clusters=tuple(chosen), since=begin, record=tuple(record)),
-        lambda: cluster_parts(chosen[0], record) if single else fleet_parts(shown, record, of=len(offers)),
+        lambda: cluster_parts(chosen[0], record) if single else fleet_parts(shown, record, len(offers)),
         [one.cluster for one in chosen],
+        (len(offers), "cluster"),
     )
 
 
@@ -161,6 +162,7 @@ def _answer(asked: FlexDemand, offers: Division, how: Listing) -> None:
     chosen = offers.model_copy(update={"portions": tuple(portions[share.team] for share in shares)})
     how.tell(
         lambda: whole.model_copy(update={"shares": tuple(shares)}),
-        lambda: parts(asked, chosen, of=len(whole.shares)),
+        lambda: parts(asked, chosen),
         [share.team for share in shares],
+        (len(whole.shares), "team"),
     )

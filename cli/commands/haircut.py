@@ -142,8 +142,8 @@ def _answer(comparison: Haircut, explained: int, *, by: By, html: str, csv: str,
         return
     chosen = _chosen(comparison, explained, by, how)
     names = list(rows_of(chosen, by.value))
-    of = len(rows_of(comparison, by.value))
-    how.tell(lambda: HaircutAnswer.grown_from(chosen), lambda: parts_by(chosen, by.value, explained, of=of), names)
+    of = len(rows_of(comparison, by.value)), by.value
+    how.tell(lambda: HaircutAnswer.grown_from(chosen), lambda: parts_by(chosen, by.value, explained), names, of)
 
 
 def _chosen(comparison: Haircut, explained: int, by: By, how: Listing) -> Haircut:

@@ -101,7 +101,7 @@ def show_(*, how: Listing) -> None:
     book = read_book(key_book_file())
     lines = how.rows((_line_of(key, book) for key in book.keys), KeyLine)
     names = [one.key_id for one in lines]
-    how.tell(lambda: KeysAnswer(keys=tuple(lines)), lambda: _parts(lines, of=len(book.keys)), names)
+    how.tell(lambda: KeysAnswer(keys=tuple(lines)), lambda: _parts(lines), names, (len(book.keys), "key"))
 
 
 def _line_of(key: PublicKey, book: KeyBook) -> KeyLine:
@@ -118,11 +118,11 @@ def _line_of(key: PublicKey, book: KeyBook) -> KeyLine:
     )
 
 
-def _parts(keys: Sequence[KeyLine], of: int) -> list[RenderableType]:
-    from views.words import line, moment, none_of, row, table
+def _parts(keys: Sequence[KeyLine]) -> list[RenderableType]:
+    from views.words import line, moment, row, table
 
     if not keys:
-        return [none_of(of, "key") if of else line("The file of public keys has no key.")]
+        return [line("The file of public keys has no key.")]
     rows = table("KEY", "=STATUS", "=FROM", "=UNTIL", "=REVOKED", least=["REVOKED"])
     for key in keys:
         times = (moment(key.valid_from), moment(key.valid_until), moment(key.revoked_from))

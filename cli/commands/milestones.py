@@ -100,6 +100,7 @@ def _answer(present: PlanNow, how: Listing, undo: str = "") -> None:
     stand = how.rows(all_standings, MilestoneStanding)
     how.tell(
         lambda: MilestonesAnswer(at=now, milestones=tuple(stand)),
-        lambda: [*milestones_parts(stand, of=len(all_standings)), *([line(undo)] if undo else [])],
+        lambda: [*milestones_parts(stand), *([line(undo)] if undo else [])],
         [s.milestone.name for s in stand],
+        (len(all_standings), "milestone"),
     )

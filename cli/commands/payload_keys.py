@@ -95,16 +95,13 @@ def show_(*, how: Listing) -> None:
         PayloadKeyLine,
     )
     names = [one.key_id for one in lines]
-    how.tell(
-        lambda: PayloadKeysAnswer(since=keys.since, keys=tuple(lines)), lambda: _parts(lines, len(keys.keys)), names
-    )
+    answer = PayloadKeysAnswer(since=keys.since, keys=tuple(lines))
+    how.tell(lambda: answer, lambda: _parts(lines), names, (len(keys.keys), "key"))
 
 
-def _parts(keys: Sequence[PayloadKeyLine], of: int) -> list[RenderableType]:
-    from views.words import moment, none_of, row, table
+def _parts(keys: Sequence[PayloadKeyLine]) -> list[RenderableType]:
+    from views.words import moment, row, table
 
-    if not keys:
-        return [none_of(of, "key")]
     rows = table("KEY", "=STATUS", "=FROM")
     for key in keys:
         row(rows, key.key_id, key.status, moment(key.use_from), style="" if key.status == "encrypts" else "dim")

@@ -240,7 +240,7 @@ def _answer(plans: list[Plan], unplannable: dict[str, str], single: bool, how: L
 
         return PlansAnswer(plans=tuple(map(_json_answer, chosen)), left_out=unplannable)
 
-    how.tell(answer, lambda: plans_parts(chosen, of=len(plans)), [p.cluster for p in chosen])
+    how.tell(answer, lambda: plans_parts(chosen), [p.cluster for p in chosen], (len(plans), "cluster"))
 
 
 def _json_answer(plan: Plan) -> PlanAnswer:

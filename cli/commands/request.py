@@ -155,8 +155,9 @@ def list_all(
     requests = how.rows(all_requests, RequestState)
     how.tell(
         lambda: RequestsAnswer(requests=tuple(requests)),
-        lambda: list_parts(requests, cluster, ended=ended, of=len(all_requests)),
+        lambda: list_parts(requests, cluster, ended=ended),
         [one.ask.request for one in requests],
+        (len(all_requests), "request"),
     )
 
 

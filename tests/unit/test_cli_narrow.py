@@ -477,8 +477,8 @@ VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
         ],
         who=True,
     ),
-    "access.token_parts": lambda n: access_view.token_parts([token(n)], NOON, of=1),
-    "countersign.waiting_parts": lambda n: countersign_view.waiting_parts([waits(n)], of=1),
+    "access.token_parts": lambda n: access_view.token_parts([token(n)], NOON),
+    "countersign.waiting_parts": lambda n: countersign_view.waiting_parts([waits(n)]),
     "countersign.whole_parts": lambda n: countersign_view.whole_parts(waits(n)),
     "overview.overview_parts": lambda n: [
         *overview.overview_parts(summaries(n, 7), NOON, all_lines=True),
@@ -488,7 +488,7 @@ VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
         Check.bad("watch", f"away, last heard of {n('cluster', 1)}")
     ),
     "bringup.status_parts": lambda n: bringup_view.status_parts(brought_up(n)),
-    "bringup.board_parts": lambda n: bringup_view.board_parts(on_the_board(n, 20), NOON, of=20),
+    "bringup.board_parts": lambda n: bringup_view.board_parts(on_the_board(n, 20), NOON),
     "recipe.recipe_parts": lambda n: recipe_view.recipe_parts(
         a_recipe(provision=[A_STEP | {"touch": n("cluster", 1)}])
     ),

@@ -13,6 +13,7 @@ from models.page_questions import FLEX_CURVE
 from models.questions import FlexOf, FlexSums
 from views.flex import block_text, by_free_flex, cluster_parts, fleet_parts, fleet_summary, used_flex
 from views.row_models import FlexOffered
+from views.words import none_of
 from web.console.forms import is_like, number
 from web.console.pages.gpu_curves import tallied_points
 from web.console.visit import Page, Visit
@@ -53,10 +54,10 @@ async def _fleet(visit: Visit) -> Page:
     except BackstopError as error:
         failed = error.message
     found = by_free_flex(one for one in offers if asked.has(one, block))
-    of = len(offers)
+    none = [none_of(len(offers), "cluster")] if offers else fleet_parts((), ())
     values = {
-        "offers": of,
-        "parts": fleet_summary(found, await _record(visit), of) if found else fleet_parts(found, (), of=of),
+        "offers": len(offers),
+        "parts": fleet_summary(found, await _record(visit), len(offers)) if found else none,
         "models": sorted({one.gpu_model for one in offers if one.gpu_model}),
         "name": asked.name,
         "model": asked.model,
