@@ -27,10 +27,10 @@ _NOBODYS = (
     "(docs/access.md)"
 )
 _DONE = {
-    Second.NOT_LAUNCHER: "launched it",
-    Second.NOT_CHANGER: "launched it",
-    Second.NOT_ASKER: "asked for it",
-    Second.NOT_ENTERER: "entered it",
+    Second.NOT_LAUNCHER: "launched the rollout",
+    Second.NOT_CHANGER: "launched the rollout",
+    Second.NOT_ASKER: "made the request",
+    Second.NOT_ENTERER: "entered the cluster",
 }
 _NOT_IN_PERSON = (Proof.TOKEN, Proof.SLACK)
 """A principal that came in so is no second person, and does not act alone: one secret would be both persons."""
@@ -234,7 +234,7 @@ class _Asked:
             return " (nobody has it: ask an admin to grant it)"
         if right.second is Second.NOT_CHANGER and _names_able(self.access, right, self.target.but(first="")):
             return self._way_out()
-        return f" (only people who {_DONE[right.second]} have it: ask an admin to grant it to somebody else)"
+        return f" (only people who {_DONE[right.second]} have this role: ask an admin to grant it to somebody else)"
 
     # --- second persons -----------------------------------------------------------------------------
 
@@ -266,7 +266,10 @@ class _Asked:
         rest = _names_able(self.access, self.right, target) if self.right.second is Second.NOT_CHANGER else ()
         if not rest:
             return " (nobody else has the role)"
-        return f" (nobody else may: abort it and let another operator launch it; then {some_of(rest, _NAMED)} can)"
+        return (
+            " (nobody else may: abort the rollout and let another operator launch a new one; then "
+            f"{some_of(rest, _NAMED)} can)"
+        )
 
     def _identity_text(self, name: str, same: bool) -> str:
         if name == self.principal.name:
@@ -285,11 +288,14 @@ class _Asked:
         if not second.is_proven or second.proof in _NOT_IN_PERSON:
             why = (
                 f"{second.name} did not log in as a person (a token or Slack is not enough): "
-                f"another {_second_role(needed)} has to"
+                f"another {_second_role(needed)} has to countersign"
             )
         elif second.is_program or _is_service(second.name):
             kind = "a service" if _is_service(second.name) else "a program's account"
-            why = f"{second.name} is {kind}, and services never countersign: another {_second_role(needed)} has to"
+            why = (
+                f"{second.name} is {kind}, and services never countersign: "
+                f"another {_second_role(needed)} has to countersign"
+            )
         elif not countersigner._roles((_second_role(needed),)):
             extent = _extent_text(countersigner.right, self.target)
             why = f"{second.name} may not countersign: this needs the role {_second_role(needed)}{extent}"

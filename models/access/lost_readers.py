@@ -34,8 +34,8 @@ def no_longer_read(before: AccessFile | None, after: AccessFile, importer: Princ
         every = not any(_reads(after, people[name]) for name in after.admins)
         whom = f"no admin can read {WHAT} any more ({{}})" if every else f"{{}} can no longer read {WHAT}"
         sentences.append(
-            f"after this import {whom.format(some_of(sorted(blind), _NAMED))}: this needs the role viewer, which admin "
-            f"does not include{_groups_text(after, importer, blind)}"
+            f"after this import {whom.format(some_of(sorted(blind), _NAMED))}"
+            f"{_groups_text(after, importer, blind)}: reading needs the role viewer, which admin does not include"
         )
     if narrowed:
         sentences.append(
@@ -61,4 +61,4 @@ def _groups_text(after: AccessFile, importer: Principal, blind: list[str]) -> st
     groups = {name for grant in after.grants if _lets_read(grant) for name in grant.to if name.startswith(GROUP)}
     if not groups or blind == [importer.name]:
         return ""
-    return f" (unless they are in {some_of(sorted(groups), _NAMED)})"
+    return f", except as a member of {some_of(sorted(groups), _NAMED)}"

@@ -74,7 +74,7 @@ def still_signed(warrant: Warrant, keys: Mapping[str, PublicKey]) -> Ticket:
     try:
         ticket = verify_ticket(warrant.ticket, keys)
         if not warrant.inherits and revoked_by(warrant.ticket, keys, warrant.admitted_at):
-            raise Refusal("the key that signed it was revoked before the command was admitted")
+            raise Refusal("the key that signed its ticket was revoked before Backstop accepted the command")
     except Refusal as error:
         raise Refusal(
             f"the warrant of {warrant.principal.name} for {warrant.command} is no longer valid: {error.message}"

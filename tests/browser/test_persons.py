@@ -47,7 +47,7 @@ async def test_who_launched_cannot_approve_and_another_can(by_two: Console) -> N
         await one.page.get_by_role("button", name="Launch").click()
         await one.sees("its plan waits for an approval")
         await expect(button(one, "Approve the plan").locator(".off")).to_have_text("Approve the plan")
-        why = "user:sre launched it: another approver has to approve"
+        why = "user:sre launched the rollout: another approver has to approve"
         await expect(button(one, "Approve the plan")).to_contain_text(why)
         await one.to(f"/clusters/{name}/approve")
         await one.sees(why)

@@ -83,7 +83,9 @@ async def test_who_launched_it_does_not_approve_it(world: World) -> None:
     await world.fleet(worked_case(name, soak_buffered="1h"))
     await configured(world, access())
     plan = await launched(world, name)
-    with pytest.raises(Refusal, match=f"{TPM} launched it: another approver has to approve \\({SRE}, {LEAD}\\)"):
+    with pytest.raises(
+        Refusal, match=f"{TPM} launched the rollout: another approver has to approve \\({SRE}, {LEAD}\\)"
+    ):
         await approves(world, name, TPM, plan)
     assert commands(world, name) == [("rollout.launch",)]
     await approves(world, name, LEAD, plan)
@@ -153,12 +155,12 @@ async def test_what_the_old_list_let_through_is_refused(world: World) -> None:
     world.asked.add(ask.request)
     if (await world.person(TPM).request(ask)).stage == "asked":
         for command in (RequestCommand.APPROVE, RequestCommand.DECLINE):
-            with pytest.raises(Refusal, match=f"{TPM} asked for it: another approver has to {command}"):
+            with pytest.raises(Refusal, match=f"{TPM} made the request: another approver has to {command}"):
                 await world.person(TPM).decide_request(ask.request, command, RequestOrder(actor=TPM, reason="r"))
     await launched(world, name)
     await world.handle(name).terminate(reason="lost")
     again = LaunchRequest(cluster=name, rollout=f"{name}/2", owner="tpm", actor=TPM, reason="r", adopt=True)
-    with pytest.raises(Refusal, match=f"{TPM} launched it: another approver has to adopt a rollout"):
+    with pytest.raises(Refusal, match=f"{TPM} launched the rollout: another approver has to adopt a rollout"):
         await world.person(TPM).launch(again)
     assert world.sql.rows("SELECT id FROM rollouts WHERE id = ?", f"{name}/2") == []
     assert (await world.person(SRE).launch(again.but(actor=SRE))).launched
@@ -179,14 +181,14 @@ async def test_an_open_breaker_lets_one_undo_the_fleet_rollout(world: World) -> 
         order = FleetCommandRequest(actor=who, **{"reason": "r", **fields})
         await world.person(who).fleet_command(command, order)
 
-    with pytest.raises(Refusal, match=f"{TPM} launched it: another approver has to approve"):
+    with pytest.raises(Refusal, match=f"{TPM} launched the rollout: another approver has to approve"):
         await say("approve", TPM, plan_hash=plan.hash)
     await say("approve", LEAD, plan_hash=plan.hash)
     for name in (a, b):
         await eventually(lambda n=name: world.sql.gpus(n) == {"research": 306}, f"{name} is cut")  # type: ignore[misc]
     with pytest.raises(Refusal, match="it has to be countersigned by an approver, except while the breaker is open"):
         await say("abort", TPM, undo=True)
-    with pytest.raises(Refusal, match=f"{TPM} launched it: another approver has to change the pace"):
+    with pytest.raises(Refusal, match=f"{TPM} launched the rollout: another approver has to change the pace"):
         await say("pace", TPM, pace={"parallel": 2})
     await healthy(world, a, 290)
     await eventually(

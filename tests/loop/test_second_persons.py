@@ -466,7 +466,7 @@ async def test_alone_in_an_emergency_is_told_until_another_admin_has_looked(fron
     plan = (await door.launch(LaunchRequest(cluster=name, rollout=f"{name}/1", owner="tpm", reason="x"))).plan
     assert plan is not None
     approve = CommandRequest(actor="x", reason="the SEV cannot wait", plan_hash=plan.hash)
-    with pytest.raises(Refusal, match="user:research-lead launched it: another approver has to approve"):
+    with pytest.raises(Refusal, match="user:research-lead launched the rollout: another approver has to approve"):
         await door.command(name, Command.APPROVE, approve)
     with alone(), pytest.raises(Refusal, match="user:sre may not approve"):
         await front.door("sre").command(name, Command.APPROVE, approve)

@@ -131,7 +131,8 @@ FLEET = FleetCommandRequest(**R)
 GIVEN_UP = GiveUpBringup(cluster="h100-a", reason="r")
 KEPT = KeptFleet(fleet="f-1", owner="tpm", launched_at=NOW)
 LAUNCHED, ENTERED, ASKED = (
-    f"user:tpm {what}: another approver has to " for what in ("launched it", "entered it", "asked for it")
+    f"user:tpm {what}: another approver has to "
+    for what in ("launched the rollout", "entered the cluster", "made the request")
 )
 COULD = r"(user:sre, user:hw-lead)"
 REFUSED: dict[str, tuple[str, Model, str]] = {
@@ -195,7 +196,7 @@ def test_another_approver_is_admitted(what: str) -> None:
 
 
 def test_close_at_risk_or_stuck_takes_another_approver() -> None:
-    said = "user:tpm launched it: another approver has to close while it is at risk or stuck"
+    said = "user:tpm launched the rollout: another approver has to close while it is at risk or stuck"
     assert admitted(Ledger(), "rollout.close", COMMAND) is not None
     assert admitted(Ledger(stage="planned"), "rollout.close", COMMAND, short=True) is not None
     for ledger, short in ((Ledger(stage="stuck"), False), (Ledger(), True)):
@@ -336,5 +337,5 @@ def test_of_a_revoked_key_counts_what_was_admitted_before_whenever_it_says_that_
     hour = timedelta(hours=1)
     revoked = {"k": KEYS["k"].but(revoked_from=NOW + hour)}
     assert still_signed(row, revoked) == ticket
-    with pytest.raises(Refusal, match="is no longer valid: the key that signed it was revoked before"):
+    with pytest.raises(Refusal, match="is no longer valid: the key that signed its ticket was revoked before"):
         still_signed(row.but(admitted_at=NOW + 2 * hour), revoked)

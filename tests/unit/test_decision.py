@@ -122,7 +122,7 @@ def test_a_refusal_names_who_could() -> None:
     file = access(*LEADS, GROUP)
     sre = at_provider(file, "sre")
     assert told(decide(file, sre, "rollout.approve", PLACE.but(first="user:sre"))) == (
-        "user:sre launched it: another approver has to approve (user:research-lead, group:hw-leads)"
+        "user:sre launched the rollout: another approver has to approve (user:research-lead, group:hw-leads)"
     )
     viewer = at_provider(file, "hw-lead")
     assert told(decide(file, viewer, "rollout.pause", PLACE)) == (
@@ -150,22 +150,22 @@ def test_a_refusal_names_who_could() -> None:
     tpm, launched = at_provider(one, "tpm"), Target(cluster="h100-pods", first="user:sre")
     assert told(decide(one, tpm, "rollout.approve", launched)) == (
         "user:tpm may not approve in h100-pods: this needs the role approver there "
-        "(nobody else may: abort it and let another operator launch it; then user:sre can)"
+        "(nobody else may: abort the rollout and let another operator launch a new one; then user:sre can)"
     )
     assert told(decide(one, tpm, "rollout.promote", launched)) == (
         "user:tpm may not promote in h100-pods: this needs the role approver there "
-        "(only people who launched it have it: ask an admin to grant it to somebody else)"
+        "(only people who launched the rollout have this role: ask an admin to grant it to somebody else)"
     )
     assert told(decide(one, sre, "request.approve", Target(cluster="h100-pods", first="user:sre"))) == (
-        "user:sre asked for it: another approver has to approve (nobody else has the role)"
+        "user:sre made the request: another approver has to approve (nobody else has the role)"
     )
 
 
 def test_where_nothing_is_open_the_refusal_says_so_and_where() -> None:
     file = access(*LEADS)
     assert told(decide(file, at_provider(file, "sre"), "rollout.promote", Target(cluster="h100-typo"))) == (
-        "user:sre may not promote in h100-typo: the ledger does not say who launched it (nothing is open there, or it "
-        "began without a login), so Backstop cannot tell that you are another person"
+        "user:sre may not promote in h100-typo: the ledger does not say who launched the rollout "
+        "(nothing is open there, or it began without a login), so Backstop cannot tell that you are another person"
     )
 
 
@@ -185,9 +185,9 @@ def test_who_changed_policy_or_quotas_does_not_approve_the_plan_that_came_of_it(
 def test_where_the_launcher_and_the_changer_are_all_approvers_the_refusal_says_the_way_out() -> None:
     file = access(*LEADS, grant("user:research-lead", "operator"))
     tangled = Target(cluster="h100-pods", first="user:sre", changed=("user:research-lead",))
-    way = "(nobody else may: abort it and let another operator launch it; then user:sre can)"
+    way = "(nobody else may: abort the rollout and let another operator launch a new one; then user:sre can)"
     changed = "changed policy or quotas since the last approved plan"
-    for who, what in (("sre", "launched it"), ("research-lead", changed)):
+    for who, what in (("sre", "launched the rollout"), ("research-lead", changed)):
         answer = decide(file, at_provider(file, who), "rollout.approve", tangled)
         assert told(answer) == f"user:{who} {what}: another approver has to approve {way}"
     launched_by_the_other = tangled.but(first="user:research-lead")
@@ -250,7 +250,7 @@ def test_a_job_of_ci_is_no_second_person_beside_its_owner() -> None:
     assert allows(decide(file, job, "rollout.launch", target)), "its group may launch"
     for launcher in ("service:job", f"oidc:client-job@{ISSUER}"):
         by_owner = decide(file, at_provider(file, "sre"), "rollout.approve", target.but(first=launcher))
-        assert "counts as the same person as user:sre, and launched it" in told(by_owner)
+        assert "counts as the same person as user:sre, and launched the rollout" in told(by_owner)
         assert allows(decide(file, at_provider(file, "research-lead"), "rollout.approve", target.but(first=launcher)))
     for launcher in ("user:sre", "user:research-lead"):
         assert "services never may" in told(decide(file, job, "rollout.approve", target.but(first=launcher)))
@@ -426,7 +426,7 @@ def test_a_services_token_is_nobody_and_never_approves() -> None:
     # What it launches is its owner's doing.
     mine = place.but(first="service:ci")
     assert told(decide(file, at_provider(file, "sre"), "rollout.approve", mine)) == (
-        "service:ci counts as the same person as user:sre, and launched it: another approver has to approve "
+        "service:ci counts as the same person as user:sre, and launched the rollout: another approver has to approve "
         "(user:research-lead)"
     )
     assert allows(decide(file, at_provider(file, "research-lead"), "rollout.approve", mine))

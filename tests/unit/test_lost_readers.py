@@ -68,10 +68,10 @@ def test_the_words() -> None:
     before, after = access(*ALL), access(*ALL[1:], grant("group:eng", "viewer"))
     what = "clusters and their rollouts (status, plan, report)"
     (own,) = no_longer_read(before, after, at_provider(before, "tpm"))
-    why = "this needs the role viewer, which admin does not include"
+    why = "reading needs the role viewer, which admin does not include"
     assert own == f"after this import user:tpm can no longer read {what}: {why}"
     (other,) = no_longer_read(before, after, at_provider(before, "sre-lead"))
-    assert other.endswith("which admin does not include (unless they are in group:eng)")
+    assert other.endswith(f", except as a member of group:eng: {why}")
     (none,) = no_longer_read(None, access(), at_provider(before, "tpm"))
     assert none.startswith(f"after this import no admin can read {what} any more (user:sre-lead, user:tpm): ")
     assert no_longer_read(access(), access(grant("user:sre", "viewer")), at_provider(before, "tpm")) == ()
