@@ -70,7 +70,7 @@ def refusal(
         case _DO.STOP:
             return _refuse_stop(bringup, order)
         case _DO.CANCEL if HandOver() in under_way:
-            return f"{bringup.cluster} is being handed over at this moment: try again"
+            return f"Backstop is moving {bringup.cluster} into production at this moment: try again"
         case _DO.RETIRE:
             return _refuse_retire(bringup, order, now)
         case _DO.REVALIDATE if bringup.made_at is None:
@@ -189,9 +189,9 @@ def _refuse_retire(bringup: Bringup, order: BringupOrder, now: datetime) -> str 
     if leaving is None:
         return None
     if leaving.empty:
-        return f"the undo of {bringup.cluster} has begun: a deadline no longer changes anything"
+        return f"the tear-down of {bringup.cluster} has begun: a deadline no longer changes anything"
     if order.deadline is None:
-        return f"{bringup.cluster} is already being retired: to move its deadline, give a new one"
+        return f"{bringup.cluster} is already being retired: to set or move its deadline, give --deadline"
     return None
 
 
@@ -218,7 +218,7 @@ def obey(bringup: Bringup, command: BringupCommand, order: BringupOrder, now: da
             held = HeldBy(actor=order.actor, reason=order.reason, at=now)
             return bringup.but(hold=held), "held: no new step starts; running steps go on"
         case _DO.RELEASE:
-            return bringup.but(hold=None), "released: it goes on"
+            return bringup.but(hold=None), "released: the bring-up goes on"
         case _DO.CHECK_IN:
             touched = {"phase": StepPhase.DONE, "by": order.actor, "reason": order.reason, "ended_at": now}
             sentence = f"checked in by {order.actor}"
@@ -232,7 +232,7 @@ def obey(bringup: Bringup, command: BringupCommand, order: BringupOrder, now: da
             return bringup.with_run(step, stopping=stopping, next_at=None), f"{step} is being stopped"
         case _DO.REVALIDATE:
             fresh = {name: check.forget_answers(now) for name, check in bringup.checks.items()}
-            return bringup.but(checks=fresh), "every check is asked again"
+            return bringup.but(checks=fresh), "every check runs again"
         case _DO.CANCEL:
             return _cancel(bringup, order, now)
         case _DO.RETIRE:
@@ -275,7 +275,7 @@ def _retry(bringup: Bringup, step: str, now: datetime) -> tuple[Bringup, str]:
         again = {"phase": StepPhase.WAITING, "tries": 0, "next_at": None, "said": "to be run again"}
         return bringup.with_run(step, **again), f"{step} {_once_released(bringup, 'is run again', 'runs again')}"
     bringup = repeat_once_checks(bringup.but(fault="", validating_since=now), now)
-    return bringup, "it is tried again"
+    return bringup, "the bring-up tries again"
 
 
 def _once_released(bringup: Bringup, now: str, later: str) -> str:
@@ -306,20 +306,22 @@ def _cancel(bringup: Bringup, order: BringupOrder, now: datetime) -> tuple[Bring
     unclear = [name for name, run in bringup.runs.items() if run.phase is StepPhase.UNCLEAR]
     bringup = bringup.but(hold=None, fault="", clock=SoakClock())
     bringup = bringup.enter_stage(BringupStage.CANCELLING, now, order.reason, order.actor)
-    steps = running[0] if len(running) == 1 else count_text(len(running), "running step")
+    steps = f"step {running[0]}" if len(running) == 1 else count_text(len(running), "running step")
     first = f"{'stops' if order.stop else 'waits for'} {steps}, then " if running else ""
-    perhaps = f"; {', '.join(unclear)} may still be running: look at the runner" if unclear else ""
-    return bringup, f"cancelling: Backstop {first}tears down what was made, the latest first{perhaps}"
+    perhaps = f"; look at the runner: {', '.join(unclear)} may still be running" if unclear else ""
+    return bringup, f"cancelling: Backstop {first}tears down what the steps made, the latest first{perhaps}"
 
 
 def _retire(bringup: Bringup, order: BringupOrder, now: datetime) -> tuple[Bringup, str]:
     if bringup.leaving is not None:
         assert order.deadline is not None
         leaving = bringup.leaving.but(actor=order.actor, reason=order.reason, deadline=order.deadline)
-        latest = f"{order.deadline:%Y-%m-%d %H:%MZ}"
-        return bringup.but(leaving=leaving), f"the cluster is torn down from {latest} at the latest"
+        return bringup.but(leaving=leaving), _torn_down_text(order.deadline)
     leaving = Leaving(actor=order.actor, reason=order.reason, deadline=order.deadline)
     bringup = bringup.but(leaving=leaving, fault="").enter_stage(BringupStage.RETIRING, now, order.reason, order.actor)
-    until = "" if order.deadline is None else f", or at {order.deadline:%Y-%m-%d %H:%MZ}"
-    torn_down = f"the cluster is torn down when no job runs{until}"
-    return bringup, f"retiring: a rollout with notice takes the quotas to zero; {torn_down}"
+    return bringup, f"retiring: a rollout with notice takes the quotas to zero; {_torn_down_text(order.deadline)}"
+
+
+def _torn_down_text(deadline: datetime | None) -> str:
+    until = "" if deadline is None else f", at {deadline:%Y-%m-%d %H:%MZ} at the latest"
+    return f"Backstop tears the cluster down when no job runs there{until}"

@@ -160,7 +160,7 @@ def _finish_unmaking(bringup: Bringup, now: datetime, *, blocked: bool) -> Bring
     if leaving is not None and not leaving.empty and leaving.deadline is not None and now >= leaving.deadline:
         sentence = f"the deadline of {leaving.actor} has come"
         bringup = bringup.but(leaving=leaving.but(empty=True, said=sentence)).record(
-            AuditKind.HOLD, f"{sentence}: Backstop tears it down", now
+            AuditKind.HOLD, f"{sentence}: Backstop tears the cluster down", now
         )
     if not may_unmake(bringup):
         return bringup
@@ -190,7 +190,7 @@ def note_start(bringup: Bringup, run: str, now: datetime) -> Bringup:
         starts=latest.starts + 1,
         tries=latest.tries,
         noted_at=now,
-        said="its start is noted",
+        said="about to be started",
     )
     bringup = bringup.but(runs={**bringup.runs, run: fresh})
     return _record_run(bringup, run, f"{run} is about to start (attempt {fresh.attempt})", now)
@@ -210,7 +210,7 @@ def note_refusal(bringup: Bringup, run: str, attempt: int, why: str, now: dateti
         return bringup
     if before := bringup.runs[run].unheard:
         first = f"its start was refused ({why.removesuffix(NOTHING_BEGUN)})"
-        sentence = f"{first}, and an earlier try of it had no clear answer ({before})"
+        sentence = f"{first}, and an earlier try to start it had no clear answer ({before})"
         return _end_run(bringup, run, StepPhase.UNCLEAR, sentence, now)
     bringup = bringup.with_run(run, starts=bringup.runs[run].starts - 1)
     return _end_run(bringup, run, StepPhase.FAILED, why, now)
@@ -244,8 +244,8 @@ def note_silence(bringup: Bringup, run: str, attempt: int, why: str, now: dateti
 
 def _doubt_text(run: StepRun, why: str) -> str:
     if run.seen:
-        return f"its runner last reported it running; the latest answer: {why}"
-    return f"Backstop was about to start it and does not know whether it began; the latest answer: {why}"
+        return f"its runner last reported it running, and has answered nothing about it since: {why}"
+    return f"Backstop was about to start it and does not know whether it began: {why}"
 
 
 def note_lost_start(bringup: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:

@@ -279,7 +279,7 @@ def _making_text(bringup: Bringup) -> str:
 
 def _validating_text(bringup: Bringup, now: datetime) -> str:
     if is_soaked(bringup, now):
-        return "all checks have been green together for long enough: the cluster is being handed over"
+        return "all checks have been green together for long enough: Backstop is moving the cluster into production"
     rules = bringup.rules()
     counted = {name: colour_at(c, rules[name], now, bringup.recipe.stale_after) for name, c in bringup.checks.items()}
     not_green = [f"{name} is {colour}" for name, colour in counted.items() if colour is not Colour.GREEN]

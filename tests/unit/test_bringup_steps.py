@@ -63,7 +63,7 @@ def test_supply_is_waited_for_and_a_person_can_go_on_without() -> None:
 
 def test_a_start_that_nobody_answered_for_calls_a_person_once_its_time_limit_is_over() -> None:
     w = world({"bootstrap": "lost"})
-    shown = "Backstop was about to start it and does not know whether it began; the latest answer: no answer in time"
+    shown = "Backstop was about to start it and does not know whether it began: no answer in time"
     assert waiting_sentence(w.b, w.now) == f"bootstrap is starting ({shown}); check-in waits for a person"
     w.wait("23h")
     assert (w.stage, w.phases()["bootstrap"]) == (BringupStage.PROVISIONING, StepPhase.STARTING)
@@ -78,7 +78,7 @@ def test_what_its_runner_answers_instead_of_a_run_shows_until_it_speaks_of_the_r
     w.b = reducers.note_silence(w.b, "bootstrap", 1, "HTTP 503", w.now)
     w.b = reducers.note_silence(w.b, "bootstrap", 1, "HTTP 502", w.now)
     (shown,) = {step.said for step in status_of(w.b, w.now).steps if step.name == "bootstrap"}
-    assert shown == "its runner last reported it running; the latest answer: HTTP 502"
+    assert shown == "its runner last reported it running, and has answered nothing about it since: HTTP 502"
     assert [e.text for e in w.b.outbox if "HTTP 50" in e.text] == [f"bootstrap: {shown.replace('502', '503')}"]
     w.ended("bootstrap", RunPhase.RUNNING, "build 7 is running")
     assert waiting_sentence(w.b, w.now) == "bootstrap is running; check-in waits for a person"
@@ -403,7 +403,7 @@ def test_a_skipped_undo_leaves_standing_what_it_stands_on_too() -> None:
 def test_cancel_waits_for_what_runs_or_stops_it(stop: bool) -> None:
     w = world({"nodes": RUNNING})
     said = w.say("cancel", stop=stop)
-    assert said.startswith(f"cancelling: Backstop {'stops' if stop else 'waits for'} nodes, then tears down")
+    assert said.startswith(f"cancelling: Backstop {'stops' if stop else 'waits for'} step nodes, then tears down")
     assert w.stopped == (["nodes"] if stop else [])
     if not stop:
         assert not any(run.endswith("/undo") for run in w.started)
@@ -511,7 +511,9 @@ def test_at_the_deadline_of_an_approver_it_is_unmade_though_jobs_run() -> None:
     w.left = w.left.but(jobs=1, said="one job is left")
     assert w.refused("retire", deadline=NOON) == "the deadline 2026-03-02 12:00Z is in the past: give a later one"
     w.say("retire")
-    assert w.refused("retire") == f"{w.b.cluster} is already being retired: to move its deadline, give a new one"
+    assert (
+        w.refused("retire") == f"{w.b.cluster} is already being retired: to set or move its deadline, give --deadline"
+    )
     w.say("retire", deadline=w.now + timedelta(days=3))
     w.wait("71h")
     assert w.stage == "retiring"
