@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from models.base import Model
 from models.cluster.derived_buffer import TERMS, BufferBasis, Derived, HealthTerms
-from models.texts import count_text
+from models.texts import count_text, verb_of
 
 Hours = npt.NDArray[np.float64]
 """One number for each hour, the oldest first; NaN where it is unknown."""
@@ -83,21 +83,24 @@ def derive_buffer(
             reserve=0,
             known_hours=0,
             worst=0,
-            text=f"there is no health history: the floor of {float(terms.floor):.3g} holds",
+            text=f"there is no health history, so the floor of {float(terms.floor):.3g} applies",
         )
     level = _level(down[-_LEVEL_WEEKS * WEEK_HOURS :], shape.level_share)
     # A cluster that has shrunk may have had more down than it has now.
     standing = min(total, math.ceil(seen[-WEEK_HOURS:].max()) if level is None else level)
     reserve = min(total - standing, _reserve(down, standing, total / node, node, terms, shape))
-    parts = f"{standing} down most of the time or of the last day, {reserve} in reserve for what comes on top"
+    parts = (
+        f"{count_text(standing, unit)} {verb_of(standing, 'has', 'have')} been down most of the time or most of the "
+        f"last day, and {reserve} more {verb_of(reserve)} in reserve for new failures"
+    )
     ground, needed, text = BufferBasis.HISTORY, standing + reserve, parts
     if gap := _gap_in_history(level, len(seen), terms.history):
         ground, why = gap
         held = f"the floor of {float(terms.floor):.3g}"
         text = (
-            f"{why}, and what is known already asks for more than {held}: {parts}"
+            f"{why}, and the known hours already ask for more than {held}: {parts}"
             if needed > floor
-            else f"{why}: {held} holds"
+            else f"{why}, so {held} applies"
         )
         needed = max(floor, needed)
     if needed > terms.most * total:
@@ -122,7 +125,7 @@ def derive_buffer(
 def _gap_in_history(level: int | None, known_hours: int, history: timedelta) -> tuple[BufferBasis, str] | None:
     """Return why history is no ground for a buffer; None: it is one."""
     if known_hours < history / timedelta(hours=1):
-        return BufferBasis.SHORT, f"only {known_hours} {'hour is' if known_hours == 1 else 'hours are'} known"
+        return BufferBasis.SHORT, f"only {count_text(known_hours, 'hour')} of health {verb_of(known_hours)} known"
     return (BufferBasis.STALE, "the last two weeks are mostly unknown") if level is None else None
 
 

@@ -129,12 +129,12 @@ def step_promise(asked: Derived, standing: int | None, of: int | None = None) ->
     now = grown(standing, of, asked.total)
     if now == standing:
         text = f"the promise rises from {standing} to {promise} at first"
-        text = text if promise != standing else f"{standing} stays promised: what health now allows differs too little"
+        text = text if promise != standing else f"the promise stays at {standing}, as health now allows about as much"
     else:
         grows = f"the cluster has grown from {of} to {asked.total}, and the promise with it from {standing} to {now}"
         text = (
             f"{grows}; at first it rises to {promise}"
             if promise != now
-            else f"{grows}; what health now allows differs too little"
+            else f"{grows}; health now allows about as much"
         )
     return asked.model_copy(update={"needed": asked.total - promise, "text": f"{asked.text}; {text}"})

@@ -114,4 +114,4 @@ def jobs_text(jobs: Iterable[tuple[str, int]]) -> str:
     largest_first = sorted(jobs, key=lambda j: (-j[1], j[0]))
     names = ", ".join(f"{name} {gpus:,}" for name, gpus in largest_first[:_NAMED])
     rest = largest_first[_NAMED:]
-    return names + (f" and {len(rest):,} more with {sum(g for _, g in rest):,}" if rest else "")
+    return names + (f" and {len(rest):,} more with {sum(g for _, g in rest):,} in all" if rest else "")

@@ -208,7 +208,7 @@ class Policy(Documented):
             if getattr(self, field) <= timedelta(0):
                 raise ValueError(f"{field} must be longer than zero")
         if self.terms is not None and self.basis is not Basis.TOTAL:
-            raise ValueError(f"basis must be total if the buffer comes from health, and it is {self.basis}")
+            raise ValueError(f"basis must be total if the buffer comes from health, not {self.basis}")
         return self
 
     @property

@@ -74,7 +74,7 @@ class TeamWork(Model):
     def order(self) -> str:
         """A text with the order of yielding."""
         kept = f", {self.protected_gpus:,} of them protected" if self.protected_gpus else ""
-        return f"first to yield: {'; then '.join(held.text for held in self.classes)}{kept}"
+        return f"the first to yield is {'; then '.join(held.text for held in self.classes)}{kept}"
 
     def yielding_text(self, gpus: int) -> str:
         """Return which jobs could yield so many GPUs. Empty where they do not have so many."""
@@ -86,7 +86,7 @@ class TeamWork(Model):
         if self.protected_gpus and not stronger:
             return f"beyond {protected}, {could:,} could yield" if could else "all that it runs is protected"
         hold = "holds" if weakest.jobs == 1 else "hold"
-        sentence = f"{weakest.owner_text} {hold} {weakest.gpus:,} of the {could:,} that could yield"
+        sentence = f"{weakest.owner_text} {hold} {weakest.gpus:,} of the {gpus_text(could)} that could yield"
         beyond = [f"class {stronger[0].job_class} yields"] if weakest.gpus < min(gpus, could) else []
         if gpus > could:
             beyond.append(f"only {protected} {'is' if self.protected_gpus == 1 else 'are'} left")

@@ -23,7 +23,7 @@ FLEET_ROWS = rows_of(
         NeedsReason.NEVER,
         Asks.PLAN,
         "Approve plan {plan} of {size}?",
-        f"Undo: backstop fleet abort --undo {REASON} (this undoes the rollouts that it started)",
+        f"Undo: backstop fleet abort --undo {REASON} (this undoes the rollouts that the fleet rollout started)",
         "Approve the plan",
     ),
     _Row(
@@ -64,8 +64,8 @@ FLEET_ROWS = rows_of(
     _Row(
         "pace",
         "Change how fast the fleet rollout goes.\n\n"
-        "docs/reading.md names the settings. The change counts at once, also for a soak or bake under way. Rollouts "
-        "under way keep the limit on moved GPUs that they were opened with.",
+        "docs/reading.md names the settings. The change takes effect at once, also for a soak or bake under way. "
+        "Rollouts under way keep the limit on moved GPUs that they were opened with.",
         "backstop fleet pace parallel=20 --reason 'the first two waves went well'",
         (
             CommandField(
@@ -76,7 +76,8 @@ FLEET_ROWS = rows_of(
     ),
     _Row(
         "abort",
-        "End the fleet rollout. Rollouts that have changed nothing end with it; the others go on, or are undone.\n\n"
+        "End the fleet rollout. Rollouts that have changed nothing end with it; the others go on, or are undone with "
+        "--undo.\n\n"
         "Backstop shows what ends, what every team gets back, and how much of that has healthy hardware behind it, "
         "and asks.",
         "backstop fleet abort --undo --reason 'wrong buffer' --yes",

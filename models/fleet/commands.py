@@ -16,7 +16,7 @@ from models.fleet.pace_changes import change_pace, changes_text, counts_from
 from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.lifecycle.command_base import Order
 from models.rollout.holds import Hold, HoldKind
-from models.texts import count_text, shorten
+from models.texts import count_text, shorten, verb_of
 
 FleetCommand = Literal["approve", "pause", "resume", "skip", "move", "promote", "pace", "abort"]
 FLEET_COMMANDS: tuple[FleetCommand, ...] = get_args(FleetCommand)
@@ -72,7 +72,7 @@ def _refuse_elsewhere(seen: Seen, command: FleetCommand, *, rests: bool) -> str:
     match command:
         case "approve":
             if not seen.plan_hash:
-                return "no plan awaits approval: Backstop is making one; ask `fleet status` again in a moment"
+                return "no plan awaits approval: Backstop is making one; run `backstop fleet status` again in a moment"
             return f"plan {seen.plan_hash} is approved already, by {seen.approved_by}" if seen.approved_by else ""
         case "pause":
             return "already paused" if any(hold.id == PAUSED for hold in seen.holds) else ""
@@ -173,7 +173,8 @@ def obey(
             return fleet.but(waived=True), "the rest of this soak or bake is waived"
         case "skip":
             return _skip(fleet, request), (
-                f"{count_text(len(request.clusters), 'cluster')} skipped; a rollout that is open there goes on"
+                f"{count_text(len(request.clusters), 'cluster')} {verb_of(len(request.clusters))} skipped; "
+                "a rollout that is open there goes on"
             )
         case "move":
             return _move(fleet, request)
@@ -208,8 +209,8 @@ def _resume(fleet: FleetRollout, request: FleetCommandRequest, now: datetime) ->
     fleet = fleet.but(holds=(), members=members, settled_at=None, picked_at=None, found_none=False).record(
         AuditKind.HOLD, f"holds lifted: {lifted}", now, actor=request.actor, reason=request.reason
     )
-    failures_text = "1 known failure counts" if forgiven == 1 else f"{forgiven} known failures count"
-    more = f"; {failures_text} no more" if forgiven else ""
+    one = "the earlier failure no longer counts"
+    more = f"; {one if forgiven == 1 else f'the {forgiven} earlier failures no longer count'}" if forgiven else ""
     what = ", ".join("pause" if h.id == PAUSED else h.id for h in holds)
     return fleet, f"resumed: {what} lifted{more}"
 
@@ -244,8 +245,8 @@ def _abort(fleet: FleetRollout, request: FleetCommandRequest, now: datetime) -> 
     rollouts, have = ("1 rollout", "has") if one else (f"{ending} rollouts", "have")
     if request.undo:
         baselines = (
-            "where anything has been applied, Backstop restores the baseline, also if hardware does not back it today "
+            "those that have changed quotas go back to their baselines, even if today's hardware does not back these "
             "(`backstop fleet show` has the numbers)"
         )
-        return aborting, f"aborting: Backstop undoes {rollouts}, the newest first; {baselines}"
+        return aborting, f"aborting: Backstop undoes {rollouts}, the newest first: {baselines}"
     return aborting, f"aborting: Backstop ends {rollouts} that {have} changed nothing yet; the others go on"

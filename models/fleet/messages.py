@@ -113,7 +113,7 @@ class FleetPlan(Model):
     def size_text(self) -> str:
         """The number of clusters, and of those that have a rollout already."""
         many, others = len(self.clusters), sum(bool(p.rollout) for p in self.clusters)
-        followed = f" ({many - others} to start, {others} open already and followed)" if others else ""
+        followed = f" ({many - others} to start, {others} with a rollout that is open already)" if others else ""
         return f"{count_text(many, 'cluster')}{followed}"
 
 

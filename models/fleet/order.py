@@ -125,8 +125,8 @@ class Basket:
             self.waiting[prospect.cluster] = "waits until one of the clusters under way has finished"
         elif prospect.cut_gpus > self._gpus:
             self.short_for = prospect.cluster
-            left = f"{gpus_text(self._gpus)} of the budget {verb_of(self._gpus)} left for this {self._of}"
-            self.waiting[prospect.cluster] = f"it would move {prospect.cut_gpus:,}, and {left}"
+            left = f"{self._gpus:,} of this {self._of}'s budget {verb_of(self._gpus)} left"
+            self.waiting[prospect.cluster] = f"it would move {gpus_text(prospect.cut_gpus)}, and {left}"
         else:
             self._gpus -= prospect.cut_gpus
             self.picked.append(Picked(cluster=prospect.cluster, wave=prospect.wave, cut_gpus=prospect.cut_gpus))

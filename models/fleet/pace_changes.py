@@ -55,7 +55,7 @@ def pace_fault(pace: Pace) -> str:
         if getattr(pace, name) == 0:
             return f"{name} must be at least 1, not 0: nothing would start (to hold the fleet rollout, pause it)"
     if pace.budget_per_hour > pace.budget_per_day:
-        return f"budget_per_hour must be at most budget_per_day, {pace.budget_per_day}, not {pace.budget_per_hour}"
+        return f"budget_per_hour must be at most {pace.budget_per_day} (budget_per_day), not {pace.budget_per_hour}"
     if pace.recheck < _LEAST_RECHECK:
         return f"recheck must be at least {duration_text(_LEAST_RECHECK)}, not {duration_text(pace.recheck)}"
     return ""
@@ -93,6 +93,6 @@ def counts_from(before: FleetRollout, after: FleetRollout, now: datetime) -> str
     what = "soak" if after.wave is Wave.PILOT else "bake"
     if now >= rests:
         return f"in force at once: by the new length the running {what} has already ended" + (
-            ", and the holds stand" if after.holds else ""
+            ", but the holds remain" if after.holds else ""
         )
     return f"in force at once: by the new length the running {what} ends {rests:%Y-%m-%d %H:%M:%SZ}"

@@ -201,7 +201,7 @@ def join_open(fleet: FleetRollout, rollouts: Mapping[str, Noted], now: datetime)
     names = ", ".join(sorted(joining))
     return fleet.record(
         AuditKind.GUARD,
-        f"the fleet rollout follows from now on what others launched: {names}",
+        f"from now on the fleet rollout follows the rollouts that others launched: {names}",
         now,
         clusters=sorted(joining),
     )

@@ -35,7 +35,7 @@ def _move_lines(members: Iterable[Member], fleet: FleetRollout) -> tuple[list[st
     by_wave: dict[Wave, list[Member]] = {}
     for member in members:
         by_wave.setdefault(member.wave, []).append(member)
-    late = {Wave.AFTER: "nothing can be moved behind the last wave"}
+    late = {Wave.AFTER: "no cluster can be moved to after the last wave"}
     late |= {Wave.PILOT: "the pilots are over"} if fleet.wave is not Wave.PILOT else {}
     lines = [
         f"backstop fleet move {_names(each)} --wave {wave.number} {REASON}"
@@ -76,10 +76,11 @@ def _undo_pause(before: FleetRollout, after: FleetRollout, request: FleetCommand
     """Return the resume line, unless a resume would also lift other holds and forget failures."""
     others = [h.id for h in after.holds if h.id != PAUSED]
     if not others:
-        forgets = " (known failures then no longer count)" if after.failed_members else ""
+        forgets = " (earlier failures then no longer count)" if after.failed_members else ""
         return f"Undo: backstop fleet resume {REASON}{forgets}"
-    failures = ", and known failures would no longer count" if after.failed_members else ""
-    return f"{NEVER} alone: `backstop fleet resume` would also lift {' and '.join(others)}{failures}."
+    failures = ", and earlier failures would no longer count" if after.failed_members else ""
+    what = f"{'hold' if len(others) == 1 else 'holds'} {' and '.join(others)}"
+    return f"The pause cannot be lifted alone: `backstop fleet resume` would also lift {what}{failures}."
 
 
 def _undo_promote(before: FleetRollout, after: FleetRollout, request: FleetCommandRequest) -> str:

@@ -112,7 +112,7 @@ class FlexDemand(Model):
         for team in self.teams:
             demand = below.get(team.team, team.demand_gpus)
             if team.demand_gpus not in (0, demand):
-                what = f"but its children demand {demand}: leave it out here"
+                what = f"but its children demand {demand}: leave demand_gpus out of the namespace"
                 raise ValueError(f"demand_gpus of the namespace {team.team!r} is {team.demand_gpus}, {what}")
         unknown = sorted({u.team for u in self.usage} - by_name.keys() - parents)
         if unknown:

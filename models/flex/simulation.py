@@ -93,7 +93,7 @@ class _Play(Floor):
                 self.jobs[job.job] = StoryJob(job, int(job.gpus * GRAIN), number, self.rank(job))
             if job is not step.submit:
                 kept_as = "refused" if job is None else "for flex alone"
-                what += f" ({kept_as}: {step.submit.namespace} may not target its quota)"
+                what += f" ({kept_as}: {step.submit.namespace} may not target the quota of {step.submit.team})"
             return what
         if step.delete is not None:
             gone = self.jobs.pop(step.delete, None)
@@ -147,7 +147,7 @@ class _Play(Floor):
             elif taker.on is On.SIBLINGS:
                 why = f"{claim[0]} runs on quota that siblings of {team} leave unused"
             else:
-                why = f"{team} is below its share, and this was above one"
+                why = f"{team} is below its share, and {job.team} was above its own"
         return Taken(job=name, team=job.team, gpus=job.gpus, why=why)
 
     # --- 1. hardware that is gone ---------------------------------------------------------------------
@@ -403,23 +403,24 @@ class _Play(Floor):
             return Waits.PROTECTED, self._until_when(job)
         name = self.limit_in_the_way(job)
         if name is not None:
-            limit = f"{name} has {number_text(self.used_inside(name))} of its limit of {parts_text(self.limit[name])}"
-            return Waits.LIMIT, f"it needs {number_text(job.size)}, and {limit}"
+            used = number_text(self.used_inside(name))
+            limit = f"{name} already uses {used} of its limit of {parts_text(self.limit[name])}"
+            return Waits.LIMIT, f"it needs {parts_text(job.size)}, and {limit}"
         if job.quota_only and job.size > self.left_in_quota(team):
             left = max(0, self.left_in_quota(team))
-            quota = f"{number_text(left)} of {parts_text(self.quota[team])} of quota left"
-            return Waits.NO_QUOTA, f"{bound_text(job)}, needs {number_text(job.size)}, and {team} has {quota}"
+            quota = f"{number_text(left)} of its quota of {parts_text(self.quota[team])} left"
+            return Waits.NO_QUOTA, f"{bound_text(job)}; it needs {parts_text(job.size)}, and {team} has {quota}"
         free = max(0, -self.lacking_gpus(self.at_work().values()))
         needs = f"it needs {parts_text(job.size)}, {free or 'none'} {'are' if free > 1 else 'is'} free"
         if job.quota_only or any(kind is not Claim.CLASS for kind in claims):
             return Waits.HARDWARE, f"{needs}, and {self._who_holds(team)}"
         has, share = number_text(self.has(team)), number_text(self.share(team))
-        return Waits.SHARE, f"{needs}, and {team} has {has} where its share is {share}"
+        return Waits.SHARE, f"{needs}, and {team} has {has}, with a share of {share}"
 
     def _who_holds(self, team: str) -> str:
         """Return a phrase that says whose jobs hold the GPUs that a claim cannot have."""
         own, others = self.has(team), sum(o.size for o in self.at_work().values() if o.spec.team != team)
-        have = f"what others have ({number_text(others)}) is in their quotas or shares" if others else ""
+        have = f"others have {number_text(others)}, inside their quotas or shares" if others else ""
         part = "all" if own == self.capacity * GRAIN else f"{number_text(own)} of the"
         less = f", fewer than its quota of {number_text(self.quota[team])}" * (self.quota[team] > self.capacity * GRAIN)
         mine = f"{team}'s own jobs have {part} {parts_text(self.capacity * GRAIN)} of the cluster{less}" if own else ""
@@ -430,7 +431,7 @@ class _Play(Floor):
         owners = ((o, o.spec.team == job.spec.team) for o in self.at_work().values())
         ends = [at for o, own in owners for kind in kinds if own is (kind is Claim.CLASS) for at in self.ends(o, kind)]
         first = min((at for at in ends if at > self.now), default=self.now)
-        return f"{job.spec.team} may claim the GPUs, but their job is protected until {duration_text(first)} at least"
+        return f"{job.spec.team} may claim GPUs, but the job on them is protected until {duration_text(first)} at least"
 
     def _scene(self, number: int, what: str, started: Sequence[str], taken: Sequence[Taken]) -> Scene:
         jobs, whys = [], {}

@@ -171,7 +171,7 @@ class Floor:
                 return Waits.LIMIT, f"too large for the limit of {name}, which is {parts_text(self.limit[name])}"
         if job.quota_only and job.size > self.quota[job.spec.team]:
             quota = parts_text(self.quota[job.spec.team])
-            return Waits.NO_QUOTA, f"{bound_text(job)}, needs {number_text(job.size)}, and the quota is {quota}"
+            return Waits.NO_QUOTA, f"{bound_text(job)}; it needs {parts_text(job.size)}, and the quota is {quota}"
         return None
 
     # --- what protects a job --------------------------------------------------------------------------

@@ -96,7 +96,7 @@ class FlexStep(Model):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if sum(x is not None for x in (self.submit, self.delete, self.capacity_gpus)) != 1:
-            raise ValueError("must have one of submit, delete and capacity_gpus")
+            raise ValueError("must have exactly one of submit, delete and capacity_gpus")
         return self
 
 

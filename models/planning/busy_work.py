@@ -48,7 +48,7 @@ class BusyCut(NamedTuple):
 
     def cut_text(self, whose: str) -> str:
         are = "is" if self.gpus == 1 else "are"
-        return f"Of the cut of {whose}, {gpus_text(self.gpus)} {are} in use: {self.under}."
+        return f"{gpus_text(self.gpus)} in the cut of {whose} {are} in use: {self.under}."
 
 
 def busy_cuts(plan: Plan) -> Iterator[BusyCut]:
@@ -81,7 +81,7 @@ def _short_text(work: TeamWork, backing: int, quota: int) -> str:
     first = f"; its jobs hold {gpus_text(beyond)} beyond the quota, {yields} first" if beyond else ""
     if without <= 0:
         backed = f"healthy hardware backs all that {work.team} runs in quota{first}"
-        return f"{backed}; if {work.team} loses more, {work.order}"
+        return f"{backed}; if {work.team} loses more GPUs, {work.order}"
     have = "has no healthy one behind it" if without == 1 else "have no healthy ones behind them"
     sentence = f"{without:,} of the {gpus_text(held)} that jobs of {work.team} hold in quota {have}{first}"
     return f"{sentence}: {work.yielding_text(without + beyond)}"
@@ -104,8 +104,8 @@ def advice(snapshot: Snapshot, policy: Policy) -> str:
     if not alike:
         return ""
     have = "has a protected block, and all its" if len(alike) == 1 else "have protected blocks, and all their"
-    yields = "so that the rest yields before what the block is for"
-    return f"{some_of(alike, 3)} {have} running jobs are of one class: give them classes, {yields}"
+    yields = "so that other jobs yield before the one that the block is for"
+    return f"{some_of(alike, 3)} {have} running jobs are of one class: give the jobs classes, {yields}"
 
 
 def _teams_of_one_class(snapshot: Snapshot, policy: Policy) -> Iterator[str]:

@@ -89,13 +89,14 @@ def breach_reason(quota: Quota, taken: Mapping[str, TiersTaken]) -> str:
     `quota`: the baseline's, whose usage is older than the breach: hence the past tense. `taken`: from each such quota.
     """
     parts = [f"{gpus} that {held}" for gpus, held in zip(taken[quota.team], _HELD, strict=True) if gpus]
-    of = f"of the {_gpus_text(quota.gpus)} before the rollout"
+    before = f"the {_gpus_text(quota.gpus)} that the quota had before the rollout"
     if not parts:
         used, busy = quota.in_use
         deepest = max((tier for tiers in taken.values() for tier, gpus in enumerate(tiers) if gpus), default=0)
         has_none_as_cheap = not any((quota.gpus - used, used - busy, busy)[: deepest + 1])
-        return f"{of} none is taken: other quotas gave {'what costs less' if has_none_as_cheap else 'enough'}"
-    return f"{of} Backstop takes {' and '.join(parts)}"
+        gave = "GPUs that cost less" if has_none_as_cheap else "enough"
+        return f"Backstop takes none of {before}: other quotas gave {gave}"
+    return f"from {before}, Backstop takes {' and '.join(parts)}"
 
 
 def _gpus_text(count: int) -> str:

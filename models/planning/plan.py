@@ -153,7 +153,7 @@ class Plan(Model):
         if self.suffices is not None:
             return ""
         homeless = [no_room_text(team, size) for team, size in self.unplaced_blocks]
-        held = ["minimums and protected blocks prevent the cuts that it needs"]
+        held = ["minimums and protected blocks prevent the cuts that the plan needs"]
         return "; ".join(homeless + held * (bool(self.short_by_gpus) or not homeless))
 
     @property

@@ -280,7 +280,7 @@ def _count_reasons(
         could += more
     if could < wanted:
         total = sum(i.total_gpus for i in _islands_of(as_declared, quota))
-        installed = f"the islands it may use have {gpus_text(total)} in all"
+        installed = f"the islands that {quota.team} may use have {gpus_text(total)} in all"
         counted.append(Reason(cause=Cause.ABSENT, gpus=wanted - could, text=installed))
     return counted
 
@@ -350,8 +350,8 @@ def _unhealthy_since(stretch: Stretch | None) -> dict[str, Any]:
 
 
 def _withheld_text(*, one: bool) -> str:
-    above = "the quotas above it promise less than their sub-quotas"
-    return f"{above}, or jobs of other sub-quotas hold {'it' if one else 'them'}"
+    above = "the quotas above this one promise less than their sub-quotas together"
+    return f"{above}, or jobs of other sub-quotas hold {'this GPU' if one else 'these GPUs'}"
 
 
 def _windows_text(windows: Sequence[Window], now: datetime, *, one: bool) -> str:
@@ -396,7 +396,7 @@ def _others_text(here: _World, quota: Quota, seen: Evidence) -> str:
 
 
 def _fragments_text(loose: int, largest: int, here: _World, seen: Evidence) -> str:
-    text = f"{loose} could start, and the largest block that is free in one island is {largest}"
+    text = f"{loose} could start, but not as one block: the largest that is free in one island is {largest}"
     named = sum(
         job.gpus for job in seen.jobs if job.ended is None and job.on is RunsOn.QUOTA and job.island is not None
     )

@@ -90,7 +90,9 @@ def obey(state: RequestState, command: RequestCommand, request: RequestOrder, no
 
     match command:
         case RequestCommand.APPROVE:
-            approved = state.enter_stage(RequestStage.APPROVED, now, "is being written", decided_by=by, decision=reason)
+            approved = state.enter_stage(
+                RequestStage.APPROVED, now, "Backstop is writing it", decided_by=by, decision=reason
+            )
             return record(approved, "approved")
         case RequestCommand.DECLINE:
             declined = state.enter_stage(

@@ -26,7 +26,7 @@ def open_request(ask: QuotaAsk, assessment: Assessment, now: datetime) -> Reques
     ask = ask.but(ticket="")  # it is used up, and everybody may read the request
     if ask.until is not None and ask.until <= now:
         assessment = assessment.model_copy(
-            update={"fits": False, "why": f"its day, {ask.until:%Y-%m-%d %H:%MZ}, is past"}
+            update={"fits": False, "why": f"its end, {ask.until:%Y-%m-%d %H:%MZ}, is already past"}
         )
     state = RequestState(ask=ask, ticketed=ticketed, asked_at=now, changed_at=now, assessment=assessment)
     if not assessment.fits:
@@ -59,7 +59,7 @@ def advance(state: RequestState, now: datetime) -> RequestState:
     if state.ends_on is None or now < state.ends_on:
         return state
     if state.stage is RequestStage.GRANTED:
-        why = f"its end has come ({state.ends_on:%Y-%m-%d %H:%MZ}): it is given back"
+        why = f"the grant ended at {state.ends_on:%Y-%m-%d %H:%MZ}: Backstop gives its GPUs back"
         return state.enter_stage(RequestStage.RETURNING, now, why).record(AuditKind.COMMAND, why, now)
     waited = f"; it waited for {state.waits_for}" if state.waits_for else ""
     why = f"its end came before it was granted{waited}"

@@ -130,7 +130,7 @@ async def test_a_pilot_that_breaches_stops_the_fleet_before_wave_1(world: World)
     assert world.sql.gpus(other) == {"research": 95}
     await eventually(lambda: world.notices("(fleet)") == [("fleet_held", "tpm")], "the owner is told")
     said = await world.say_fleet("resume", reason="the node is out of the pilot, looked at with its owners")
-    assert said == "resumed: pilots lifted; 1 known failure counts no more"
+    assert said == "resumed: pilots lifted; the earlier failure no longer counts"
     await world.until_fleet(lambda s: states(s)[other] == "done")
     assert world.sql.gpus(other) == {"research": 85}
 
@@ -238,7 +238,7 @@ async def test_the_budget_spreads_the_starts(world: World) -> None:
     (passed,) = [m for m in status.members if m.cluster == large]
     assert passed.held.startswith("it would move 35 GPUs, above the budget of 25")
     status = await world.until_fleet(lambda s: "waits for the budget" in s.waits_for)
-    left = "it would move 10, and 5 GPUs of the budget are left for this hour"
+    left = "it would move 10 GPUs, and 5 of this hour's budget are left"
     assert status.waits_for.endswith(f"waits for the budget: {left}; Backstop looks again every 2s")
     assert (status.hour_gpus, status.day_gpus) == (5, 4076)
     assert status.needs.startswith(f"{large} cannot start")

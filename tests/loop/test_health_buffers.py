@@ -114,7 +114,10 @@ async def test_worse_history_is_proposed_and_waits_for_a_person(world_on_each: W
     await world.say(name, Command.APPROVE, plan_hash=status.proposal.plan_hash)
     await eventually(lambda: sum(world.sql.gpus(name).values()) == TOTAL - wanted.needed, "the lower promise")
     texts = [e["text"] for e in world.sql.archive(name)]
-    assert any(t.startswith(f"the buffer is derived anew: {wanted.needed} of {TOTAL} GPUs, 48 down") for t in texts)
+    assert any(
+        t.startswith(f"the buffer is derived anew: {wanted.needed} of {TOTAL} GPUs, 48 GPUs have been down")
+        for t in texts
+    )
 
 
 async def test_a_cluster_too_wild_to_promise_is_refused_with_the_reason(world: World) -> None:
@@ -136,7 +139,9 @@ async def test_short_history_falls_back_to_the_floor(world: World, hours: int) -
     snapshot, policy = await world.tpm.snapshot(name)
     assert make_plan(snapshot, policy).ceiling_gpus == 340
     assert snapshot.derived is not None
-    assert snapshot.derived.text.startswith("only 100 hours are known" if hours else "there is no health history")
+    assert snapshot.derived.text.startswith(
+        "only 100 hours of health are known" if hours else "there is no health history"
+    )
 
 
 async def test_an_island_that_has_fallen_silent_is_unknown_and_not_gone(world: World) -> None:

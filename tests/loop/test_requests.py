@@ -103,7 +103,9 @@ async def ten_given_back(world: World, name: str, asked: RequestState, why: str)
 async def test_a_request_is_approved_by_the_owner_written_and_given_back_on_its_day(world_on_each: World) -> None:
     world, name = world_on_each, fresh("request")
     asked = await ten_granted(world, name, world.now() + timedelta(seconds=15))
-    await ten_given_back(world, name, asked, f"its end has come ({asked.ask.until:%Y-%m-%d %H:%MZ}): it is given back")
+    await ten_given_back(
+        world, name, asked, f"the grant ended at {asked.ask.until:%Y-%m-%d %H:%MZ}: Backstop gives its GPUs back"
+    )
 
 
 async def test_a_request_is_approved_by_the_owner_written_and_given_back_when_it_is_withdrawn(world: World) -> None:

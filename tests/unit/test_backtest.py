@@ -681,8 +681,8 @@ def test_a_sceptic_gets_five_lines_and_a_picture(file: str, tmp_path: Path, caps
         "For 99.9% of the hours of the next 4 weeks: promise 75, keep 25 nodes (25.0%) unpromised. For 99%: "
     )
     assert shown[2] == (
-        "Why: only 672 hours are known, and what is known already asks for more than the floor of 0.15: "
-        "20 down most of the time or of the last day, 5 in reserve for what comes on top."
+        "Why: only 672 hours of health are known, and the known hours already ask for more than the floor of 0.15: "
+        "20 nodes have been down most of the time or most of the last day, and 5 more are in reserve for new failures."
     )
     assert shown[3].startswith(
         "Back-test: had each week a new buffer been computed and kept for the next 4 weeks (so an hour counts up to 4 "

@@ -217,7 +217,7 @@ def planned(tmp_path: Path, capsys: pytest.CaptureFixture[str], *arguments: str)
 def test_a_file_has_no_history_so_that_the_floor_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = planned(tmp_path, capsys, "--buffer", "health")
     assert shown[0].endswith("at most 306 may be promised (buffer 54, by its health history)")
-    assert shown[1] == "Buffer for 99.9% of the hours of 28d: there is no health history: the floor of 0.15 holds."
+    assert shown[1] == "Buffer for 99.9% of the hours of 28d: there is no health history, so the floor of 0.15 applies."
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_a_plan_that_cannot_honestly_be_promised_says_so(tmp_path: Path, capsys:
     wild = "".join(f"h100-worked,{h},45,20\n" for h in range(4 * WEEK_HOURS))
     (tmp_path / "h.csv").write_text("cluster,hour,total_nodes,healthy_nodes_min\n" + wild)
     shown = planned(tmp_path, capsys, "--buffer", "health", "--health", str(tmp_path / "h.csv"))
-    assert "already asks for more than the floor of 0.15: 200 down most of the time" in shown[1]
+    assert "already ask for more than the floor of 0.15: 200 GPUs have been down most of the time" in shown[1]
     assert shown[3].startswith("It cannot honestly be promised. Such a plan cannot be launched")
 
 
@@ -296,7 +296,7 @@ def test_status_says_what_the_buffer_stands_on(fake: FakeBackstop, capsys: pytes
     )
     fake.statuses = [status(buffer=stands, buffer_at=NOON, proposal=proposed)]
     assert run(["status", "h100-worked"]) == 0
-    said = f"{stands.needed} of 361 GPUs: 16 down most of the time"
+    said = f"{stands.needed} of 361 GPUs: 16 GPUs have been down most of the time"
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.count(said) == 2
     assert "looked at again 2026-01-31 12:00" in shown

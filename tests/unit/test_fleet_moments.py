@@ -122,7 +122,7 @@ def test_the_breaker_counts_only_what_the_fleet_rollout_started() -> None:
     machine.goes_on("c0002/1")
     machine.falls("c0002/1")
     assert {hold.id for hold in machine.f.holds} == {"breaker"}
-    assert machine.f.holds[0].reason.startswith("1 of 1 cluster rolled back, more than 10% of 1")
+    assert machine.f.holds[0].reason.startswith("1 of 1 cluster rolled back, and at most 10% of 1 may")
     assert machine.f.holds[0].reason.endswith("(c0002)")
 
 
@@ -151,7 +151,7 @@ def test_a_plan_has_one_number_of_clusters(capsys: pytest.CaptureFixture[str]) -
     show(*plan_parts(plan, (), Pace()))
     said = capsys.readouterr().out
     for text in (archived, said):
-        assert "46 clusters (45 to start, 1 open already and followed)" in text
+        assert "46 clusters (45 to start, 1 with a rollout that is open already)" in text
         assert "45 clusters" not in text
 
 

@@ -37,7 +37,7 @@ def refused(fleet: Fleet, **pace: Any) -> str:
         ({"bake": "soon"}, "bake"),
         ({"max_failed": 2}, "max_failed"),
         ({"budget_per_hour": 0}, "budget_per_hour must be at least 1, not 0: nothing would start"),
-        ({"budget_per_day": 100}, "budget_per_hour must be at most budget_per_day, 100, not 512"),
+        ({"budget_per_day": 100}, "budget_per_hour must be at most 100 (budget_per_day), not 512"),
         ({"recheck": "0s"}, "recheck must be at least 1s, not 0s"),
         ({"parallel": 10, "bake": "24h"}, "nothing would change: parallel is 10, bake is 24h already"),
     ],
@@ -205,25 +205,28 @@ def test_the_undo_that_is_printed_is_taken(command: str, given: dict[str, Any]) 
 
 
 THEIRS = "their rollouts go on, and a cluster with a rollout cannot be added again"
-LIFTS_BREAKER = "`backstop fleet resume` would also lift breaker"
+LIFTS_BREAKER = "`backstop fleet resume` would also lift hold breaker"
 
 
 @pytest.mark.parametrize(
     ("command", "clusters", "said"),
     [
-        ("move", ("after",), "It cannot be undone: nothing can be moved behind the last wave."),
+        ("move", ("after",), "It cannot be undone: no cluster can be moved to after the last wave."),
         ("move", ("pilot",), "It cannot be undone: the pilots are over."),
         (
             "move",
             ("idle", "after"),
-            "Undo: backstop fleet move idle --wave 3 {} (not for after: nothing can be moved behind the last wave)",
+            (
+                "Undo: backstop fleet move idle --wave 3 {} (not for after: no cluster can be moved to after the "
+                "last wave)"
+            ),
         ),
         (
             "move",
             ("after", "pilot"),
-            "It cannot be undone: after: nothing can be moved behind the last wave; pilot: the pilots are over.",
+            "It cannot be undone: after: no cluster can be moved to after the last wave; pilot: the pilots are over.",
         ),
-        ("skip", ("after",), "It cannot be undone: nothing can be moved behind the last wave."),
+        ("skip", ("after",), "It cannot be undone: no cluster can be moved to after the last wave."),
         (
             "skip",
             ("open",),
@@ -235,11 +238,11 @@ LIFTS_BREAKER = "`backstop fleet resume` would also lift breaker"
             f"Undo: backstop fleet move idle --wave 3 {{}} (not for open open-2: {THEIRS})",
         ),
         ("pause", (), "Undo: backstop fleet resume {}"),
-        ("pause failed", (), "Undo: backstop fleet resume {} (known failures then no longer count)"),
+        ("pause failed", (), "Undo: backstop fleet resume {} (earlier failures then no longer count)"),
         (
             "pause failed breaker",
             (),
-            f"It cannot be undone alone: {LIFTS_BREAKER}, and known failures would no longer count.",
+            f"The pause cannot be lifted alone: {LIFTS_BREAKER}, and earlier failures would no longer count.",
         ),
     ],
 )

@@ -29,7 +29,7 @@ def test_a_budget_that_others_have_used_is_named_and_not_the_one_that_seems_left
     assert {m.state for m in fleet.f.members.values()} == {MemberState.RUNNING}
 
     spent = Fleet([prospect(0, cut=70), prospect(1, cut=10)], PACE, booked=(40, 40))
-    said = "it would move 70, and 60 GPUs of the budget are left for this hour"
+    said = "it would move 70 GPUs, and 60 of this hour's budget are left"
     assert waits(spent) == {"c0000": said, "c0001": "waits for c0000, which goes first"}
     assert status(spent).waits_for == f"c0000 waits for the budget: {said}; Backstop looks again every 10m"
     assert (status(spent).hour_gpus, status(spent).day_gpus) == (60, 960)
@@ -93,7 +93,7 @@ def test_a_member_that_somebody_launched_by_hand_is_followed_at_once() -> None:
     one = fleet.f.members["c0001"]
     assert (one.state, one.rollout, one.joined) == (MemberState.RUNNING, "c0001/by-hand", True)
     assert fleet.f.members["c0000"].rollout == "c0000/1", "its own goes on as its own"
-    assert fleet.f.outbox[-1].text == "the fleet rollout follows from now on what others launched: c0001"
+    assert fleet.f.outbox[-1].text == "from now on the fleet rollout follows the rollouts that others launched: c0001"
 
 
 def test_a_cancel_by_temporal_aborts_unless_tickets_are_needed() -> None:

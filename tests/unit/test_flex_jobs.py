@@ -422,18 +422,18 @@ def test_each_job_that_waits_is_told_why() -> None:
         capacity=5,
         teams=teams,
     )
-    held = "b's own jobs have 2 of the 5 GPUs of the cluster, and what others have (3) is in their quotas or shares"
+    held = "b's own jobs have 2 of the 5 GPUs of the cluster, and others have 3, inside their quotas or shares"
     assert {j.job: (j.waits, j.why) for j in last.queued} == {
         "b8": (Waits.TOO_LARGE, "too large: it needs 8 GPUs, and the cluster has 5"),
-        "a2": (Waits.LIMIT, "it needs 2, and a has 2 of its limit of 3 GPUs"),
+        "a2": (Waits.LIMIT, "it needs 2 GPUs, and a already uses 2 of its limit of 3 GPUs"),
         "a4": (Waits.LIMIT, "too large for the limit of a, which is 3 GPUs"),
         "b2": (Waits.HARDWARE, f"it needs 1 GPU, none is free, and {held}"),
-        "b3": (Waits.NO_QUOTA, "it may run only inside its quota, needs 3, and the quota is 2 GPUs"),
-        "c2": (Waits.SHARE, "it needs 1 GPU, none is free, and c has 1 where its share is 1"),
+        "b3": (Waits.NO_QUOTA, "it may run only inside its quota; it needs 3 GPUs, and the quota is 2 GPUs"),
+        "c2": (Waits.SHARE, "it needs 1 GPU, none is free, and c has 1, with a share of 1"),
     }
     short = played(submit("a1", 4), submit("b1", 2), capacity=4)
     assert [(j.job, j.waits, j.why) for j in short.queued] == [
-        ("b1", Waits.HARDWARE, "it needs 2 GPUs, none is free, and what others have (4) is in their quotas or shares")
+        ("b1", Waits.HARDWARE, "it needs 2 GPUs, none is free, and others have 4, inside their quotas or shares")
     ]
     alone = played(submit("a1", 8), submit("a2", 8), capacity=8, teams=[{"team": "a", "quota_gpus": 16}])
     why = "it needs 8 GPUs, none is free, and a's own jobs have all 8 GPUs of the cluster, fewer than its quota of 16"
@@ -455,7 +455,7 @@ def test_a_job_from_where_nobody_may_target_the_quota_is_for_flex_alone_or_refus
     for more in ({"target": "quota"}, {"preemptible": False}):
         steps = [submit("a1", 1, namespace="other", **more), {"delete": "a1"}, submit("a1", 1)]
         first, _, last = tell_story(FlexStory.model_validate({"capacity_gpus": 4, "teams": teams, "steps": steps}))
-        assert first.what == "a submits a1 (refused: other may not target its quota)"
+        assert first.what == "a submits a1 (refused: other may not target the quota of a)"
         assert (first.running, first.queued, runs(last)) == ((), (), {"a1": "quota"})
 
 
@@ -487,7 +487,10 @@ def test_a_job_for_quota_alone_waits_rather_than_running_on_flex() -> None:
     assert [(j.job, j.why) for j in last.queued] == [
         (
             "a3",
-            "it is not preemptible, so it may run only inside its quota, needs 3, and a has 2 of 4 GPUs of quota left",
+            (
+                "it is not preemptible, so it may run only inside its quota; it needs 3 GPUs, and a has 2 of its "
+                "quota of 4 GPUs left"
+            ),
         )
     ]
     assert last.unused_gpus == 11
@@ -647,8 +650,8 @@ def test_the_command_tells_the_story_step_by_step(capsys: pytest.CaptureFixture[
     jsonschema.validate(yaml.safe_load(STORY.read_text()), makers()["flex-story"]())
     assert run(["flex", "simulate", str(STORY)]) == 0
     shown = capsys.readouterr().out
-    assert "   8  a submits a2: a2 runs; c3 of c gives 2 back (a is below its share, and this was above one)" in shown
-    assert "b3              b        2  it needs 2 GPUs, none is free, and b has 4 where its share is 4" in shown
+    assert "   8  a submits a2: a2 runs; c3 of c gives 2 back (a is below its share, and c was above its own)" in shown
+    assert "b3              b        2  it needs 2 GPUs, none is free, and b has 4, with a share of 4" in shown
     assert "0 of 16 GPUs are free." in shown
 
 
@@ -684,8 +687,8 @@ def test_what_comes_between_two_steps_is_shown_with_its_time(
         ([submit("a1", 0.0001)], "must be a number of GPUs with at most three decimals, not 0.0001"),
         ([submit("a1", 1), submit("a1", 1)], "steps[1].submit.job 'a1' exists already: use another name"),
         ([{"delete": "a9"}], "steps[0].delete is 'a9', and no such job exists at that step"),
-        ([{"delete": "a9", "capacity_gpus": 3}], "must have one of submit, delete and capacity_gpus"),
-        ([{}], "must have one of submit, delete and capacity_gpus"),
+        ([{"delete": "a9", "capacity_gpus": 3}], "must have exactly one of submit, delete and capacity_gpus"),
+        ([{}], "must have exactly one of submit, delete and capacity_gpus"),
         (
             [submit("a1", 1, target="flex", preemptible=False)],
             "steps[0].submit.preemptible must be true for a flex job",

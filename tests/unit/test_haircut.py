@@ -245,9 +245,12 @@ WORKING = [
     at_work("a100", 100, 100, {"evals": (60, 60), "vision": (40, 40)}, running("evals", 60, "engines")),
 ]
 RESEARCH = (
-    "Of the cut of research in h100, {} GPUs are in use: 1 job of class engines holds 40 of the 310 that could yield"
+    "{} GPUs in the cut of research in h100 are in use: 1 job of class engines holds 40 of the 310 GPUs that "
+    "could yield"
 )
-EVALS = "Of the cut of evals in a100, {} GPUs are in use: 1 job of class engines holds 60 of the 60 that could yield."
+EVALS = (
+    "{} GPUs in the cut of evals in a100 are in use: 1 job of class engines holds 60 of the 60 GPUs that could yield."
+)
 
 
 def test_of_what_is_cut_in_use_it_is_said_whose_work_stands_on_it_at_each_buffer() -> None:
@@ -270,9 +273,9 @@ def test_of_many_teams_some_are_named_and_it_is_said_how_many_more() -> None:
     many = [at_work(f"c{n}", 100, 100, {"a": (100, 100)}, running("a", 100, "engines")) for n in range(23)]
     made = haircut(many, [Fraction(15, 100)])
     told = plainly(fleet_parts(made, 0))
-    assert sum("Of the cut of" in text for text in told) == 5
+    assert sum("in the cut of" in text for text in told) == 5
     assert "and 18 more; --json has them." in told
-    assert page(made, 0).count("Of the cut of") == 20
+    assert page(made, 0).count("in the cut of") == 20
     assert "And 3 more: backstop haircut --json." in page(made, 0)
 
 
@@ -294,7 +297,7 @@ def test_whose_work_it_is_is_filtered_as_the_rows_are(
     assert [cut["team"] for cut in answer["works"][2]] == teams
     assert run(["haircut", "--by", by, "--filter", which]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert [team for team in ("evals", "research") if f"Of the cut of {team}" in shown] == teams
+    assert [team for team in ("evals", "research") if f"in the cut of {team}" in shown] == teams
 
 
 def plainly(parts: Sequence[RenderableType]) -> list[str]:

@@ -161,7 +161,7 @@ def test_a_plan_that_is_not_backed_is_refused_at_launch() -> None:
 def test_the_refusal_of_a_launch_says_why_no_tier_suffices() -> None:
     world = World((Quota(team="t", gpus=8, minimum_gpus=8),), {"main": (8, 7)})
     assert world.is_in(Stage.ABORTED)
-    why = "minimums and protected blocks prevent the cuts that it needs"
+    why = "minimums and protected blocks prevent the cuts that the plan needs"
     assert world.r.ended_because.endswith(f"so it cannot be launched: {why}")
 
 
@@ -739,8 +739,13 @@ def test_a_rollback_is_told_from_what_stood_before_it_and_from_a_look_after_it()
         "who lacked more gives nothing, and both are told why"
     )
     assert {t: n.reasons for t, n in told.items()} == {
-        "a": ("of the 200 GPUs before the rollout none is taken: other quotas gave what costs less",),
-        "b": ("of the 161 GPUs before the rollout Backstop takes 61 that no running job held",),
+        "a": (
+            (
+                "Backstop takes none of the 200 GPUs that the quota had before the rollout: other quotas gave "
+                "GPUs that cost less"
+            ),
+        ),
+        "b": ("from the 161 GPUs that the quota had before the rollout, Backstop takes 61 that no running job held",),
     }
     assert owners.facts["left"] == [f"b: 161 -> 100 ({told['b'].reasons[0]})"]
     assert [command["line"] for command in owners.facts["commands"]], "what the owner could say"
@@ -1435,7 +1440,7 @@ def test_a_quota_that_only_rounding_spares_is_not_told_that_others_gave_what_cos
     world.wait("10m")
     assert world.values == {"a": 45, "b": 44, "c": 1}
     assert notices(world, NoticeKind.ROLLED_BACK)["c"].reasons == (
-        "of the 1 GPU before the rollout none is taken: other quotas gave enough",
+        "Backstop takes none of the 1 GPU that the quota had before the rollout: other quotas gave enough",
     )
 
 

@@ -117,7 +117,7 @@ def test_why_names_the_jobs_that_hold_the_quota_and_those_that_idle() -> None:
     )
     assert (
         used.text
-        == "a's own running jobs work on 12 of its 16: train 8, eval-0 1, eval-2 1, eval-4 1 and 1 more with 1"
+        == "a's own running jobs work on 12 of its 16: train 8, eval-0 1, eval-2 1, eval-4 1 and 1 more with 1 in all"
     )
     assert idle.gpus + used.gpus == found.gap_gpus == 16
 

@@ -70,7 +70,7 @@ UNSCHEDULED = cluster("unscheduled", [(8, 4)], Quota(team="t", gpus=8, scheduled
 IN_TURN = ["painless", "unscheduled", "busy", "homeless", "floored"]
 WHY = {
     "homeless": "no island has room for the protected block of 8 of t",
-    "floored": "minimums and protected blocks prevent the cuts that it needs",
+    "floored": "minimums and protected blocks prevent the cuts that the plan needs",
 }
 
 

@@ -198,14 +198,14 @@ GROWN = "the cluster has grown from 20 to 200, and the promise with it"
     ("standing", "of", "total", "said"),
     [
         (300, 400, 400, "the promise rises from 300 to 320 at first"),
-        (386, 400, 400, "386 stays promised: what health now allows differs too little"),
+        (386, 400, 400, "the promise stays at 386, as health now allows about as much"),
         (
             *(16, 20, 200),
             f"{GROWN} from 16 to 160; at first it rises to 170",
         ),
         (
             *(19, 20, 200),
-            f"{GROWN} from 19 to 190; what health now allows differs too little",
+            f"{GROWN} from 19 to 190; health now allows about as much",
         ),
     ],
 )
@@ -306,5 +306,6 @@ def test_a_cluster_that_needs_all_it_has_is_left_nothing() -> None:
     found = derived(np.full(4 * WEEK_HOURS, 240.0), 256, node=8)
     assert (found.ground, found.needed, found.promise) == (BufferBasis.WILD, 256, None)
     assert found.text.startswith(
-        "all 256 GPUs would have to stay unpromised, and the largest allowed share is 0.5: 240 down most of the time"
+        "all 256 GPUs would have to stay unpromised, and the largest allowed share is 0.5: 240 GPUs have been "
+        "down most of the time"
     )

@@ -65,26 +65,26 @@ def planned(snapshot: Snapshot, buffer: str = "0.15") -> Plan:
 @pytest.mark.parametrize(
     ("jobs", "buffer", "sentence"),
     [
-        (ENGINES + TRAINING, "0.15", "3 jobs of class engines hold 40 of the 310 that could yield."),
+        (ENGINES + TRAINING, "0.15", "3 jobs of class engines hold 40 of the 310 GPUs that could yield."),
         (TRAINING + ENGINES[:1] + [job("e4", 16, "engines")], "0.15", "2 jobs of class engines hold 40 of the 310"),
         (
             [job("e", 40, "engines"), job("t", 270, "training")],
             "0.15",
-            "1 job of class engines holds 40 of the 310 that could yield.",
+            "1 job of class engines holds 40 of the 310 GPUs that could yield.",
         ),
         # At most 180 may be: 130 of those in use go, and engines have 40.
-        (ENGINES + TRAINING, "0.5", "hold 40 of the 310 that could yield; beyond them class training yields."),
-        ([job("t", 310, "training")], "0.15", "1 job of class training holds 310 of the 310 that could yield."),
+        (ENGINES + TRAINING, "0.5", "hold 40 of the 310 GPUs that could yield; beyond them class training yields."),
+        ([job("t", 310, "training")], "0.15", "1 job of class training holds 310 of the 310 GPUs that could yield."),
         (
             [job("t", 300), job("u", 10, "evals")],
             "0.15",
-            "2 jobs of class training (2 of 2 name none of its classes) hold 310 of the 310 that could yield.",
+            "2 jobs of class training (2 of 2 name none of its classes) hold 310 of the 310 GPUs that could yield.",
         ),
         ([job("t", 310)], "0.15", "1 job of class training (it names none of its classes) holds 310 of the 310"),
         (
             [job("t", 300, "training"), job("u", 10)],
             "0.15",
-            "2 jobs of class training (1 of 2 names none of its classes) hold 310 of the 310 that could yield.",
+            "2 jobs of class training (1 of 2 names none of its classes) hold 310 of the 310 GPUs that could yield.",
         ),
     ],
 )
@@ -98,23 +98,28 @@ ISSUE = [job("t1", 252, "training"), job("t2", 18, "training"), job("e", 40, "en
 @pytest.mark.parametrize(
     ("jobs", "blocks", "gpus", "sentence"),
     [
-        (ISSUE, (252,), 13, "1 job of class engines holds 40 of the 58 that could yield"),
-        (ISSUE, (252,), 41, "holds 40 of the 58 that could yield; beyond them class training yields"),
+        (ISSUE, (252,), 13, "1 job of class engines holds 40 of the 58 GPUs that could yield"),
+        (ISSUE, (252,), 41, "holds 40 of the 58 GPUs that could yield; beyond them class training yields"),
         (
             ISSUE,
             (252,),
             59,
             (
-                "holds 40 of the 58 that could yield; beyond them class training yields, "
+                "holds 40 of the 58 GPUs that could yield; beyond them class training yields, "
                 "and then only its 252 protected GPUs are left"
             ),
         ),
         # Its training holds less than the blocks want: all of that is theirs.
-        (ISSUE, (256, 44), 41, "holds 40 of the 40 that could yield; beyond them only its 270 protected GPUs are left"),
+        (
+            ISSUE,
+            (256, 44),
+            41,
+            "holds 40 of the 40 GPUs that could yield; beyond them only its 270 protected GPUs are left",
+        ),
         ([job("t", 256), job("u", 54)], (256,), 4, "beyond its 256 protected GPUs, 54 could yield"),
         ([job("t", 1, "training"), job("e", 9, "engines")], (1,), 10, "beyond them only its 1 protected GPU is left"),
         ([job("t", 256)], (256,), 4, "all that it runs is protected"),
-        ([job("e", 40, "engines")], (252,), 4, "1 job of class engines holds 40 of the 40 that could yield"),
+        ([job("e", 40, "engines")], (252,), 4, "1 job of class engines holds 40 of the 40 GPUs that could yield"),
         (ISSUE, (252,), 311, ""),
     ],
 )
@@ -129,9 +134,9 @@ def test_what_protected_blocks_hold_could_not_yield(
 
 def test_a_plan_a_notice_and_flex_count_what_is_protected_out() -> None:
     plan = planned(worked(*ISSUE, protected_blocks=(252,)))
-    sentence = "1 job of class engines holds 40 of the 58 that could yield."
+    sentence = "1 job of class engines holds 40 of the 58 GPUs that could yield."
     assert sentence in said(plan_parts(plan))
-    assert cut_of_work(plan, "research") == f"Of the cut of research, 4 GPUs are in use: {sentence}"
+    assert cut_of_work(plan, "research") == f"4 GPUs in the cut of research are in use: {sentence}"
     on_flex = job("f", 8, "training", on="flex")
     quota, flex = team_work([*ISSUE, on_flex], {"research": CLASSES}, {}, {"research": 252})
     assert quota.order.endswith("then training, 270 GPUs of 2 jobs, 252 of them protected")
@@ -269,8 +274,8 @@ def test_flex_names_who_yields_next_of_each_team_with_classes() -> None:
     assert [j.job for j in found.jobs] == ["s2", "s1"], "the engines, though they are older"
     text = said(cluster_parts(found, []))
     assert (
-        "In the quota of research first to yield: engines, 40 GPUs of 3 jobs; then training, 18 GPUs of 1 job.\n"
-        "On flex, of research first to yield: engines, 2 GPUs of 1 job; then training, 8 GPUs of 1 job." in text
+        "In the quota of research the first to yield is engines, 40 GPUs of 3 jobs; then training, 18 GPUs of 1 job.\n"
+        "On flex, of research the first to yield is engines, 2 GPUs of 1 job; then training, 8 GPUs of 1 job." in text
     )
     assert "evals first" not in text
     assert [(w.team, w.on) for w in found.yields] == [("research", RunsOn.QUOTA), ("research", RunsOn.FLEX)]
@@ -307,7 +312,7 @@ def test_a_breach_tells_its_team_and_the_owner_which_class_stands_on_what_is_mis
     told = bodies(world, NoticeKind.BREACH)
     sentence = (
         "34 of the 200 GPUs that jobs of a hold in quota have no healthy ones behind them: "
-        "2 jobs of class engines hold 40 of the 200 that could yield."
+        "2 jobs of class engines hold 40 of the 200 GPUs that could yield."
     )
     # 61 of 361 are missing, divided as 200 to 161.
     assert sentence in told["a"]
@@ -328,7 +333,7 @@ def test_what_a_breach_cuts_of_what_is_in_use_runs_on_and_it_is_told_whose_it_is
     assert "Your quota is now 166 GPUs" in told["a"]
     assert (
         "34 of the 200 GPUs that jobs of a hold are beyond the quota now and run on as flex, which yields first: "
-        "2 jobs of class engines hold 40 of the 200 that could yield." in told["a"]
+        "2 jobs of class engines hold 40 of the 200 GPUs that could yield." in told["a"]
     )
     assert "yield" not in told["b"]
 
@@ -342,7 +347,7 @@ def test_a_breach_that_touches_nothing_in_use_says_so_and_who_would_yield_next()
     world.healthy(300)
     world.wait("11m")
     assert (
-        "Healthy hardware backs all that a runs in quota; if a loses more, first to yield: "
+        "Healthy hardware backs all that a runs in quota; if a loses more GPUs, the first to yield is "
         "engines, 40 GPUs of 1 job; then training, 20 GPUs of 1 job." in bodies(world, NoticeKind.BREACH)["a"]
     )
 
@@ -356,8 +361,8 @@ def test_a_breach_that_touches_nothing_in_use_says_so_and_who_would_yield_next()
             300,
             (
                 "45 of the 345 GPUs that jobs of research hold in quota have no healthy ones behind them; its jobs "
-                "hold 15 GPUs beyond the quota, which yield first: 1 job of class engines holds 90 of the 360 that "
-                "could yield"
+                "hold 15 GPUs beyond the quota, which yield first: 1 job of class engines holds 90 of the 360 "
+                "GPUs that could yield"
             ),
         ),
         (
@@ -365,8 +370,8 @@ def test_a_breach_that_touches_nothing_in_use_says_so_and_who_would_yield_next()
             345,
             (
                 "healthy hardware backs all that research runs in quota; its jobs hold 1 GPU beyond the quota, which "
-                "yields first; if research loses more, first to yield: engines, 46 GPUs of 1 job; then training, "
-                "300 GPUs of 1 job"
+                "yields first; if research loses more GPUs, the first to yield is engines, 46 GPUs of 1 job; then "
+                "training, 300 GPUs of 1 job"
             ),
         ),
         (
@@ -374,7 +379,7 @@ def test_a_breach_that_touches_nothing_in_use_says_so_and_who_would_yield_next()
             344,
             (
                 "1 of the 345 GPUs that jobs of research hold in quota has no healthy one behind it: "
-                "1 job of class engines holds 45 of the 345 that could yield"
+                "1 job of class engines holds 45 of the 345 GPUs that could yield"
             ),
         ),
     ],
@@ -399,7 +404,7 @@ def test_of_flex_nothing_is_said_where_no_job_says_its_class() -> None:
     jobs = [job("q", 8, team="a"), job("s", 8, team="a", on="flex")]  # as Slurm tells of flex
     found = flex_now(Evidence(reading, sample, {}, NOW, jobs))
     assert [(w.team, w.on) for w in found.yields] == [("a", RunsOn.QUOTA)]
-    said_of_quota = "In the quota of a first to yield: training, 8 GPUs of 1 job (it names none of its classes)."
+    said_of_quota = "In the quota of a the first to yield is training, 8 GPUs of 1 job (it names none of its classes)."
     assert said_of_quota in said(cluster_parts(found, []))
 
 
@@ -411,7 +416,7 @@ def test_a_cut_of_what_is_in_use_tells_its_team_which_class_yields() -> None:
     assert 0 < busy["a"] <= 40
     told = bodies(world, NoticeKind.PLANNED)
     assert (
-        f"Of the cut of a, {busy['a']} GPUs are in use: 2 jobs of class engines hold 40 of the 200 that could yield."
-        in told["a"]
+        f"{busy['a']} GPUs in the cut of a are in use: 2 jobs of class engines hold 40 of the 200 GPUs that "
+        "could yield." in told["a"]
     )
     assert "yield" not in told["b"]

@@ -115,7 +115,7 @@ def test_whose_work_is_cut_is_told_where_jobs_have_classes(ledger: Ledger, tool:
     whole = activities.costs.haircut_at(NAMES, [Fraction(1, 2)], now)
     ((cut, *_),) = whole.report.works
     assert (cut.cluster, cut.team) == ("many-2", "evals")
-    assert "1 job of class lab holds 24 of the 48 that could yield" in cut.text
+    assert "1 job of class lab holds 24 of the 48 GPUs that could yield" in cut.text
     tool.run("DELETE FROM jobs WHERE cluster = 'many-2'")
     assert activities.costs.haircut_at(NAMES, [Fraction(1, 2)], now).report.works == ((),)
 
