@@ -21,7 +21,7 @@ from models.rollout import drift, objections
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import EffectKind
-from models.rollout.gates import changed_by_others, doubt_of
+from models.rollout.gates import beyond_of, changed_by_others, doubt_of
 from models.rollout.holds import BREACH, PROPOSAL, RADIUS, REALIGN, REPLAN, ROLLBACK, UNMERGED, Hold, HoldKind
 from models.rollout.promotion_text import promotion_text
 from models.rollout.proposals import proposal_is_approved
@@ -88,12 +88,12 @@ def reason_refusal(stage: Stage, *, at_risk: bool, reason: str) -> str | None:
     """Refuse to close a promise at risk, or a stuck rollout, without a reason."""
     if reason.strip() or not (at_risk or stage is Stage.STUCK):
         return None
-    return f"close needs a reason while {'stuck' if stage is Stage.STUCK else 'a quota is at risk'}"
+    return f"close needs a reason while {'the rollout is stuck' if stage is Stage.STUCK else 'a quota is at risk'}"
 
 
 def _refuse_retry(rollout: Rollout, _: CommandRequest) -> str | None:
     if rollout.stage is Stage.STUCK and rollout.superseded:
-        return f"superseded ({rollout.superseded}): a newer rollout owns the cluster; only `close` is possible"
+        return f"a newer rollout owns the cluster ({rollout.superseded}): only `close` is possible"
     return None
 
 
@@ -101,7 +101,7 @@ def _refuse_approve(rollout: Rollout, request: CommandRequest) -> str | None:
     if rollout.proposal is not None:
         return _refuse_proposal(rollout, rollout.proposal.plan.hash, request)
     if rollout.plan is None or rollout.stay.replan:
-        return "no plan awaits approval: Backstop is making a new one; ask `status` again in a moment"
+        return "no plan awaits approval: Backstop is making a new one; run `backstop status` again in a moment"
     if request.plan_hash != rollout.plan.hash:
         return other_plan(rollout.plan.hash, request.plan_hash)
     if not rollout.plan.honest:
@@ -151,7 +151,8 @@ def _refuse_resolve(rollout: Rollout, request: CommandRequest, *, by_roles: bool
         return f"how must be accept or restore, not {request.how!r}"
     if request.how == "restore" and (hold.id != "drift" or not rollout.stage.is_guarded or rollout.shadow):
         return (
-            f"restore is only for values that the rollout wrote, and the rollout is {rollout.stage}: give --how accept"
+            "--how restore is only for hold drift, while a rollout that is no shadow is buffered, enforced or "
+            "monitored: give --how accept, or leave --how out"
         )
     return None
 
@@ -168,6 +169,8 @@ def _refuse_resolve_of_none(rollout: Rollout, name: str) -> str | None:
         return None
     if name == "unknown_health" and (doubt := doubt_of(rollout)) is not None:
         return f"{doubt.why}: confirm it for the whole source with {doubt.confirm_line}"
+    if name == "unknown_health" and (beyond := beyond_of(rollout)) is not None:
+        return f"{beyond.text}: mend the source, or import the cluster's new total"
     if name == "unknown_health":
         lifted = "no sample awaits confirmation: the hold ends when the source sends current samples with correct times"
         return lifted if rollout.sight.suspect is None else None
@@ -258,7 +261,7 @@ def _close_text(rollout: Rollout) -> str:
         return f"closed; {ends}"
     if rollout.superseded:
         return "closed; nothing is written, and the cluster is left to the rollout that owns it now"
-    return "closed as it is; the values and limits stay, nothing more is undone"
+    return "closed as it is; the values and limits stay, and nothing more is undone"
 
 
 def _approve(rollout: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
@@ -411,7 +414,7 @@ def _retry(rollout: Rollout, request: CommandRequest, now: datetime) -> tuple[Ro
         undone = tuple(k for k in rollout.undone if k not in left)
         again = rollout.but(standing=standing).with_undo(owed=left, undone=undone, stuck_on=())
         return again.enter_stage(Stage.ROLLING_BACK, now, "retry of what was left to undo", request.actor), (
-            f"running {', '.join(INVERSE[kind] for kind in left)} again; if that fails, it is stuck as before"
+            f"running {', '.join(INVERSE[kind] for kind in left)} again; if that fails, the rollout is stuck as before"
         )
     return next_attempt(rollout, now, request.actor, request.reason or "retry"), "the next attempt makes a new plan"
 

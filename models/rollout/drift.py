@@ -42,13 +42,15 @@ def answer_hold(rollout: Rollout, freed: Rollout, how: str, now: datetime, *, re
     back = [f"{team} at {ours[team]}" for team in sorted(ours) if present.get(team, ours[team]) != ours[team]]
     limits = [f"the limits of {', '.join(sorted(modes))}"] if (modes := mode_drift(rollout)) else []
     written = (
-        f"written again: {', '.join([*back, *limits])}" if back or limits else "Backstop has nothing left to write"
+        f"Backstop writes again: {', '.join([*back, *limits])}"
+        if back or limits
+        else "Backstop has nothing left to write"
     )
     gone, new = sorted(ours.keys() - present.keys()), sorted(present.keys() - ours.keys())
     answers, waits = [written], rollout.asks and bool(gone or new)
-    fate = "still waits for an answer" if waits else "accepted"
-    answers += [f"removed by others, {fate}: {', '.join(gone)}"] if gone else []
-    answers += [f"added by others, {fate}: {', '.join(new)}"] if new else []
+    fate = "which still waits for an answer" if waits else "which is accepted"
+    answers += [f"others removed {', '.join(gone)}, {fate}"] if gone else []
+    answers += [f"others added {', '.join(new)}, {fate}"] if new else []
     answers += ["accept these changes (--how accept), or undo them in the quota system"] if waits else []
     held = rollout.but(look_asked=True) if waits else freed
     if back or limits:

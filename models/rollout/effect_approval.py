@@ -250,7 +250,7 @@ def _prove_by_health(change: Change, evidence: Known) -> Footing:
     if not follows and not values_stand(evidence):
         raise _refusal_of(change, "the values of an approved plan are not in place")
     if change.flex_gpus is not None and (evidence.surplus_gpus is None or change.flex_gpus > evidence.surplus_gpus):
-        raise Drift(f"health of {change.cluster} has moved: {_unowned_text(evidence)} now")
+        raise Drift(f"health of {change.cluster} has changed: {_unowned_text(evidence)} now")
     return Footing("health", stood_on, _unowned_text(evidence))
 
 

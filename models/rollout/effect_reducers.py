@@ -198,8 +198,8 @@ def _record_conflicts(rollout: Rollout, change: Change, conflicts: Sequence[Valu
     for conflict in conflicts:
         rollout = rollout.record(
             AuditKind.EFFECT,
-            f"conflict: {conflict.team} holds {_or_absent(conflict.found_gpus)}, not {conflict.expected_gpus:,}; "
-            "left alone",
+            f"conflict: others changed {conflict.team}, which is {_or_absent(conflict.found_gpus)}, and not "
+            f"{conflict.expected_gpus:,} as Backstop expected; Backstop leaves it alone",
             now,
             conflict=conflict.model_dump(mode="json"),
         )

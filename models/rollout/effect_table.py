@@ -85,10 +85,10 @@ EFFECTS: tuple[Effect, ...] = (
             may_stand="the freed capacity may be reserved",
         ),
         said_in_a_breach=Said(
-            made="the reserved GPUs fit the rollout's values",
-            undone="the reserved GPUs fit the restored values",
-            stands="the reserved GPUs still fit the rollout's values",
-            may_stand="the reserved GPUs may fit the rollout's values",
+            made="the reserved GPUs match the rollout's values",
+            undone="the reserved GPUs match the restored values",
+            stands="the reserved GPUs still match the rollout's values",
+            may_stand="the reserved GPUs may still match the rollout's values",
         ),
     ),
     Effect(
@@ -98,7 +98,7 @@ EFFECTS: tuple[Effect, ...] = (
         kept_in_a_breach=True,
         said=Said(
             made="no quota changes",
-            undone="the quotas have {goal}, with limits {limits}{others}",
+            undone="the quotas have {goal}, and the limits are {limits}{others}",
             stands="the quotas still have the rollout's values",
             may_stand="the quotas may have the rollout's values",
         ),

@@ -135,7 +135,9 @@ def is_open(rollout: Rollout, now: datetime) -> bool:
 def _plan_condition(rollout: Rollout) -> Condition:
     if rollout.plan is None or rollout.stay.replan:
         return Condition(
-            name="plan", met=False, text=f"a new plan is being made: {rollout.stay.replan or 'there is none yet'}"
+            name="plan",
+            met=False,
+            text="Backstop is making a plan" + (f" ({rollout.stay.replan})" if rollout.stay.replan else ""),
         )
     if not rollout.plan.honest:
         return Condition(name="plan", met=False, text=rollout.plan.fault)
@@ -298,7 +300,7 @@ def _backing_condition(rollout: Rollout) -> Condition:
     if rollout.seen is None:
         return Condition(name="backed", met=False, text="Backstop has not looked at the cluster yet")
     if rollout.seen.health is None or not health_fresh(rollout):
-        return Condition(name="backed", met=False, text="health is unknown or stale, so that no GPU counts as backing")
+        return Condition(name="backed", met=False, text="health is unknown or stale, so no GPU counts as backing")
     if not rollout.seen.is_backed:
         missing = lacks_text(rollout.seen.shortage)
         return Condition(name="backed", met=False, text=f"not backed by today's health: {missing}")

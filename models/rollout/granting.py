@@ -57,7 +57,11 @@ def settle_order(rollout: Rollout) -> Rollout:
     if order is None or rollout.grant_begun:
         return rollout
     if rollout.shadow or rollout.stage is not Stage.MONITORED:
-        why = f"a {'shadow ' * rollout.shadow}rollout of {rollout.cluster} is {rollout.stage}"
+        when = "after it has ended" if rollout.shadow else "once it is monitored or has ended"
+        why = (
+            f"a {'shadow ' * rollout.shadow}rollout of {rollout.cluster} is {rollout.stage}, and Backstop writes "
+            f"grants only {when}"
+        )
         return _answer_order(rollout, order, GrantOutcome.LATER, why)
     why = _refuse_order(rollout, order)
     return _answer_order(rollout, order, GrantOutcome.NO, why) if why else rollout
@@ -71,8 +75,8 @@ def _refuse_order(rollout: Rollout, order: GrantOrder) -> str:
         return f"others have changed the quota of {', '.join(theirs) or order.team} since the grant" if changed else ""
     if len(rollout.grants) >= MOST_GRANTS:
         return (
-            f"{rollout.cluster} already has {count_text(len(rollout.grants), 'grant')}, the most of one rollout: "
-            "launch a new rollout first"
+            f"{rollout.cluster} already has {count_text(len(rollout.grants), 'grant')}, the most that a rollout can "
+            "carry: launch a new rollout first"
         )
     tree = rollout.baseline.tree
     if order.team not in tree.leaves:

@@ -58,15 +58,20 @@ def apply_look(
     if (seen.ahead_to is not None) is not before_ahead:
         text = "health samples with times in the future do not count: check the clock of the source"
         rollout = rollout.record(
-            AuditKind.GUARD, "no longer so: " * before_ahead + text, now, ahead_to=str(seen.ahead_to or "")
+            AuditKind.GUARD,
+            "no health sample has a time in the future any more" if before_ahead else text,
+            now,
+            ahead_to=str(seen.ahead_to or ""),
         )
     risk = rollout.clocks.at_risk
     if risk != before_risk:
         text = lacks_text(risk)
-        what = "at risk" if rollout.stage.is_guarded else "today's health does not back the plan"
+        what, over = "at risk", "no quota is at risk any more"
+        if not rollout.stage.is_guarded:
+            what, over = "today's health does not back the plan", "today's health backs the plan again"
         rollout = rollout.record(
             AuditKind.GUARD,
-            f"{what}: {text}" if risk else f"no longer so: {what}",
+            f"{what}: {text}" if risk else over,
             now,
             at_risk=risk,
             healthy_gpus=None if seen.health is None else seen.health.healthy_gpus,
@@ -170,7 +175,9 @@ def _note_doubt(rollout: Rollout, before: Sight, now: datetime) -> Rollout:
     if doubt is not None and before.doubted != doubt.source:
         return rollout.record(AuditKind.GUARD, f"health is UNKNOWN: {doubt.why}; a person has to confirm it", now)
     if before.doubted and doubt is None:
-        return rollout.record(AuditKind.GUARD, f"source {before.doubted} is no longer in doubt here", now)
+        return rollout.record(
+            AuditKind.GUARD, f"health source {before.doubted} is no longer in doubt for this cluster", now
+        )
     if not rollout.sight.unknown or before.unknown:
         return rollout
     what = "rise" if rollout.sight.is_rising else "drop"
@@ -226,7 +233,7 @@ def _replan_if_overtaken(rollout: Rollout, now: datetime) -> Rollout:
         if moved:
             return rollout.with_stay(replan="health has changed since the realignment was planned")
         if rollout.is_approved and rollout.plan.backed:
-            why = f"plan {rollout.plan.hash} is not backed together with what others changed"
+            why = f"healthy GPUs do not back plan {rollout.plan.hash} together with the quotas that others changed"
             return add_breach_hold(rollout.but(look_asked=True), REALIGN, why, now)
     return rollout
 

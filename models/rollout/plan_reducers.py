@@ -227,7 +227,9 @@ def _renew_aim(rollout: Rollout, target: BreachTarget, now: datetime) -> Rollout
     rollout = note_others(rollout, others, rollout.written).with_stay(aiming=())
     rollout = rollout.with_undo(target=values, broken_floors=target.broken_floors, taken=target.taken)
     return rollout.record(
-        AuditKind.GUARD, f"rollback values computed again: others changed {', '.join(sorted(others))} meanwhile", now
+        AuditKind.GUARD,
+        f"Backstop computed the rollback's values again, as others changed {', '.join(sorted(others))}",
+        now,
     )
 
 

@@ -46,16 +46,16 @@ def _unnotified_teams(rollout: Rollout) -> Iterator[str]:
         if rollout.plan is None or rollout.stay.replan or teams:
             yield (
                 f"the notice of {duration_text(rollout.policy.notice)} has not begun: teams{whom} are notified once a "
-                "plan is approved, and their quotas may change at once"
+                "plan is approved, and from then on their quotas may change at any time"
             )
         yield "if another plan needs approval, the promotion no longer applies"
     elif rollout.announced.undelivered:
         silent = some_of(rollout.announced.undelivered, _NAMED, by="; ")
-        yield f"these teams are not notified, and their quotas may change: {silent}"
+        yield f"these teams could not be notified, and their quotas may change: {silent}"
     elif rollout.announced.delivered_at is None and (cut := _teams_in_mail(rollout)):
         length = duration_text(rollout.policy.notice)
         yield (
-            f"the notice of {length} has not begun, as it is not delivered yet: the quotas of "
+            f"the notice is not delivered yet, so its {length} have not begun: the quotas of "
             f"{some_of(cut, _NAMED)} may change before those teams are notified"
         )
 

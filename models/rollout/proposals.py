@@ -100,7 +100,7 @@ def _rederive_buffer(rollout: Rollout, derived: Derived, now: datetime) -> Rollo
     before = rollout.plan.derived
     standing, of = (None, None) if before is None else (before.promise, before.total)
     promise = follow_promise(standing, derived, of=of)
-    text = f"the buffer is derived anew: {derived.needed:,} of {gpus_text(derived.total)}, {derived.text}"
+    text = f"Backstop derived the buffer again: {derived.needed:,} of {gpus_text(derived.total)}; {derived.text}"
     rollout = rollout.with_outlook(derived_at=now).record(
         AuditKind.PLAN, text, now, promised=standing, may_promise=promise
     )
@@ -135,15 +135,16 @@ def take_proposal(rollout: Rollout, plan: Plan, now: datetime) -> Rollout:
     rollout = rollout.but(proposed_at=now).with_outlook(proposal=None if plan.fault else Proposal(plan=plan, at=now))
     inside = rollout.envelope is not None and rollout.envelope.holds(plan)
     window = duration_text(rollout.policy.replan_window)
-    text = f"on the usual health of {window} ({gpus_text(plan.healthy_gpus)} healthy, {before:,} when planned): "
+    healthy = f"{gpus_text(plan.healthy_gpus)} healthy, {before:,} when the plan in force was made"
+    text = f"on the usual health of the last {window} ({healthy}): "
     text += ", ".join(f"{t} {old:,} -> {new:,}" for t, (old, new) in moved.items())
     if plan.derived is not None:
         text += f"; buffer {plan.derived.needed:,} of {plan.total_gpus:,}: {plan.derived.text}"
-    text += f"; {'inside' if inside else 'outside'} what was approved"
+    text += f"; it is {'inside' if inside else 'outside'} what was approved"
     if not plan.honest:
         text += f"; it cannot be approved: {plan.fault}"
     elif not plan.backed:
-        text += f"; not backed within max_tier {plan.max_tier}, so it cannot be approved"
+        text += f"; healthy GPUs do not back it within max_tier {plan.max_tier}, so it cannot be approved"
     rollout = rollout.record(
         AuditKind.PLAN,
         f"proposed plan {plan.hash} {text}",

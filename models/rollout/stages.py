@@ -77,8 +77,8 @@ _P, _B, _E, _M = WAY = (Stage.PLANNED, Stage.BUFFERED, Stage.ENFORCED, Stage.MON
 """The way of a rollout on which nothing goes wrong."""
 _BACK, _DONE, _HELD, _CLOSED = Stage.ROLLING_BACK, Stage.ROLLED_BACK, Stage.STUCK, Stage.CLOSED
 _C, _No = Command, Refused
-_RUNS = _No("a rollback is running and cannot be stopped; wait for rolled_back")
-_STUCK = _No("the rollback is stuck: `retry` runs what is left of it, `close` ends the rollout as it stands")
+_RUNS = _No("a rollback is running and cannot be stopped; wait until it is done")
+_STUCK = _No("the rollback is stuck: `retry` runs what is left of it, `close` ends the rollout and undoes nothing more")
 _ENDED = _No("the rollout has ended; launch a new one")
 _NO_PLAN = _No("no plan awaits approval: the next attempt makes a new one")
 _AT_LAST = _No("already at the last stage")

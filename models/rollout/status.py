@@ -317,8 +317,8 @@ def _stuck_needs(rollout: Rollout) -> str:
         return ""
     lines = [c.line for c in choices(rollout) if c.command != LAUNCH]
     if rollout.superseded:
-        return f"superseded: {rollout.superseded}. Give: {lines[0]}"
-    return f"mend the cause, then give: {lines[0]}, or leave it as it is: {lines[1]}"
+        return f"a newer rollout owns the cluster ({rollout.superseded}). Give: {lines[0]}"
+    return f"mend the cause, then give: {lines[0]}, or end the rollout as it is: {lines[1]}"
 
 
 def _plan_needs(rollout: Rollout) -> str:
@@ -345,7 +345,7 @@ def _hold_needs(rollout: Rollout, now: datetime) -> str:
         if hold.kind is HoldKind.UNKNOWN_HEALTH and rollout.sight.suspect is None:
             return f"{hold.reason}: mend the health source"
         if hold.kind is HoldKind.MERGE:
-            return f"{hold.reason}. Merge it, or delete the branch to decline it"
+            return f"{hold.reason}. Merge the branch, or delete it to decline the effect"
         if hold.until is None and lifts(rollout, hold):
             return f"{standing_text(hold)}: {lifting_line(rollout, hold)}"
     return ""
@@ -375,15 +375,15 @@ def _promise_again_text(rollout: Rollout, present: Mapping[str, int]) -> str:
     if beyond is None:
         return f"Set the earlier value again in the quota system. {close}"
     needed, bound = beyond
-    limit = f"The limit above all quotas is {gpus_text(bound)}, and they need {needed:,}"
+    limit = f"The limit above all quotas is {gpus_text(bound)}, and the quotas need {needed:,}"
     if not rollout.stay.refitting:
         return f"{limit}: lower these quotas in the quota system. {close}"
     if drift_of(rollout):
-        return f"{limit}: it follows once the drift is resolved"
+        return f"{limit}: the limit follows once the drift is resolved"
     if rollout.seen is not None and rollout.seen.is_backed and health_fresh(rollout):
-        return f"{limit}: it follows with the next write"
+        return f"{limit}: the limit follows with the next write"
     healthy = "health is unknown" if not health_fresh(rollout) else "healthy GPUs do not back them"
-    return f"{limit}: it stays while {healthy}"
+    return f"{limit}: the limit stays while {healthy}"
 
 
 def _proposal_needs(rollout: Rollout, now: datetime) -> str:

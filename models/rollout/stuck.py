@@ -150,7 +150,7 @@ def _others_text(rollout: Rollout) -> str:
         names = sorted(
             t for t, gpus in before.items() if rollout.written.get(t) != gpus and t not in rollout.undo.target
         )
-    return f", but for {_join_few(names)}: changed by others, left alone" if names else ""
+    return f", except {_join_few(names)}: others changed it, and Backstop left it alone" if names else ""
 
 
 # --- values -------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def choices(rollout: Rollout) -> tuple[Choice, ...]:
                 command=Command.CLOSE.value,
                 line=close,
                 does="ends this rollout and writes nothing: quotas, limits and reserved GPUs stay as they are, "
-                "for whoever owns the cluster now",
+                "for the rollout that owns the cluster now",
             ),
             Choice(
                 command=LAUNCH,

@@ -64,7 +64,7 @@ def _undo_object(before: Rollout, after: Rollout, request: CommandRequest) -> st
     holds_before = {h.id: h for h in before.holds}
     new_objections = [h for h in after.holds if h.kind is HoldKind.OBJECTION and holds_before.get(h.id) != h]
     if not new_objections or not _takes_command(after, Command.RESOLVE):
-        return f"{NEVER} now: the rollback is stuck." if new_objections else f"{NEVER}: it stood already."
+        return f"{NEVER} now: the rollback is stuck." if new_objections else f"{NEVER}: the objection was there before."
     return f"Undo: {_line(after, Command.RESOLVE, '--hold', shlex.quote(new_objections[0].id), REASON)}"
 
 
@@ -98,7 +98,7 @@ def _undo_rollback(before: Rollout, after: Rollout, request: CommandRequest) -> 
 
 def _undo_retry(before: Rollout, after: Rollout, request: CommandRequest) -> str:
     if after.stage is Stage.ROLLING_BACK:
-        return f"{NEVER}: nothing stops a rollback; what fails again leaves it stuck as before."
+        return f"{NEVER}: nothing stops a rollback; if an undo fails again, the rollout is stuck as before."
     if not after.effects_stand:
         return f"Undo: {_line(after, Command.ABORT, REASON)}"
     # Hardware backs the values that a breach left; a rollback would raise them to the exact baseline.

@@ -550,7 +550,7 @@ async def test_a_quota_changed_during_a_rollback_is_left_alone(world: World, hoo
             effect.go()
         await world.until(name, Stage.ROLLED_BACK)
         await world.archived(name)
-        conflict = "conflict: b holds 90, not 106; left alone"
+        conflict = "conflict: others changed b, which is 90, and not 106 as Backstop expected; Backstop leaves it alone"
         assert (conflict in texts(world, name)) is not back
         assert any("left as others changed them: b" in t for t in texts(world, name)) is not back
         assert world.sql.gpus(name) == (BASELINE if back else {"a": 200, "b": 90})

@@ -155,8 +155,10 @@ async def test_a_retry_says_what_it_will_run_and_comes_back_until_the_cause_is_m
     before = night.effects()
     out = await night.says("retry", "--reason", "perhaps now")
     said, undo = out.splitlines()
-    assert said.endswith("(rolling_back): running restore again; if that fails, it is stuck as before")
-    assert undo == "It cannot be undone: nothing stops a rollback; what fails again leaves it stuck as before."
+    assert said.endswith("(rolling_back): running restore again; if that fails, the rollout is stuck as before")
+    assert (
+        undo == "It cannot be undone: nothing stops a rollback; if an undo fails again, the rollout is stuck as before."
+    )
     await night.stuck(times=2)
     again = await night.status()
     aged = ("last look", "health")
@@ -171,7 +173,10 @@ async def test_a_retry_says_what_it_will_run_and_comes_back_until_the_cause_is_m
     assert night.effects() == [*before, "restore"]
     assert night.ledger() == hard(night)
     after = await night.status()
-    assert after["undone"][-1] == "set_soft: the quotas have their earlier values, with limits as before the rollout"
+    assert (
+        after["undone"][-1]
+        == "set_soft: the quotas have their earlier values, and the limits are as before the rollout"
+    )
     assert {"NOT undone", "still"} & {*after} == set()
     assert "close" not in after
 
@@ -208,12 +213,12 @@ async def test_a_close_says_what_stays_and_what_ends(night: Night) -> None:
         "fails). Nothing more is undone: from then on you change quotas by hand"
     )
 
-    assert "close needs a reason while stuck" in await night.says("close", "--yes", code=3)
+    assert "close needs a reason while the rollout is stuck" in await night.says("close", "--yes", code=3)
     said = await night.says("close", "--reason", "by hand from here", code=2)
     assert f"Close {night.name}? There is no terminal to ask on, so nothing was changed" in said
     out = await night.says("close", "--reason", "by hand from here", "--yes")
     closed, undo = out.splitlines()
-    assert closed == f"{night.name} (closed): closed as it is; the values and limits stay, nothing more is undone"
+    assert closed == f"{night.name} (closed): closed as it is; the values and limits stay, and nothing more is undone"
     assert undo.startswith("It cannot be undone: the values stay.")
     assert (await night.world.ended(night.name))["stage"] == "closed"
     assert night.ledger() == hard(night, gpus={"a": 190, "b": 106}, open_rollout=None)
@@ -247,7 +252,7 @@ async def test_a_superseded_rollout_writes_nothing_and_its_adoption_restores(
         "reserve: the freed capacity may be reserved",
     ]
     assert told["still"] == ["b may have 106 GPUs, not 161"]
-    assert "superseded: " in told["rollback"][0]
+    assert "a newer rollout owns the cluster" in told["rollback"][0]
     assert "retry" not in told
     assert "only `close` is possible" in await night.says("retry", code=3)
     stands = {"gpus": CUT, "reserved_gpus": 55, "reserve_limit": 306, "follows_health": 1}

@@ -144,7 +144,7 @@ async def test_an_effect_is_in_force_once_people_have_merged_it(
         "speech 161 -> 124"
     )
     assert [hold.reason for hold in status.holds] == [sentence]
-    assert status.needs == f"{sentence}. Merge it, or delete the branch to decline it"
+    assert status.needs == f"{sentence}. Merge the branch, or delete it to decline the effect"
     assert status.stage is Stage.BUFFERED
     assert forge.text() == QUOTAS
     assert forge.text(commit=branch) == as_file(200, 124)

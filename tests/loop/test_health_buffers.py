@@ -115,7 +115,7 @@ async def test_worse_history_is_proposed_and_waits_for_a_person(world_on_each: W
     await eventually(lambda: sum(world.sql.gpus(name).values()) == TOTAL - wanted.needed, "the lower promise")
     texts = [e["text"] for e in world.sql.archive(name)]
     assert any(
-        t.startswith(f"the buffer is derived anew: {wanted.needed} of {TOTAL} GPUs, 48 GPUs have been down")
+        t.startswith(f"Backstop derived the buffer again: {wanted.needed} of {TOTAL} GPUs; 48 GPUs have been down")
         for t in texts
     )
 

@@ -229,7 +229,7 @@ async def test_better_health_in_the_long_run_gives_back_what_was_cut(world_on_ea
     await source
     await eventually(lambda: bool(proposals(world, name)), "the proposal in the archive")
     (better,) = proposals(world, name)
-    assert better.endswith("; inside what was approved")
+    assert better.endswith("; it is inside what was approved")
     assert world.sql.mode(name) == "hard"
     status = await world.until(name, lambda s: s.plan_hash != approved and s.plan_hash is not None)
     assert (status.stage, status.envelope_holds) == (Stage.MONITORED, True)

@@ -26,6 +26,7 @@ from models.cluster.latest_readings import Evidence
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree
 from models.cluster.readings import (
+    Excess,
     ForeignChange,
     HealthSample,
     LimitMode,
@@ -175,6 +176,7 @@ class World:
         self.sampled_at: datetime | None = None
         """The time of the last sample of a source that has fallen silent; None: it reports all the while."""
         self.ahead_to: datetime | None = None
+        self.beyond: Excess | None = None
         """Where the ledger has samples that are dated ahead: up to when."""
         self.has_sample = True
         self.windows: tuple[Window, ...] = ()
@@ -643,7 +645,7 @@ class World:
         if not self.has_sample:
             return None
         at, islands = self.sampled_at or self.now, tuple(self.islands.values())
-        return HealthSample(cluster=CLUSTER, at=at, islands=islands, ahead_to=self.ahead_to)
+        return HealthSample(cluster=CLUSTER, at=at, islands=islands, ahead_to=self.ahead_to, beyond=self.beyond)
 
     def snapshot(self) -> Snapshot:
         parents = {q.parent for q in self.quotas.values()}

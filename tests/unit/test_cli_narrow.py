@@ -135,7 +135,7 @@ def wide(kind: str, n: int) -> str:
     return f"{kind}{'集' * (body // 2)}{'x' * (body % 2)}-{n:03d}"
 
 
-REFUSED = "a rollback is running and cannot be stopped; wait for rolled_back"
+REFUSED = "a rollback is running and cannot be stopped; wait until it is done"
 NAMINGS: list[Naming] = [tail, head, middle, wide]
 
 

@@ -304,7 +304,10 @@ NO_BUILD = Unavailable("h100-2: its rollout runs on an earlier build")
             "Abort h100-1?",
             [
                 "1 rollout ends; 39 GPUs come back to 1 team; then 26 promised GPUs will have",
-                "h100-2 (rolling_back) will refuse: a rollback is running and cannot be stopped; wait for rolled_back.",
+                (
+                    "h100-2 (rolling_back) will refuse: a rollback is running and cannot be stopped; wait until "
+                    "it is done."
+                ),
                 "a100-1 (stuck) will refuse: the rollback is stuck: ",
             ],
             ["h100-1"],

@@ -309,5 +309,5 @@ def test_the_stuck_status_in_the_docs_is_real() -> None:
 def test_a_watched_rollout_that_is_stuck_names_the_commands_in_its_line() -> None:
     assert status_line(stuck()).endswith(
         "rollback (undo): because; needs: mend the cause, then give: backstop retry c1 --reason '...', "
-        "or leave it as it is: backstop close c1 --reason '...'"
+        "or end the rollout as it is: backstop close c1 --reason '...'"
     )

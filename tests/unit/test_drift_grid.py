@@ -304,7 +304,7 @@ def test_the_same_raise_as_the_rollback_is_under_way_is_a_conflict_and_still_ask
     told = {n.audience: n.after_gpus for n in world.sent if n.kind is NoticeKind.ROLLED_BACK and n.audience != "tpm"}
     assert told == world.values
     assert baseline(world) == {"evals": 16, "infra": 16, "training": 16}
-    with pytest.raises(Refused, match="restore is only for values that the rollout wrote"):
+    with pytest.raises(Refused, match="--how restore is only for hold drift"):
         world.say(Command.RESOLVE, hold="drift", how="restore")
     world.say(Command.RESOLVE, hold="drift", how="accept")
     assert baseline(world)["evals"] == 30

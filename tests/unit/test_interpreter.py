@@ -14,7 +14,7 @@ from activities.notices.rendering import render
 from models.base import parse_duration
 from models.cluster.island import Island
 from models.cluster.quota import Quota
-from models.cluster.readings import LimitMode
+from models.cluster.readings import Excess, LimitMode
 from models.cluster.windows import WindowKind
 from models.notices import Notice, NoticeKind
 from models.rollout import plan_reducers
@@ -529,6 +529,15 @@ def test_while_samples_stand_that_are_dated_ahead_the_guard_works_and_no_gate_op
     assert world.status.attempt == 2
 
 
+def test_more_healthy_gpus_than_are_installed_are_no_matter_of_correct_times() -> None:
+    world = at(Stage.BUFFERED, World(**QUICK))
+    world.beyond = Excess(at=world.now, island="X", total_gpus=361)
+    world.noticed()
+    assert world.holds == {"unknown_health"}
+    with pytest.raises(Refused, match="than the 361 installed: mend the source, or import the cluster's new total"):
+        world.say(Command.RESOLVE, hold="unknown_health")
+
+
 def test_clocks_that_differ_by_less_than_a_minute_are_as_good_as_one() -> None:
     world = at(Stage.BUFFERED, World(**QUICK))
     world.sampled_at = world.now + timedelta(seconds=60)
@@ -704,14 +713,14 @@ def test_drift_is_restored_when_a_person_says_so_and_then_undone_like_ours() -> 
 def test_the_answer_to_a_drift_says_what_is_done() -> None:
     world = at(Stage.ENFORCED, World())
     world.foreign("b", 90)
-    assert world.say(Command.RESOLVE, hold="drift", how="restore") == "written again: b at 106"
+    assert world.say(Command.RESOLVE, hold="drift", how="restore") == "Backstop writes again: b at 106"
     world.foreign("b", None)
     world.foreign("c", 5)
     writes = len(world.effects)
     answer = world.say(Command.RESOLVE, hold="drift", how="restore")
     assert answer == (
-        "Backstop has nothing left to write; removed by others, still waits for an answer: b; "
-        "added by others, still waits for an answer: c; accept these changes (--how accept), "
+        "Backstop has nothing left to write; others removed b, which still waits for an answer; "
+        "others added c, which still waits for an answer; accept these changes (--how accept), "
         "or undo them in the quota system"
     )
     assert (world.values, len(world.effects)) == ({"a": 200, "c": 5}, writes), "and nothing was written"
@@ -933,7 +942,10 @@ def test_an_undo_leaves_alone_and_reports_what_others_changed() -> None:
     world.foreign("b", 90)
     world.say(Command.ROLLBACK)
     assert (world.stage, world.values) == (Stage.ROLLED_BACK, {"a": 200, "b": 90})
-    assert "conflict: b holds 90, not 106; left alone" in world.story
+    assert (
+        "conflict: others changed b, which is 90, and not 106 as Backstop expected; Backstop leaves it alone"
+        in world.story
+    )
     assert any("left as others changed them: b" in line for line in world.story)
 
 
@@ -1206,7 +1218,7 @@ def test_a_stuck_rollout_can_be_closed_with_a_reason() -> None:
     world = at(Stage.MONITORED, World(**QUICK))
     world.fail(EffectKind.RESTORE, "Refusal")
     world.say(Command.ROLLBACK)
-    with pytest.raises(Refused, match="close needs a reason while stuck"):
+    with pytest.raises(Refused, match="close needs a reason while the rollout is stuck"):
         world.say(Command.CLOSE, reason="")
     world.say(Command.CLOSE, reason="by hand")
     assert (world.stage, world.values) == (Stage.CLOSED, CUT)
@@ -1696,7 +1708,10 @@ def realigns_under_drift(meanwhile: Callable[[World], object] = lambda world: No
     world.foreign("b", 105)
     world.meanwhile("set_soft", lambda: meanwhile(world))
     breached(world)
-    assert "conflict: b holds 105, not 106; left alone" in world.story
+    assert (
+        "conflict: others changed b, which is 105, and not 106 as Backstop expected; Backstop leaves it alone"
+        in world.story
+    )
     return world
 
 
@@ -1898,7 +1913,7 @@ def test_a_shadow_is_not_bothered_by_its_own_values_but_by_those_of_others() -> 
     assert world.holds == set()
     world.foreign("b", 150)
     assert world.holds == {"drift"}
-    with pytest.raises(Refused, match="values that the rollout wrote"):
+    with pytest.raises(Refused, match="--how restore is only for hold drift"):
         world.say(Command.RESOLVE, hold="drift", how="restore")
     world.say(Command.RESOLVE, hold="drift", how="accept")
     assert world.holds == set()

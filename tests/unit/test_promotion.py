@@ -57,7 +57,7 @@ def test_a_notice_that_is_not_delivered_is_not_shortened_but_overtaken() -> None
     assert (world.stage, world.waits_for) == (Stage.PLANNED, {"notice"})
     said = promoted(world)
     assert said == (
-        "; the notice of 24h has not begun, as it is not delivered yet: the quotas of b may change before "
+        "; the notice is not delivered yet, so its 24h have not begun: the quotas of b may change before "
         "those teams are notified"
     )
     assert world.is_in(Stage.BUFFERED)

@@ -119,7 +119,9 @@ def test_a_few_gpus_change_nothing_and_ask_nobody(needed: int) -> None:
     world.asked = asks(needed)
     world.wait("30d")
     assert (promised(world), len(world.plans), world.status.proposal) == (301, 1, None)
-    derived = [text for text in world.story if text.startswith(f"the buffer is derived anew: {needed} of 361 GPUs")]
+    derived = [
+        text for text in world.story if text.startswith(f"Backstop derived the buffer again: {needed} of 361 GPUs")
+    ]
     assert len(derived) == 4, "once a week"
     assert not world.told_of(NoticeKind.HELD)
 

@@ -84,7 +84,7 @@ def test_what_hardware_does_not_back_leaves_the_root_as_it_is_until_it_does() ->
     world.say(Command.RESOLVE, hold="drift", how="accept")
     assert (world.bound, world.promises) == (40, {})
     (text,) = doctor_says(world)
-    assert "is 40 GPUs, and they need 60: it stays while healthy GPUs do not back them" in text
+    assert "is 40 GPUs, and the quotas need 60: the limit stays while healthy GPUs do not back them" in text
     world.foreign("newteam", 8, by="root")
     assert (world.bound, world.holds) == (40, {"drift"}), "another change is another question"
     world.say(Command.RESOLVE, hold="drift", how="accept")
@@ -99,7 +99,7 @@ def test_a_limit_that_the_root_had_before_is_not_raised_and_that_is_said() -> No
     world.wait("2d")
     assert (world.bound, world.promises, world.effects[effects:]) == (40, {}, [EffectKind.SET_SOFT]), "tried once"
     (text,) = doctor_says(world)
-    assert "they need 48: lower these quotas in the quota system. To keep the present value, close" in text
+    assert "the quotas need 48: lower these quotas in the quota system. To keep the present value, close" in text
 
 
 def test_others_change_a_quota_again_as_the_accepted_ones_are_written() -> None:
@@ -125,7 +125,7 @@ def test_a_root_that_cannot_be_written_undoes_nothing(error: str) -> None:
     world.say(Command.RESOLVE, hold="drift", how="accept")
     assert any(text.startswith("set_soft failed: ") for text in world.story), "it was tried"
     assert (world.stage, world.values["newteam"], world.promises) == (Stage.MONITORED, 4, {})
-    assert "they need 44: lower these quotas" in doctor_says(world)[0]
+    assert "the quotas need 44: lower these quotas" in doctor_says(world)[0]
 
 
 def test_under_restore_an_accepted_account_is_within_the_root() -> None:

@@ -368,6 +368,9 @@ def test_a_grant_beyond_those_that_a_rollout_carries_is_refused() -> None:
     told = granting.answer_to(granting.take_order(full, order), order)
     assert told is not None
     assert told.outcome is GrantOutcome.NO
-    assert told.said == f"c1 already has {MOST_GRANTS:,} grants, the most of one rollout: launch a new rollout first"
+    assert (
+        told.said
+        == f"c1 already has {MOST_GRANTS:,} grants, the most that a rollout can carry: launch a new rollout first"
+    )
     other = granting.answer_to(granting.take_order(world.r, order), order)
     assert other is None or "grants already" not in other.said

@@ -88,18 +88,18 @@ _TRUE: dict[str, Callable[[World, dict[str, LimitMode]], bool]] = {
     "harden: the limits are as before the rollout because `restore` wrote them": lambda w, before: by_team(w) == before,
     "harden: the limits are soft because `restore` wrote them": lambda w, _: w.modes == {LimitMode.SOFT},
     "harden: the limits are still hard": lambda w, _: w.modes == {LimitMode.HARD},
-    "set_soft: the quotas have their earlier values, with limits as before the rollout": lambda w, before: (
+    "set_soft: the quotas have their earlier values, and the limits are as before the rollout": lambda w, before: (
         w.values == BASELINE and by_team(w) == before
     ),
-    "set_soft: the quotas have the values that hardware backed when the rollback began, with limits soft": (
+    "set_soft: the quotas have the values that hardware backed when the rollback began, and the limits are soft": (
         lambda w, _: w.values == BACKED and w.modes == {LimitMode.SOFT}
     ),
     "set_soft: the quotas still have the rollout's values": lambda w, _: w.values == CUT,
     "reserve: the freed capacity is released": lambda w, _: w.limit is None,
     "reserve: the freed capacity is released, so that others can raise quotas into it": lambda w, _: w.limit is None,
-    "reserve: the reserved GPUs fit the restored values": lambda w, _: w.limit == 300,
+    "reserve: the reserved GPUs match the restored values": lambda w, _: w.limit == 300,
     "reserve: the freed capacity is still reserved: no quota can be raised into it": lambda w, _: w.limit == 306,
-    "reserve: the reserved GPUs still fit the rollout's values": lambda w, _: w.limit == 306,
+    "reserve: the reserved GPUs still match the rollout's values": lambda w, _: w.limit == 306,
 }
 
 
@@ -130,7 +130,7 @@ def retry_keeps_its_word(world: World) -> None:
     runs = re.fullmatch(rf"runs ([a-z, ]+) again and nothing else(?: \((.*)\))?; then (.*)\. {MEND}", text)
     assert runs is not None, text
     said = world.say(Command.RETRY)
-    assert said == f"running {runs[1].replace(' and ', ', ')} again; if that fails, it is stuck as before"
+    assert said == f"running {runs[1].replace(' and ', ', ')} again; if that fails, the rollout is stuck as before"
     assert [*map(str, world.effects[made:])] == re.split(r", | and ", runs[1])
     moved = dict(each.split(" to ") for each in runs[2].split(", ")) if runs[2] else {}
     assert moved == {v.team: str(v.target_gpus) for v in shown.values if not v.by_others}
@@ -145,7 +145,7 @@ def close_keeps_its_word(world: World, before: dict[str, LimitMode]) -> None:
     parts = re.fullmatch(rf"ends the rollout as it is: (.*); limits stay (.*?)\.(?: Then (.*)\.)? {BY_HAND}", text)
     assert parts is not None, text
     said = world.say(Command.CLOSE, reason="by hand")
-    assert said == "closed as it is; the values and limits stay, nothing more is undone"
+    assert said == "closed as it is; the values and limits stay, and nothing more is undone"
     assert (world.stage, world.values, by_team(world)) == (Stage.CLOSED, values, modes)
     kept = re.findall(r"(\w+) stays at (\d+), not (\d+)", parts[1])
     back = BACKED if world.r.undo is not None and world.r.undo.why is UndoCause.BREACH else BASELINE
@@ -203,10 +203,12 @@ def test_whatever_fails_the_status_is_true_and_its_commands_keep_their_word(
 
 FOLLOWS_NOT = "follow: the flex pool no longer follows health"
 SOFT_AGAIN = "harden: the limits are soft again"
-RESTORED = "set_soft: the quotas have their earlier values, with limits as before the rollout"
-BACKED_NOW = "set_soft: the quotas have the values that hardware backed when the rollback began, with limits soft"
+RESTORED = "set_soft: the quotas have their earlier values, and the limits are as before the rollout"
+BACKED_NOW = (
+    "set_soft: the quotas have the values that hardware backed when the rollback began, and the limits are soft"
+)
 RELEASED = "reserve: the freed capacity is released"
-FITS = "reserve: the reserved GPUs fit the restored values"
+FITS = "reserve: the reserved GPUs match the restored values"
 
 
 @pytest.mark.parametrize(
@@ -291,7 +293,7 @@ FITS = "reserve: the reserved GPUs fit the restored values"
             "breach",
             K.RELEASE,
             (FOLLOWS_NOT, SOFT_AGAIN, BACKED_NOW),
-            "reserve: the reserved GPUs still fit the rollout's values; release failed: release did not answer",
+            "reserve: the reserved GPUs still match the rollout's values; release failed: release did not answer",
             (),
             f"runs release again and nothing else; then {LATER}. {MEND}",
             f"{STAYS_BACKED} Then the reserved GPUs are released {TOLD}. {BY_HAND}",
@@ -311,7 +313,7 @@ def test_each_inverse_that_fails_alone_is_told_in_these_words(
     ]
     assert world.needs == (
         "mend the cause, then give: backstop retry c1 --reason '...', "
-        "or leave it as it is: backstop close c1 --reason '...'"
+        "or end the rollout as it is: backstop close c1 --reason '...'"
     )
 
 
@@ -359,7 +361,7 @@ def test_values_that_are_back_already_are_not_said_to_be_the_rollouts(before: Ca
 def test_a_breach_that_goes_back_to_the_baseline_is_not_called_backed() -> None:
     world = stuck("breach", K.RELEASE, rollback_to="baseline")
     assert world.values == BASELINE
-    assert undoing(world).undone[-1] == "set_soft: the quotas have their earlier values, with limits soft"
+    assert undoing(world).undone[-1] == "set_soft: the quotas have their earlier values, and the limits are soft"
     assert "the quotas stay at their earlier values; limits stay soft" in does(world, "close")
 
 
@@ -394,7 +396,7 @@ def test_a_quota_that_others_had_changed_is_told_at_their_value_and_left_alone()
     close_keeps_its_word(closed, {})
     retry_keeps_its_word(world)
     assert world.values == {"a": 200, "b": 90}
-    assert undoing(world).undone[-1] == f"{RESTORED}, but for b: changed by others, left alone"
+    assert undoing(world).undone[-1] == f"{RESTORED}, except b: others changed it, and Backstop left it alone"
 
 
 def test_a_breach_too_tells_a_quota_that_others_had_changed_at_their_value() -> None:
@@ -448,10 +450,13 @@ def test_a_quota_that_others_change_during_the_rollback_is_named(how: str) -> No
         world.say(Command.ROLLBACK)
     assert (world.stage, world.values["b"]) == (Stage.STUCK, 70)
     shown = undoing(world)
-    restored = (BACKED_NOW if how == "breach" else RESTORED) + ", but for b: changed by others, left alone"
+    restored = (
+        BACKED_NOW if how == "breach" else RESTORED
+    ) + ", except b: others changed it, and Backstop left it alone"
     assert restored in shown.undone
     assert (
-        "because `restore` wrote them, but for b: changed by others, left alone; soften failed" in shown.not_undone[0]
+        "because `restore` wrote them, except b: others changed it, and Backstop left it alone; soften failed"
+        in shown.not_undone[0]
     )
     if how == "rollback":
         assert shown.values == (ValueLeft(team="b", gpus=70, target_gpus=161, by_others=True),)
@@ -591,7 +596,7 @@ def test_what_is_answered_at_last_is_no_longer_in_doubt() -> None:
 
 OWNED = (
     "ends this rollout and writes nothing: quotas, limits and reserved GPUs stay as they are, "
-    "for whoever owns the cluster now"
+    "for the rollout that owns the cluster now"
 )
 
 
@@ -605,8 +610,12 @@ def superseded(world: World, *texts: str, values: Iterable[ValueLeft] = ()) -> U
         ("launch", "backstop launch c1 --adopt --reason '...'"),
     ]
     assert shown.choices[0].does == OWNED
-    assert shown.choices[1].does.startswith("after the close, and only if no other rollout of the cluster is alive")
-    assert world.needs == ("superseded: somebody newer owns the cluster. Give: backstop close c1 --reason '...'")
+    assert shown.choices[1].does.startswith(
+        "for after the close, and only if no rollout of the cluster runs in another Temporal"
+    )
+    assert world.needs == (
+        "a newer rollout owns the cluster (somebody newer owns the cluster). Give: backstop close c1 --reason '...'"
+    )
     assert "backstop launch" not in world.needs
     with pytest.raises(Refused, match="only `close` is possible"):
         world.say(Command.RETRY)
