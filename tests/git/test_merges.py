@@ -144,8 +144,8 @@ def test_a_branch_that_people_delete_is_declined_once(site: ProposeSystem) -> No
     assert unmerged(site) == ""
     with pytest.raises(
         Refusal,
-        match=r"^branch backstop/h100/r-1-1 was deleted and not merged into main, so Backstop takes its change as "
-        "declined: a 24 -> 16",
+        match=r"^branch backstop/h100/r-1-1 was deleted without being merged into main, so Backstop treats its "
+        "change as declined: a 24 -> 16",
     ):
         site.port.apply(site.change(SOFT, 2, ("a", 24, 16)))
     site.propose(SOFT, 3, ("a", 24, 16))
@@ -199,7 +199,7 @@ def test_a_branch_that_is_pushed_too_late_is_deleted_at_the_next_look(
         another.apply(site.change(RESTORE, 2, ("a", 16, 24)))
 
     before_propose(undone_meanwhile)
-    with pytest.raises(Unavailable, match="another write to the scheduler of h100 has begun meanwhile"):
+    with pytest.raises(Unavailable, match="another write to the scheduler of h100 began during this one"):
         site.port.apply(site.change(SOFT, 1, ("a", 24, 16)))
     assert site.forge.branches() == ["backstop/h100/r-1-1"]
     assert another.look(CLUSTER).unmerged == ""
@@ -309,7 +309,7 @@ def test_detach_with_restore_is_refused_where_it_would_push(site: ProposeSystem,
     site.apply(SOFT, 1, ("a", 24, 20))
     ForeignTool(sqlite_ledger_url).run("UPDATE clusters SET open_rollout = NULL")
     with pytest.raises(
-        Refusal, match=r"people merge the writes of h100 \(mode: propose\), so --restore cannot push 1 quota"
+        Refusal, match=r"Backstop may only propose changes to h100 \(mode: propose\), so --restore cannot push 1 quota"
     ):
         site.git.detach(CLUSTER, restore=True)
     assert site.git.detach(CLUSTER, restore=False) == {}

@@ -165,7 +165,9 @@ def test_a_push_that_was_delayed_past_the_undo_is_refused(
         another.apply(site.change(RESTORE, 2, ("a", 16, 24)))
 
     before_push(undone_meanwhile)
-    with pytest.raises(Conflict, match="came too late and was not written: the branch already has its effect 2"):
+    with pytest.raises(
+        Conflict, match="came too late and was not written: the branch already has a later one, effect 2"
+    ):
         site.apply(SOFT, 1, ("a", 24, 16))
     assert site.there() == (24, 16)
     assert site.forge.commits() == ["Begin", "Keep the quotas of h100 (restore)"]

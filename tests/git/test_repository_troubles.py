@@ -205,7 +205,7 @@ def test_doctor_names_what_is_not_there(site: GitSystem, ledger: Ledger) -> None
     assert site.git.check()[CLUSTER].wrong == ""
     for field, value, sentence in (
         ("branch", "release", f"{site.forge.url} has no branch release"),
-        ("path", "clusters/none.yaml", f"{site.forge.url} has no clusters/none.yaml on main"),
+        ("path", "clusters/none.yaml", f"{site.forge.url} has no quota file at clusters/none.yaml on main"),
         ("repository", f"{site.forge.url}-none", "does not appear to be a git repository"),
     ):
         take(ledger, spec(site.forge, **dict[str, Any]({field: value})), number=field)
@@ -300,7 +300,7 @@ def test_detach_leaves_the_file_or_restores_it(site: GitSystem, sqlite_ledger_ur
     assert site.there() == (21, 8)
     assert site.git.detach(CLUSTER, restore=True) == {"b": (8, 16)}
     assert site.there() == (21, 16)
-    assert site.forge.commits()[-1] == "Restore 1 quota of h100 from before Backstop"
+    assert site.forge.commits()[-1] == "Restore 1 quota of h100 to the state before Backstop"
     assert tool.one("SELECT source FROM clusters") is None
 
 

@@ -75,11 +75,11 @@ def test_a_node_that_makes_no_sense_is_named_and_its_cluster_unknown(
 ) -> None:
     assert world.gpus("bad") == {"main": (16, 16)}
     bad.put(NODES, rubbish.value)
-    wait_until(lambda: "nodes that make no sense: 'n3': " in world.health("bad").fault, "it is named")
+    wait_until(lambda: "invalid nodes: 'n3': " in world.health("bad").fault, "it is named")
     assert world.gpus("bad") == {"main": (16, 16)}, "what was known stands"
     assert (world.gpus("well"), world.health("well").fault) == ({"main": (16, 16)}, "")
     sentence = world.adapter.check()
-    assert sentence["bad"].startswith("nodes that make no sense: 'n3': ")
+    assert sentence["bad"].startswith("invalid nodes: 'n3': ")
     assert len(sentence["bad"]) <= 400
     assert "\n" not in sentence["bad"]
     assert sentence["well"] == ""
@@ -142,7 +142,7 @@ def test_a_slice_that_makes_no_sense_is_named_and_its_cluster_unknown(
         world = World(ledger, tmp_path, {"bad": bad, "good": good}, clusters)
         assert world.gpus("bad") == {"main": (8, 8)}
         bad.put(SLICES, rubbish.value)
-        words = "resourceslices that make no sense: 'n3-gpu-nvidia-com-0': "
+        words = "invalid resourceslices: 'n3-gpu-nvidia-com-0': "
         wait_until(lambda: words in world.health("bad").fault, "it is named")
         assert (world.gpus("bad"), world.gpus("good")) == ({"main": (8, 8)}, {"main": (8, 8)})
         sentence = world.adapter.check()["bad"]
@@ -160,10 +160,10 @@ def test_a_rule_or_a_claim_that_makes_no_sense_is_named(bad: Cluster, ledger: Le
     bad.put(SLICES, resource_slice("n1"))
     world = World(ledger, tmp_path, {"bad": bad}, {"bad": {"connection": "bad", "driver": "gpu.nvidia.com"}})
     bad.put(CLAIMS, claim("c", "vision", "n1/gpu-0", device=7))
-    assert world.adapter.check() == {"bad": "resourceclaims that make no sense: 'vision/c': device is 7"}
+    assert world.adapter.check() == {"bad": "invalid resourceclaims: 'vision/c': device is 7"}
     assert world.gpus("bad") == {"main": (8, 8)}, "a claim costs use alone"
     bad.put(RULES, taint_rule("r", pool=7))
-    wait_until(lambda: "devicetaintrules that make no sense: 'r': " in world.health("bad").fault, "so does a rule")
+    wait_until(lambda: "invalid devicetaintrules: 'r': " in world.health("bad").fault, "so does a rule")
     world.adapter.stop()
     threw(SOURCE)
 

@@ -136,7 +136,7 @@ ROWS = [
     Rubbish("a sample of 44 before Christ", Row(_sample("'0044-03-15 00:00:00+00 BC'"))),
     Rubbish("a sample of 20 million", Row(_set("health_samples", "total_gpus = 20000000"), named="10000000")),
     Rubbish("use at the end of time", Row(_USED.format("'infinity'", 8))),
-    Rubbish("use of 20 million", Row(_USED.format(_SINCE, 20_000_000), named="left out 1 sample of")),
+    Rubbish("use of 20 million", Row(_USED.format(_SINCE, 20_000_000), named="Backstop leaves out 1 sample of")),
     Rubbish("a job of 20 million", Row(_JOB.format(_SINCE, 20_000_000), named="20000000")),
     Rubbish("a job since the end of time", Row(_JOB.format("'infinity'", 8))),
     Rubbish("a job of a class without a name", Row(_CLASSED.format("''"), named="job_class")),
@@ -344,7 +344,7 @@ def test_one_old_sample_of_20_million_spoils_no_derivation(site: Site, tool: For
             stored,
         )
     assert {name: site.rollouts.health_hours(name, now) for name in (SICK, "worked")} == before
-    assert "left out 1 sample of" in site.ask(CheckLedger()).senseless[SICK][0]
+    assert "Backstop leaves out 1 sample of" in site.ask(CheckLedger()).senseless[SICK][0]
     threw("the ledger's tables")
 
 

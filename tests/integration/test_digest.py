@@ -312,7 +312,7 @@ def test_a_notice_that_nobody_can_read_holds_up_no_other(broken: str, office: Of
     assert [(w.audience, w.notices, w.due) for w in waits] == [("daily", 1, office.now), ("eager", 1, office.now)]
     for check in notice_checks(LedgerCheck(open_rollouts=0, notices=waits), office.now):
         assert "this version cannot read c01/1/120000/" in check.text
-        assert check.remedy.startswith("if a newer version posted it")
+        assert check.remedy.startswith("if a newer version of Backstop posted the notice")
     for key, notice, lane in stood:
         run(office.url, f"UPDATE notices SET notice = '{notice}', lane = '{lane}' WHERE key = '{key}'")
     office.passes(datetime(2026, 3, 4, 8, tzinfo=UTC), timedelta(hours=1))

@@ -171,7 +171,7 @@ async def test_something_waits_for_a_second_person_and_somebody_acted_alone(page
     waiting = await pages.words(f"/access/waiting/{digest}")
     assert by == "user:tpm"
     assert "added h100-us-east-0000 policy buffer: 0.1" in waiting
-    assert "in another way than when the command was given" not in waiting
+    assert "differently from when the command was given" not in waiting
     access = await pages.words("/access")
     assert "change the policy user:tpm" in access
     assert "user:capacity acted alone in an emergency" in access

@@ -104,7 +104,7 @@ async def test_a_worker_in_no_pod_is_told_so(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(Unavailable) as refusal:
         await names(ApiServer("local", KubernetesConnection()))
     assert refusal.value.message == (
-        f"it names no kubeconfig, and this worker is in no pod: {tmp_path}/none/token is missing"
+        f"it names no kubeconfig, and this worker runs in no pod: {tmp_path}/none/token is missing"
     )
 
 

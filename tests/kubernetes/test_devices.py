@@ -80,7 +80,7 @@ def test_devices_of_complete_pools_count_on_their_node(slices: Any, rules: Any, 
     assert (dict(seen.gpus), seen.fault) == (gpus, "")
 
 
-NO_NODE = "is on no one node (allNodes or nodeSelector): Backstop counts GPUs by node"
+NO_NODE = "belongs to no single node (allNodes or nodeSelector): Backstop counts GPUs by node"
 SHARED = {"allowMultipleAllocations": True}
 UNKNOWN = [
     ("a slice is missing", HALVES[:1], "pool 'n1' is incomplete: 1 of 2 ResourceSlices"),
@@ -95,9 +95,9 @@ UNKNOWN = [
     ("selected nodes", [resource_slice("n1", 1, spec={"nodeName": None, "nodeSelector": {"nodeSelectorTerms": [{}]}})],
      f"device 'gpu-0' of pool 'n1' {NO_NODE}"),
     ("a whole GPU that may be partitioned", [resource_slice("n1", 1, fields={0: {"consumesCounters": [{}]}})],
-     "device 'gpu-0' of pool 'n1' is a share of a GPU (consumesCounters): Backstop counts whole GPUs"),
+     "device 'gpu-0' of pool 'n1' is a share of a GPU (consumesCounters): Backstop counts only whole GPUs"),
     ("a GPU that several may have", [resource_slice("n1", 1, fields={0: SHARED})],
-     "device 'gpu-0' of pool 'n1' is a share of a GPU (allowMultipleAllocations): Backstop counts whole GPUs"),
+     "device 'gpu-0' of pool 'n1' is a share of a GPU (allowMultipleAllocations): Backstop counts only whole GPUs"),
 ]  # fmt: skip
 
 
@@ -261,7 +261,8 @@ def test_gpus_that_a_device_plugin_offers_too_are_not_counted_twice(
     wait_until(lambda: "vision" in world.usage(), "the first sample of use")
     assert (world.usage()["vision"].scheduled_gpus, world.usage()["vision"].pending_gpus) == (4, None)
     assert world.adapter.check() == {
-        "east": "n2 has nvidia.com/gpu from a device plugin and none from gpu.nvidia.com: these GPUs do not count"
+        "east": "n2 has nvidia.com/gpu from a device plugin and none from gpu.nvidia.com: Backstop does not count "
+        "these GPUs"
     }
 
 

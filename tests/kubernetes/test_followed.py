@@ -122,7 +122,9 @@ def test_an_island_that_the_fleet_file_does_not_name_is_reported(server: Cluster
     server.put(NODES, node("n2", labels={BLOCK: "block-9"}))
     world = make({**IN_BLOCKS, "use": "off"})
     assert world.gpus() == {"a": (8, 8)}
-    assert world.adapter.check() == {"east": "its nodes are in islands that the fleet file does not name: block-9"}
+    assert world.adapter.check() == {
+        "east": "some of its nodes are in islands that the fleet file does not name: block-9"
+    }
 
 
 def test_a_connection_that_drops_goes_on_from_the_last_version_and_misses_nothing(
@@ -188,13 +190,13 @@ def test_a_connection_that_this_worker_does_not_have_is_named(server: Cluster, m
     world = make(west={"connection": "nowhere"})
     assert world.gpus("east") == {"main": (8, 8)}
     assert (
-        "this worker has no Kubernetes 'nowhere': add it to the file of BACKSTOP_KUBERNETES"
+        "this worker has no Kubernetes 'nowhere': add it to the file that BACKSTOP_KUBERNETES names"
         in world.health("west").fault
     )
     assert world.health("west").healthy_gpus == 0
     assert world.adapter.check() == {
         "east": "",
-        "west": "this worker has no Kubernetes 'nowhere': add it to the file of BACKSTOP_KUBERNETES",
+        "west": "this worker has no Kubernetes 'nowhere': add it to the file that BACKSTOP_KUBERNETES names",
     }
 
 

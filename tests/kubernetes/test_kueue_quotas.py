@@ -153,7 +153,7 @@ def test_a_queue_of_another_manager_is_not_written_until_it_is_handed_over(site:
     site.kubectl.set_gpus("b", 16)
     text = (
         "kubectl-edit manages .spec.resourceGroups of ClusterQueue b, and Backstop takes no field from another "
-        "manager: hand it over (docs/kubernetes.md)"
+        "manager: hand the field over to Backstop (docs/kubernetes.md)"
     )
     assert site.port.barred_reason(CLUSTER) == text
     assert site.kueue.check()[CLUSTER].barred == text
@@ -303,7 +303,7 @@ def test_an_effect_that_all_queues_have_is_kept_although_others_have_changed_ano
 def test_a_write_whose_answer_is_lost_is_made_once(site: Site) -> None:
     site.open()
     site.emulator(lambda emulator: emulator.lost.update({"a": 504}))
-    with pytest.raises(Unavailable, match=r"could not change a of clusterqueues \(504\)"):
+    with pytest.raises(Unavailable, match=r"could not change clusterqueues/a \(504\)"):
         site.apply(SOFT, 1, ("a", 24, 16))
     assert site.apply(SOFT, 1, ("a", 24, 16)).after == {"a": 16}
     assert site.writes() == ["a"]
@@ -315,10 +315,10 @@ def test_a_write_whose_answer_is_lost_is_made_once(site: Site) -> None:
 @pytest.mark.parametrize(
     ("code", "kind", "text"),
     [
-        (403, Refusal, "Kubernetes does not let the worker change a of clusterqueues (403): clusterqueues: 403 (docs/"),
-        (422, Refusal, "Kubernetes refused the change of a of clusterqueues (422): clusterqueues: 422"),
-        (500, Unavailable, "it could not change a of clusterqueues (500)"),
-        (429, Unavailable, "it could not change a of clusterqueues (429)"),
+        (403, Refusal, "Kubernetes does not let the worker change clusterqueues/a (403): clusterqueues: 403 (docs/"),
+        (422, Refusal, "Kubernetes refused the change of clusterqueues/a (422): clusterqueues: 422"),
+        (500, Unavailable, "it could not change clusterqueues/a (500)"),
+        (429, Unavailable, "it could not change clusterqueues/a (429)"),
     ],
 )
 def test_a_refusal_is_for_good_and_a_failure_is_tried_again(

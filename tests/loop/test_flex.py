@@ -56,7 +56,7 @@ async def test_jobs_by_name_stand_in_the_ledger(world_on_each: World) -> None:
         ({"cluster": "nowhere"}, "a job names cluster 'nowhere', which the ledger does not have"),
         ({"team": "nobody"}, "names team 'nobody': nobody has no quota there"),
         ({"island": "mars"}, "names island 'mars', which the cluster does not have"),
-        ({"gpus": 362}, "has 362 GPUs, more than the 361 there"),
+        ({"gpus": 362}, "has 362 GPUs, more than the 361 of the cluster"),
         ({"started": now + HOUR}, "is dated ahead of now"),
     ):
         with pytest.raises(BadInput, match=sentence):

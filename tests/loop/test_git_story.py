@@ -140,8 +140,7 @@ async def test_an_effect_is_in_force_once_people_have_merged_it(
     (branch,) = forge.branches()
     since = git(forge.bare, "log", "-1", "--format=%cd", "--date=format:%Y-%m-%d %H:%M:%SZ", branch)
     sentence = (
-        f"branch {branch} has waited since {since} for somebody with the right to merge it into main of {forge.url}: "
-        "speech 161 -> 124"
+        f"branch {branch} has waited since {since} for a person to merge it into main of {forge.url}: speech 161 -> 124"
     )
     assert [hold.reason for hold in status.holds] == [sentence]
     assert status.needs == f"{sentence}. Merge the branch, or delete it to decline the effect"
@@ -196,7 +195,7 @@ async def test_a_branch_that_people_delete_is_declined_and_the_rollout_goes_back
     status = await world.until(name, Stage.ROLLED_BACK)
     assert status.undoing is not None
     assert (
-        f"branch {branch} was deleted and not merged into main, so Backstop takes its change as "
+        f"branch {branch} was deleted without being merged into main, so Backstop treats its change as "
         "declined: speech 161 -> 124" in status.undoing.reason
     )
     assert forge.text() == QUOTAS

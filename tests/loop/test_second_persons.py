@@ -193,7 +193,7 @@ async def test_the_first_waits_and_the_second_starts_it(front: Front2, monkeypat
     code, _, err = await front.typed("hw-lead", "countersign", "give", "rubbish", "--yes", monkeypatch=monkeypatch)
     assert (code, "HASH must be 16 to 64 of the digits" in err) == (2, True)
     code, _, err = await front.typed("hw-lead", "countersign", "give", "0" * 16, "--yes", monkeypatch=monkeypatch)
-    assert (code, "nothing with the hash" in err) == (3, True)
+    assert (code, "no command with the hash" in err) == (3, True)
 
     code, _, err = await front.typed("sre", "bringup", "hold", name, "--reason", "no rack", monkeypatch=monkeypatch)
     assert (code, err) == (0, "")
@@ -376,7 +376,7 @@ async def test_what_two_admins_gave_is_what_goes_in(front: Front2) -> None:
     other = base64.b64encode(zlib.compress(fleet(0.0).model_dump_json(exclude_unset=True, by_alias=True).encode()))
     await front.door("tpm").ask(StageImport(import_id=staged, part=0), other.decode())
     shown = await front.door("sre-lead").ask(WaitingOne(hash=waits.value.digits))
-    assert shown.changes[0] == "the import would now change policies in another way than when the command was given"
+    assert shown.changes[0] == "the import would now change policies differently from when the command was given"
     with pytest.raises(Refusal, match="the import would now change policies in another way"):
         await front.door("sre-lead").countersign(waits.value.digits)
     assert world.sql.rows("SELECT name FROM clusters WHERE name = ?", name) == []

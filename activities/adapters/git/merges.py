@@ -88,15 +88,15 @@ def branch_of(change: Change) -> str:
 def waiting_text(source: GitSource, effect: AwaitedMerge) -> str:
     """Describe for people what waits, where, since when, and who can end the wait."""
     return (
-        f"branch {effect.branch} has waited since {effect.at:%Y-%m-%d %H:%M:%SZ} for somebody with the right "
-        f"to merge it into {source.branch} of {source.repository}: {_moves_text(effect)}"
+        f"branch {effect.branch} has waited since {effect.at:%Y-%m-%d %H:%M:%SZ} for a person to merge it "
+        f"into {source.branch} of {source.repository}: {_moves_text(effect)}"
     )
 
 
 def declined_text(source: GitSource, effect: AwaitedMerge) -> str:
     return (
-        f"branch {effect.branch} was deleted and not merged into {source.branch}, so Backstop takes its change as "
-        f"declined: {_moves_text(effect)}"
+        f"branch {effect.branch} was deleted without being merged into {source.branch}, so Backstop treats its change "
+        f"as declined: {_moves_text(effect)}"
     )
 
 

@@ -227,7 +227,7 @@ class GitQuotas(MirroredQuotas[GitSource, _Sight]):
         if ours.counter > fence.counter:
             raise Conflict(
                 f"effect {fence.counter} of {fence.rollout} came too late and was not written: "
-                f"the branch already has its effect {ours.counter}, in commit {ours.oid[:8]}"
+                f"the branch already has a later one, effect {ours.counter}, in commit {ours.oid[:8]}"
             )
         return ours.counter == fence.counter
 
@@ -261,10 +261,10 @@ class GitQuotas(MirroredQuotas[GitSource, _Sight]):
             for _ in range(TRIES):
                 sight = self._sync(cluster, source)
                 back, gpus = self._limits_back(cluster, sight, restore=restore)
-                message = f"Restore {count_text(len(gpus), 'quota')} of {cluster} from before Backstop\n"
+                message = f"Restore {count_text(len(gpus), 'quota')} of {cluster} to the state before Backstop\n"
                 if gpus and not look and source.mode is GitMode.PROPOSE:
                     raise Refusal(
-                        f"people merge the writes of {cluster} (mode: propose), so --restore cannot push "
+                        f"Backstop may only propose changes to {cluster} (mode: propose), so --restore cannot push "
                         f"{count_text(len(gpus), 'quota')}: detach without --restore, and "
                         "change the quotas in Git yourself"
                     )
@@ -316,7 +316,9 @@ class GitQuotas(MirroredQuotas[GitSource, _Sight]):
         listed = repository.files(commit, source.path)
         files = {path: file for path, file in listed.items() if path == source.path or path.endswith(SUFFIXES)}
         if not files:
-            raise Unavailable(f"{source.repository} has no {source.path} on {source.branch} (commit {commit[:8]})")
+            raise Unavailable(
+                f"{source.repository} has no quota file at {source.path} on {source.branch} (commit {commit[:8]})"
+            )
         texts = repository.texts(files)
         try:
             places = places_in(texts, source)

@@ -273,7 +273,7 @@ class ApiServer:
             if connection.kubeconfig and not _is_file(connection.kubeconfig):
                 raise Unavailable(f"{connection.kubeconfig} is missing on this worker")
             if account and not _is_file(f"{account}/token"):
-                raise Unavailable(f"it names no kubeconfig, and this worker is in no pod: {account}/token is missing")
+                raise Unavailable(f"it names no kubeconfig, and this worker runs in no pod: {account}/token is missing")
             try:
                 async with asyncio.timeout(self.seconds):
                     self._api = await kr8s.asyncio.api(
@@ -365,7 +365,7 @@ def _refused(kind: ObjectKind, error: Any) -> Exception:
 def _not_applied(kind: ObjectKind, name: str, error: Any) -> Exception:
     code, message, causes = _status_of(error)
     text = shorten(" ".join(message.split()), 300) or "it does not say why"
-    what = f"{name} of {kind.plural}"
+    what = f"{kind.plural}/{name}"
     if code == 409:
         managers = [_MANAGER.search(str(one.get("message"))) for one in causes if one.get("reason") == _CONFLICT]
         names = tuple(sorted({match[1] for match in managers if match}))

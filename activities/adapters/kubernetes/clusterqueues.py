@@ -81,7 +81,8 @@ def queue_in(raw: Any) -> LiveQueue:
     texts = (name, uid, version, api, *notes.values())
     if not all(isinstance(text, str) for text in texts) or not name or not isinstance(number, int):
         raise ValueError(
-            f"name, uid, version and notes of a ClusterQueue must be text, its generation a number: {brief(meta)}"
+            "a ClusterQueue's name, uid, version and annotations must be text, and its generation must be a number: "
+            f"{brief(meta)}"
         )
     document = {"apiVersion": api, "kind": "ClusterQueue", "metadata": {"name": name}}
     text = json.dumps({**document, "spec": {"resourceGroups": spelled_out(groups)}}, ensure_ascii=False)

@@ -189,9 +189,9 @@ def _fault_of(device: Device, *, twice: bool) -> str:
     if twice:
         return "is published twice"
     if device.counts and not device.node:
-        return "is on no one node (allNodes or nodeSelector): Backstop counts GPUs by node"
+        return "belongs to no single node (allNodes or nodeSelector): Backstop counts GPUs by node"
     if device.counts and device.share:
-        return f"is a share of a GPU ({device.share}): Backstop counts whole GPUs"
+        return f"is a share of a GPU ({device.share}): Backstop counts only whole GPUs"
     return ""
 
 

@@ -76,8 +76,8 @@ class Followed(Generic[_T]):
         if not bad:
             return ""
         name, what = min(bad.items())
-        others = f" (and {some_of(sorted(bad.keys() - {name}), _NAMED)})" if len(bad) > 1 else ""
-        return f"{self.kind.plural} that make no sense: {brief(name)}: {what}{others}"
+        others = f"; also invalid: {some_of(sorted(bad.keys() - {name}), _NAMED)}" if len(bad) > 1 else ""
+        return f"invalid {self.kind.plural}: {brief(name)}: {what}{others}"
 
     async def follow(self, server: ApiServer) -> None:
         """Follow the server for ever. Errors: none."""

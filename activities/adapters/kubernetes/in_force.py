@@ -82,11 +82,11 @@ class InForce:
         behind = {team: gpus for team, gpus in branch.gpus.items() if in_force.get(team) != gpus}
         self._since = {team: self._since.get(team, now) for team in behind}
         texts = [
-            f"{team} has {gpus} in Git and {in_force.get(team, 'no quota')} in the cluster, first seen at "
-            f"{self._since[team]:%Y-%m-%d %H:%M:%SZ}"
+            f"{team} has {gpus} in Git and {in_force.get(team, 'no quota')} in the cluster (seen since "
+            f"{self._since[team]:%Y-%m-%d %H:%M:%SZ})"
             for team, gpus in sorted(behind.items())
         ]
-        return f"not in force: {some_of(texts, _NAMED)} (commit {branch.commit[:8]})" if texts else ""
+        return f"commit {branch.commit[:8]} is not in force: {some_of(texts, _NAMED)}" if texts else ""
 
     def long_lag_text(self, branch: BranchQuotas | None) -> str:
         """Return the same if it has lasted for long."""

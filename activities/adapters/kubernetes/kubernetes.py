@@ -170,7 +170,7 @@ class Follower:
             return ""
         return (
             f"{some_of(others, 3)} {'has' if len(others) == 1 else 'have'} {self.source.resource} from a device plugin "
-            f"and none from {self.source.driver}: these GPUs do not count"
+            f"and none from {self.source.driver}: Backstop does not count these GPUs"
         )
 
 
@@ -260,7 +260,7 @@ class Kuberneteses:
             await one.list_all(server)
         running = self._followers.get(cluster)
         if running is not None and running.strange:
-            return f"its nodes are in islands that the fleet file does not name: {some_of(running.strange)}"
+            return f"some of its nodes are in islands that the fleet file does not name: {some_of(running.strange)}"
         held = "" if follower.held is None else follower.held.bad_text
         if fault := follower.fault or held or follower.uncounted:
             return fault
@@ -385,7 +385,7 @@ class Kuberneteses:
                     await asyncio.to_thread(self._ledger.pushes.push, [follower.cluster])
             except Exception as error:  # its next reader keeps the sample, and the watch's round finds it
                 log.warning(
-                    "could not notify the watch at once of changed nodes in %s; it reads them in its next round: %s",
+                    "could not notify the watch of changed nodes in %s, so the watch reads them in its next round: %s",
                     follower.cluster,
                     sentence(error),
                 )
@@ -394,5 +394,7 @@ class Kuberneteses:
         """Return a way to the API server of this name. Errors: Unavailable."""
         connection = self._connections.get(name)
         if connection is None:
-            raise Unavailable(f"this worker has no Kubernetes {name!r}: add it to the file of BACKSTOP_KUBERNETES")
+            raise Unavailable(
+                f"this worker has no Kubernetes {name!r}: add it to the file that BACKSTOP_KUBERNETES names"
+            )
         return ApiServer(name, connection)

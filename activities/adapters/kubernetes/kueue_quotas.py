@@ -122,7 +122,7 @@ class KueueQuotas(MirroredQuotas[KueueSource, _Sight]):
                 if ours.counter > fence.counter:
                     raise Conflict(
                         f"effect {fence.counter} of {fence.rollout} came too late and was not written: "
-                        f"ClusterQueue {queue.name} already has its effect {ours.counter}"
+                        f"ClusterQueue {queue.name} already has a later one, effect {ours.counter}"
                     )
                 begun = begun or ours.counter == fence.counter
         return begun
@@ -287,6 +287,6 @@ def _managed_text(queues: Mapping[str, Sequence[str]]) -> str:
     many = "ClusterQueue" if len(queues) == 1 else "ClusterQueues"
     return (
         f"{some_of(managers, _NAMED)} {'manages' if len(managers) == 1 else 'manage'} {FIELD} of {many} "
-        f"{some_of(sorted(queues), _NAMED)}, and Backstop takes no field from another manager: hand it over "
-        "(docs/kubernetes.md)"
+        f"{some_of(sorted(queues), _NAMED)}, and Backstop takes no field from another manager: hand the "
+        "field over to Backstop (docs/kubernetes.md)"
     )

@@ -23,7 +23,7 @@ from models.texts import some_of
 _CHANGES_TOLD = 50
 _ENDED_KEPT = timedelta(days=1)
 """Longer than a session lasts."""
-_OTHER = "another access file has come into force meanwhile: look at it with `backstop access show`, and import again"
+_OTHER = "another access file came into force before this one: look at it with `backstop access show`, and import again"
 
 
 class LedgerAccess(LedgerPart):
@@ -231,7 +231,7 @@ def _file(row: AccessFileRow) -> AccessFile:
         file = None
     if file is None or file.hash != row.hash:
         raise Stuck(
-            f"access file {row.number} of the ledger is not what was imported: nobody may do anything until "
+            f"access file {row.number} in the ledger is not what was imported: nobody may give a command until "
             "`backstop access recover FILE` has put another one in force"
         )
     return file

@@ -77,7 +77,7 @@ def _check(session: Session, cluster: str, gpus: int, limit: int, now: datetime,
         total = sum(moved for _, moved in moves)
         if total + gpus > limit:
             raise BlastRadius(
-                f"moving {gpus_text(gpus)} now would bring the total to {total + gpus:,} within {named} {where}: "
+                f"moving {gpus_text(gpus)} now would bring the GPUs moved {where} within {named} to {total + gpus:,}: "
                 f"at most {limit:,} may move",
                 room_at(moves, gpus, limit, span),
             )

@@ -172,7 +172,7 @@ class LedgerBringups(LedgerPart):
                     )
                 if session.get(ClusterRow, cluster) is not None:
                     raise Refusal(
-                        f"{cluster} is in the fleet already, but its bring-up did not bring it there: "
+                        f"{cluster} is in the fleet already, but its bring-up did not bring it there: run "
                         f"`backstop fleet remove {shlex.quote(cluster)}`, then retry"
                     )
                 fleet = Fleet(clusters=(incoming.spec,))
@@ -259,7 +259,9 @@ class LedgerBringups(LedgerPart):
         if not floors:
             return
         named = {row["team"]: {"minimum": row["minimum"], "blocks": row["blocks"]} for row in floors}
-        text = f"minimums and protected blocks of {', '.join(sorted(named))} no longer hold: the cluster is retired"
+        text = (
+            f"minimums and protected blocks of {', '.join(sorted(named))} no longer apply: the cluster is being retired"
+        )
         data = {"command": "retire", "floors": named}
         with never_dropped(), self._database.begin() as session:
             append_all(session, [by.entry(cluster, text, data)])
@@ -300,7 +302,10 @@ def _why_not(session: Session, start: BringupStart, at: datetime, last: BringupB
         )
     if last is not None and at <= last.opened_at:  # a late attempt of the call that opened it
         cluster, number = entry.cluster, last.number
-        return f"bring-up {number} of {cluster} was opened meanwhile, and has ended: give `backstop bringup add` again"
+        return (
+            f"bring-up {number} of {cluster} was opened in the meantime, and has already ended: run "
+            "`backstop bringup add` again"
+        )
     if session.get(ClusterRow, entry.cluster) is not None:
         return f"{entry.cluster} is already in the fleet: a bring-up is only for a new cluster"
     default = Policy.model_validate(fleet_policy(session))

@@ -38,7 +38,8 @@ PATIENCE = timedelta(seconds=30)
 
 NOT_MIGRATED = "the ledger has no tables, or older ones: run `backstop migrate`"
 TOO_OLD = (
-    "the ledger has schema {revision}, of a build too old for this one: upgrade it first with commit 092a131"
+    "the ledger has schema {revision}, which is too old for this build: upgrade the ledger first with the build "
+    "of commit 092a131"
     ' (docs/operations.md, "A ledger of an earlier build")'
 )
 _AWAY = {"42P01", "42703", "3F000", "42809", "42883"}
@@ -100,7 +101,7 @@ def upgrade(url: str) -> None:
                 command.upgrade(config, "head")
     except CommandError:
         raise Refusal(
-            "the ledger was made by a newer Backstop: upgrade this Backstop before you use the ledger with it"
+            "the ledger has the schema of a newer Backstop: upgrade this Backstop before you use the ledger with it"
         ) from None
     finally:
         engine.dispose()

@@ -33,6 +33,7 @@ from models.ledger_tables import (
 )
 from models.notices import notify_of
 from models.rollout.effects import EffectKind
+from models.rollout.stages import command_line
 from models.texts import count_text, gpus_text
 
 
@@ -93,7 +94,8 @@ def _busy(session: Session, cluster: sa.Row[Any]) -> str:
             stage = "" if rollout is None else f" ({rollout.stage})"
             return f"rollout {cluster.open_rollout} is open{stage}"
     if cluster.reserve_limit is not None:
-        return f"the lost rollout {cluster.reserved_by or 'unknown'} still reserves the GPUs that it freed"
+        lost = f"the lost rollout {cluster.reserved_by}" if cluster.reserved_by else "a lost, unknown rollout"
+        return f"{lost} still reserves the GPUs that it freed"
     return ""
 
 
@@ -178,10 +180,15 @@ def barred_reasons(session: Session, names: Sequence[str], *, retired: bool = Fa
             stage = "" if rollout is None else f" ({rollout.stage})"
             reasons[row.name] = f"rollout {row.open_rollout} is open{stage}: close or abort it first"
         elif row.reserve_limit is not None:
-            reasons[row.name] = f"{_busy(session, row)}: launch it again with --adopt, and close it"
+            reasons[row.name] = (
+                f"{_busy(session, row)}: take that rollout over with `{command_line('launch', row.name)} --adopt`, "
+                "then close it"
+            )
     for cluster in [] if retired else _clusters_in_bringup(session, names, in_fleet=True):
         reasons.setdefault(
-            cluster, f"its bring-up is open: `backstop bringup retire {shlex.quote(cluster)}` takes it out"
+            cluster,
+            f"its bring-up is open: `backstop bringup retire {shlex.quote(cluster)}` takes the cluster out of "
+            "the fleet",
         )
     waiting = (
         sa.select(col(RequestRow.cluster), sa.func.count())
@@ -191,7 +198,7 @@ def barred_reasons(session: Session, names: Sequence[str], *, retired: bool = Fa
     for cluster, count in session.connection().execute(waiting, {"names": list(names)}):
         are = "is" if count == 1 else "are"
         reasons.setdefault(
-            cluster, f"{count_text(count, 'request')} for more quota {are} open there: see `request list`"
+            cluster, f"{count_text(count, 'request')} for more quota in it {are} open: see `backstop request list`"
         )
     return reasons
 

@@ -132,7 +132,7 @@ class LedgerFleetFile(LedgerPart):
         other = (
             ""
             if outcome.policy == terms.policy
-            else "the import would now change policies in another way than when the command was given"
+            else "the import would now change policies differently from when the command was given"
         )
         return (*([other] if other else []), *sentences[:_LINES_SHOWN], *rest)
 
@@ -312,7 +312,10 @@ def _fleet_of(staged: Sequence[tuple[int, bytes]], parts: int) -> Fleet:
         raise BadInput(NOTHING_STAGED)
     numbers = [number for number, _ in staged]
     if len(numbers) != parts or parts < 1 or numbers[-1] - numbers[0] != parts - 1:
-        raise BadInput(f"the upload is incomplete: of its {parts} parts the ledger has only {numbers}; import again")
+        raise BadInput(
+            f"the upload is incomplete: it should have {count_text(parts, 'part')}, and the ledger has parts "
+            f"{some_of([str(number) for number in numbers])}: import again"
+        )
     try:
         unpacker = zlib.decompressobj()
         document = unpacker.decompress(b"".join(payload for _, payload in staged), MAX_DOCUMENT_BYTES)

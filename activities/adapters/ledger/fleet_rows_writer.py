@@ -129,7 +129,7 @@ def _refuse_what_was_not_meant(outcome: FleetOutcome, terms: ImportTerms) -> Non
         )
     if terms.policy and terms.policy != outcome.policy:
         raise Refusal(
-            "the import would now change policies in another way than was countersigned, so nothing was changed: "
+            "the import would now change policies differently from what was countersigned, so nothing was changed: "
             "import again"
         )
 

@@ -452,8 +452,9 @@ def _refuse_unknown_islands(session: Session, wanted: set[tuple[str, str]]) -> N
     unknown = sorted(wanted - there)
     if unknown:
         cluster, island = unknown[0]
-        what = f"island {island!r}" if cluster in {c for c, _ in there} else "a cluster"
-        raise BadInput(f"a health sample of cluster {cluster!r} names {what} that the ledger does not have")
+        has_cluster = cluster in {c for c, _ in there}
+        what = f"of cluster {cluster!r} names island {island!r}" if has_cluster else f"names cluster {cluster!r}"
+        raise BadInput(f"a health sample {what}, which the ledger does not have")
 
 
 def _compute_usual(

@@ -96,8 +96,11 @@ def _classes(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
     for cluster, team, job_class, count in session.connection().execute(rows, _parameters(clusters)):
         own = has.get((cluster, team), ())
         if job_class not in own:
-            are, they = ("1 job is", "it counts") if count == 1 else (f"{count} jobs are", "they count")
-            fault = f"{are} of class {job_class!r}, but its quota {classes_text(own)}: {they} as of the strongest class"
+            are, them = ("1 job is", "it") if count == 1 else (f"{count} jobs are", "them")
+            fault = (
+                f"{are} of class {job_class!r}, but the team's quota {classes_text(own)}: Backstop counts "
+                f"{them} in the strongest class"
+            )
             yield cluster, f"the work of team {team}", ValueError(fault)
 
 
@@ -112,7 +115,11 @@ def _old_samples(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
         for name, count in session.connection().execute(
             rows.where(is_among(cluster, "clusters")), _parameters(clusters)
         ):
-            yield name, what, ValueError(f"left out {count_text(count, 'sample')} of more than {MOST_GPUS} GPUs")
+            yield (
+                name,
+                what,
+                ValueError(f"Backstop leaves out {count_text(count, 'sample')} of more than {MOST_GPUS:,} GPUs"),
+            )
 
 
 def _tried(build: Callable[[Any], object], parts: Iterable[tuple[str, str, Any]]) -> Iterator[_Fault]:

@@ -89,7 +89,10 @@ def _refuse_impossible(session: Session, jobs: Sequence[ClusterJob], now: dateti
         if (job.cluster, job.island) not in totals:
             raise BadInput(f"{what} names island {job.island!r}, which the cluster does not have")
         if job.gpus > totals[job.cluster, job.island]:
-            raise BadInput(f"{what} has {gpus_text(job.gpus)}, more than the {totals[job.cluster, job.island]} there")
+            where = "the cluster" if job.island is None else f"island {job.island!r}"
+            raise BadInput(
+                f"{what} has {gpus_text(job.gpus)}, more than the {totals[job.cluster, job.island]} of {where}"
+            )
         own = classes.get((job.cluster, job.team), ())
         if job.job_class is not None and job.job_class not in own:
             raise BadInput(f"{what} is of class {job.job_class!r}, and the quota of {job.team} {classes_text(own)}")

@@ -47,7 +47,8 @@ class LedgerMilestones(LedgerPart):
                 raise Refusal(f"there is no milestone {note.milestone!r}: `backstop milestones show` lists them")
             if row.measure in MEASURED:
                 raise Refusal(
-                    f"Backstop measures milestone {note.milestone!r} itself ({row.measure}): it takes no notes"
+                    f"Backstop measures milestone {note.milestone!r} itself ({row.measure}): you cannot add a "
+                    "note to it"
                 )
             keep(session, MilestoneNoteRow, [{"key": key, **note.model_dump()}])
 

@@ -122,7 +122,7 @@ def _refuse_schema(which: str, revisions: Sequence[str]) -> None:
     if revisions != [newest]:
         is_older = len(revisions) == 1 and revisions[0] < newest
         remedy = "bring it up to date with `backstop migrate`" if is_older else "use the Backstop version that made it"
-        raise BadInput(f"{which} has schema {', '.join(revisions) or 'none'}, this Backstop has {newest}: {remedy}")
+        raise BadInput(f"{which} has schema {', '.join(revisions) or 'none'}, but this Backstop has {newest}: {remedy}")
 
 
 def _refuse_rows(connection: sa.Connection) -> None:
@@ -159,7 +159,8 @@ def _copy(book: sqlite3.Connection, connection: sa.Connection, progress: Progres
     for table in tables:
         if not read[table.name].equals(_Sum(_read_back(connection, table))):
             raise Conflict(
-                f"table {table.name} has other rows in PostgreSQL than were written, so nothing is copied: try again"
+                f"the rows of table {table.name} in PostgreSQL differ from those that were written, so nothing "
+                "is copied: try again"
             )
 
 

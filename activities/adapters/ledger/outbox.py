@@ -196,8 +196,8 @@ def _unread(session: Session, now: datetime) -> Iterator[Untold]:
                 due=now,
                 digest=False,
                 trouble=why,
-                remedy="if a newer version posted it, a worker of that version sends it; else delete its row in "
-                "table `notices`",
+                remedy="if a newer version of Backstop posted the notice, a worker of that version sends it; otherwise "
+                "delete its row in table `notices`",
             )
 
 

@@ -257,7 +257,7 @@ def _stored_receipt(session: Session, change: Change, cluster: ClusterLine) -> R
     if fence.counter < cluster.last_counter:
         raise HistoryLapse(
             f"effect {fence.counter} of rollout {fence.rollout} came too late and was not written: "
-            f"the ledger already has its effect {cluster.last_counter}"
+            f"the ledger already has a later one, effect {cluster.last_counter}"
         )
     row = session.get_one(ReceiptRow, (fence.rollout, fence.counter))
     if row.kind != change.kind:
@@ -281,7 +281,7 @@ def _stored_grant(session: Session, change: Change, cluster: ClusterLine) -> Rec
     if last is not None and last.counter > fence.counter:
         raise Conflict(
             f"effect {fence.counter} of {fence.rollout} came too late and was not written: "
-            f"the ledger already has its effect {last.counter}"
+            f"the ledger already has a later one, effect {last.counter}"
         )
     if cluster.open_rollout is not None:
         raise Conflict(
@@ -290,7 +290,7 @@ def _stored_grant(session: Session, change: Change, cluster: ClusterLine) -> Rec
         )
     if cluster.reserve_limit is not None:
         raise Conflict(
-            f"cluster {change.cluster} still has capacity reserved by a rollout that was lost: take that over first "
+            f"cluster {change.cluster} still has capacity reserved by a lost rollout: take over that rollout first "
             f"(`backstop launch {shlex.quote(change.cluster)} --adopt`)"
         )
     return None

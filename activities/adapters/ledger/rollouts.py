@@ -150,7 +150,8 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts, LedgerB
         owns = cluster.open_rollout == row.id
         if owns and request.ended and request.fence is not None and cluster.last_counter > request.fence:
             log.error(
-                "the workflow of rollout %s has ended without its last effects in %s: the ledger keeps it open",
+                "the workflow of rollout %s has ended, but its history lacks the last effects in %s: the ledger "
+                "keeps the rollout open",
                 row.id,
                 row.cluster,
             )

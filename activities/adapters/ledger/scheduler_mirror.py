@@ -233,7 +233,7 @@ class SchedulerBook(LedgerPart):
                 sa.update(SchedulerLockRow).where(*mine).values(until=self._database.now() + LEASE)
             )
         if renewed.rowcount == 0:
-            raise Unavailable(f"another write to the scheduler of {cluster} has begun meanwhile: try again")
+            raise Unavailable(f"another write to the scheduler of {cluster} began during this one: try again")
 
     def sources(self, clusters: Sequence[str] | None = None) -> dict[str, SlurmSource]:
         """Return the clusters whose quotas Slurm holds.

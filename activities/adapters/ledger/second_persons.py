@@ -26,7 +26,7 @@ _ADMITTED = "|warrant/"
 """The part of an emergency's key before the nonce of its warrant, so that it counts for one command."""
 _TOLD_WITHIN = timedelta(minutes=10)
 """Longer than a ticket is valid, and clocks may differ."""
-_NONE = "nothing with the hash {} waits for a second person: see `backstop countersign list`"
+_NONE = "no command with the hash {} waits for a second person: see `backstop countersign list`"
 
 
 class LedgerSecondPersons(LedgerPart):
@@ -74,7 +74,7 @@ class LedgerSecondPersons(LedgerPart):
         with never_dropped(), self._database.begin() as session:
             row, waits = self._still_waiting(session, digits)
             if row.second and row.second != by.actor:
-                raise Refusal(f"{row.second} is already countersigning {row.hash[:SHOWN_DIGITS]}")
+                raise Refusal(f"{row.second} is already countersigning command {row.hash[:SHOWN_DIGITS]}")
             if not row.second:
                 row.second, row.taken_at = by.actor, by.at
                 session.add(row)
@@ -96,7 +96,7 @@ class LedgerSecondPersons(LedgerPart):
             one_at_a_time(session, _LOCK)
             row = _row(session, digits)
             if row.second != by.actor:
-                raise Refusal(f"{by.actor} is not the person who is countersigning {row.hash[:SHOWN_DIGITS]}")
+                raise Refusal(f"{by.actor} is not the person who is countersigning command {row.hash[:SHOWN_DIGITS]}")
             if not row.ended:
                 row.ended, row.ended_at = "given", by.at
                 session.add(row)
@@ -107,7 +107,7 @@ class LedgerSecondPersons(LedgerPart):
             row, waits = self._still_waiting(session, digits)
             if row.second:
                 raise Refusal(
-                    f"{row.second} is countersigning {row.hash[:SHOWN_DIGITS]}: it is too late to withdraw it"
+                    f"{row.second} is countersigning command {row.hash[:SHOWN_DIGITS]}: it is too late to withdraw it"
                 )
             row.ended, row.ended_at = "withdrawn", by.at
             session.add(row)

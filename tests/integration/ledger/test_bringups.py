@@ -280,9 +280,8 @@ def test_an_attempt_to_open_it_that_comes_after_its_end_opens_none(
     noted(ledger, BringupStage.CANCELLED)
     for at in calls:
         late = twice(partial(ledger.bringups.open_bringup, start(), at))
-        assert (
-            late.refused
-            == "bring-up 1 of h100-new was opened meanwhile, and has ended: give `backstop bringup add` again"
+        assert late.refused == (
+            "bring-up 1 of h100-new was opened in the meantime, and has already ended: run `backstop bringup add` again"
         )
     assert tool.rows("SELECT number, stage FROM bringups") == [(1, "cancelled")]
     assert ledger.bringups.open_bringup(start(), NOW + timedelta(minutes=6)).number == 2
@@ -477,7 +476,7 @@ def test_a_file_may_not_bring_in_what_is_being_made_and_what_was_made_leaves_by_
     (line,) = take(ledger, document).of(Verb.REFUSED)
     assert line.why == "its bring-up is open and will bring it into the fleet: `backstop bringup status h100-new`"
     Book(ledger).hand_over([island(8)])
-    with pytest.raises(Refusal, match="its bring-up is open: `backstop bringup retire h100-new` takes it out"):
+    with pytest.raises(Refusal, match="its bring-up is open: `backstop bringup retire h100-new` takes the cluster out"):
         ledger.fleet.remove_cluster(NEW, Signature("tpm", NOW, "desk/1"), dry_run=False)
 
 

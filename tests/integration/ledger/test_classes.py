@@ -127,7 +127,8 @@ def test_jobs_that_another_tool_wrote_with_a_class_that_is_not_there_are_named(
         )
     (said,) = empty_ledger.fleet.senseless()[CLUSTER]
     assert said.endswith(
-        "2 jobs are of class 'dev', but its quota has training, engines: they count as of the strongest class"
+        "2 jobs are of class 'dev', but the team's quota has training, engines: Backstop counts them in the "
+        "strongest class"
     )
     assert tool.rows(OF_JOBS, CLUSTER) == [("a", "quota", "training", 0, 16, 2)]
 

@@ -200,7 +200,8 @@ def test_a_ledger_that_is_too_old_is_left_alone_and_says_what_brings_it_up(
     ran = subprocess.run(words, env=settings, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == (
-        "backstop: the ledger has schema 0012, of a build too old for this one: upgrade it first with commit 092a131"
+        "backstop: the ledger has schema 0012, which is too old for this build: upgrade the ledger first with "
+        "the build of commit 092a131"
         ' (docs/operations.md, "A ledger of an earlier build")\n'
     )
     assert (contents(tool), tool.one("SELECT version_num FROM alembic_version")) == (before, "0012")

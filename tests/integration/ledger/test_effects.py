@@ -87,7 +87,8 @@ def test_a_zombie_with_a_smaller_fence_is_refused(ledger: Ledger, tool: ForeignT
     open_rollout(ledger)
     set_soft(ledger, 2, ("a", 100, 90))
     with pytest.raises(
-        Conflict, match="effect 1 of rollout r-1 came too late and was not written: the ledger already has its effect 2"
+        Conflict,
+        match="effect 1 of rollout r-1 came too late and was not written: the ledger already has a later one, effect 2",
     ):
         ledger.quotas.apply(effect(EffectKind.SET_SOFT, 1, writes=values(("a", 90, 80))))
     assert tool.gpus()["a"] == 90

@@ -386,7 +386,7 @@ def test_an_import_that_wrote_nothing_keeps_its_answer_and_no_secrets(
 def test_an_import_with_another_number_of_parts_is_refused(parts: int, ledger: Ledger) -> None:
     for part in range(2):
         ledger.fleet.stage_import("second", part, b"x")
-    with pytest.raises(BadInput, match=rf"of its {parts} parts the ledger has only \[0, 1\]; import again"):
+    with pytest.raises(BadInput, match=r"it should have \d parts?, and the ledger has parts 0, 1: import again"):
         ledger.fleet.commit_import("second", parts, "tpm", NOW)
 
 

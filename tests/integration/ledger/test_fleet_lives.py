@@ -617,7 +617,10 @@ def a_request(tool: ForeignTool) -> None:
 BARS: dict[str, tuple[Callable[[Ledger, ForeignTool], object], str]] = {
     "a rollout": (lambda ledger, _: open_rollout(ledger), r"rollout r-1 is open \(planned\): close or abort it first"),
     "a shadow": (lambda ledger, _: open_rollout(ledger, shadow=True), "rollout r-1 is open"),
-    "a request": (lambda _, tool: a_request(tool), "1 request for more quota is open there"),
+    "a request": (
+        lambda _, tool: a_request(tool),
+        "1 request for more quota in it is open: see `backstop request list`",
+    ),
     "what was freed": (
         lambda _, tool: tool.run("UPDATE clusters SET reserve_limit = 5, reserved_by = 'r-0' WHERE name = 'alpha'"),
         "the lost rollout r-0 still reserves",

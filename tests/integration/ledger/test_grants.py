@@ -25,7 +25,9 @@ def test_without_a_rollout_it_is_written_once_and_counts_as_a_change(ledger: Led
     assert (tool.gpus()["a"], tool.generation()) == (116, before + 1)
     back = twice(lambda: ledger.quotas.apply(grant(2, ("a", 116, 100), only_ours=True)))
     assert (back.after, tool.gpus()["a"], tool.generation()) == ({"a": 100}, 100, before + 2)
-    with pytest.raises(Conflict, match="came too late and was not written: the ledger already has its effect 2"):
+    with pytest.raises(
+        Conflict, match="came too late and was not written: the ledger already has a later one, effect 2"
+    ):
         ledger.quotas.apply(grant(1, ("a", 100, 116)))
 
 

@@ -130,8 +130,8 @@ def test_a_cluster_without_a_sample_is_left_out(ledger: Ledger, tool: ForeignToo
 @pytest.mark.parametrize(
     ("bad", "sentence"),
     [
-        (sample(CLUSTER, NOW, W=1), "cluster 'alpha' names island 'W'"),
-        (sample("gamma", NOW, X=1), "cluster 'gamma' names a cluster"),
+        (sample(CLUSTER, NOW, W=1), "of cluster 'alpha' names island 'W', which the ledger does not have"),
+        (sample("gamma", NOW, X=1), "names cluster 'gamma', which the ledger does not have"),
     ],
 )
 def test_samples_of_unknown_islands_are_refused_whole(

@@ -226,7 +226,7 @@ def test_rubbish_is_no_hash(rubbish: str) -> None:
 
 
 def test_a_hash_that_nothing_has_is_refused_and_so_is_an_altered_row(desk: Desk, tool: ForeignTool) -> None:
-    with pytest.raises(Refusal, match=f"nothing with the hash {'0' * 16} waits"):
+    with pytest.raises(Refusal, match=f"no command with the hash {'0' * 16} waits"):
         desk.turns(HW, "0" * 16)
     waits = desk.keeps()
     document = tool.one("SELECT document FROM waiting_commands")
