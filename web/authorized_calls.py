@@ -179,8 +179,8 @@ async def run_within(seconds: float, work: Any) -> Any:
     except TimeoutError:
         raise too_slow(
             504,
-            f"there was no answer within {seconds:.0f} s: the command may have been carried out, so look at the "
-            "status first",
+            f"there was no answer within {seconds:.0f} s: the command may have been carried out, so check "
+            "the status before you give it again",
         ) from None
 
 

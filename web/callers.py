@@ -56,7 +56,7 @@ class Callers:
         given = request.headers.get("authorization", "")
         if not given:
             raise unauthenticated_problem(
-                "this front does not know you: `backstop login`, or give a token in BACKSTOP_TOKEN"
+                "this front does not know you: run `backstop login`, or give a token in BACKSTOP_TOKEN"
             )
         token = given[len(_BEARER) :].strip()
         if not given.lower().startswith(_BEARER) or not token or len(token) > _MOST_TOKEN:
@@ -66,5 +66,5 @@ class Callers:
             if principal is not None:
                 return principal
         raise unauthenticated_problem(
-            "this front does not know the token: `backstop login`, or ask an admin for a token"
+            "this front does not know the token: run `backstop login`, or ask an admin for a token"
         )

@@ -30,11 +30,12 @@ class Streams:
     @contextmanager
     def one_more(self, caller: str) -> Any:
         """Count one more stream while it is open. Errors: Problem 429."""
-        if self._of.get(caller, 0) >= _MOST_OF_ONE or sum(self._of.values()) >= _MOST_STREAMS:
-            raise too_many(
-                f"{caller} follows {self._of.get(caller, 0)} event streams already: end one of them first", 5
-            )
-        self._of[caller] = self._of.get(caller, 0) + 1
+        own, of_all = self._of.get(caller, 0), sum(self._of.values())
+        if own >= _MOST_OF_ONE:
+            raise too_many(f"{caller} follows {own} event streams already: end one of them first", 5)
+        if of_all >= _MOST_STREAMS:
+            raise too_many(f"this front already serves {of_all} event streams: try again later", 5)
+        self._of[caller] = own + 1
         try:
             yield
         finally:

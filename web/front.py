@@ -204,7 +204,7 @@ class Front:
             raise not_found("this front has no console: start it with `backstop serve --listen HOST:PORT`")
         if principal.proof is not Proof.PEER:
             raise forbidden_problem(
-                "a login link is given only over this machine's own socket: log in in the browser instead"
+                "a login link is given only over this machine's own socket: log in on the console's page instead"
             )
         return JSONResponse({"url": f"{self.console_at}/open/{self.console.sessions.link(principal)}"})
 
@@ -287,7 +287,7 @@ async def _body(request: Request) -> bytes:
             "not-json",
             415,
             "The body is not JSON.",
-            f"the Content-Type must be application/json, not {kind[:80] or 'missing'}",
+            f"the Content-Type must be application/json, {f'not {kind[:80]}' if kind else 'and the request has none'}",
         )
     return body
 

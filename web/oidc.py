@@ -142,7 +142,7 @@ def _principal(claims: Mapping[str, Any], terms: Terms, now: float) -> Principal
         raise Refusal(f"the token has another issuer than {terms.issuer}")
     audience = claims.get("aud")
     if terms.audience not in (audience if isinstance(audience, list) else [audience]):
-        raise Refusal(f"the token is not for this front, which is {terms.audience}")
+        raise Refusal(f"the token is not for this front, whose audience is {terms.audience}")
     issued, ends = _time(claims, "iat"), _time(claims, "exp")
     if now >= ends + _SKEW_SECONDS:
         raise Refusal("the token has expired: log in again with `backstop login`")
@@ -183,7 +183,8 @@ def _groups(claims: Mapping[str, Any], claim: str) -> tuple[str, ...]:
         raise Refusal(f"the token's claim {claim} is not a list of group names")
     if len(found) > _MOST_GROUPS:
         raise Refusal(
-            f"the token names {len(found)} groups, and the most is {_MOST_GROUPS}: configure the provider to send fewer"
+            f"the token names {len(found)} groups, but may name at most {_MOST_GROUPS}: configure the provider "
+            "to send fewer"
         )
     return tuple(sorted(set(found)))
 

@@ -33,7 +33,8 @@ _REF = "#/components/schemas/{model}"
 _Mode = Literal["validation", "serialization"]
 _PROBLEM = {
     "type": "object",
-    "description": "RFC 9457. `exit_code` of the command line: 1 it failed, 2 bad input, 3 not allowed now.",
+    "description": "A problem document (RFC 9457). `exit_code`: what the command line exits with: 1 if it "
+    "failed, 2 for bad input, 3 if the command is not allowed now.",
     "required": ["type", "title", "status", "detail", "instance", "exit_code"],
     "properties": {
         "type": {"type": "string"},
@@ -121,8 +122,8 @@ def _say_what_the_front_fills_in(schema: dict[str, Any]) -> None:
 
 
 _ABOUT = (
-    "Every command and every read of `backstop`. Over the socket on the machine itself the kernel says who calls, "
-    "and no token is needed. docs/api.md has examples."
+    "This API has every command and every read of `backstop`. A caller at the front's own socket needs no token: the "
+    "kernel says who it is. docs/api.md has examples."
 )
 
 
@@ -222,5 +223,8 @@ def _parameters(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> list[d
 
 _AFTER = "How many rows to leave out at the beginning: `Link` has the next part's address."
 _WATCH = "Server-sent events: `status` at each change, `problem`, and `end`."
-_KEY = "A repeat under the same key, with the same body, gets the first answer and is not carried out again."
-_ALONE = "An approver acts alone, with a reason, where a second person is needed: all admins are notified."
+_KEY = "A request that repeats an earlier key and body gets the answer of that request, and is not carried out again."
+_ALONE = (
+    "With this header an approver gives, alone and with a reason, a command that needs a second person. "
+    "Backstop notifies all admins."
+)

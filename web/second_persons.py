@@ -136,8 +136,8 @@ class SecondPersons:
         )
         digits = waits.hash[:SHOWN_DIGITS]
         text = (
-            f"the command to {waits.what} waits for a second person: {permitted.sentence}, until "
-            f"{waits.until:%Y-%m-%d %H:%MZ}: `backstop countersign give {digits}`"
+            f"the command to {waits.what} waits for a second person until {waits.until:%Y-%m-%d %H:%MZ}: "
+            f"{permitted.sentence}, with `backstop countersign give {digits}`"
         )
         return AwaitsSecond(text, digits, waits.until)
 

@@ -108,6 +108,8 @@ async def test_a_body_that_says_it_is_something_else_is_not_read(front: Path, ki
     async with at(front) as http:
         answer = await http.post("/rollouts/h100/pause", content=b'{"reason": "x"}', headers={"content-type": kind})
         assert answer.status_code == 415
+        found = f"not {kind}" if kind else "and the request has none"
+        assert answer.json()["detail"] == f"the Content-Type must be application/json, {found}"
         one_sentence(answer)
 
 

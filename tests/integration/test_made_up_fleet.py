@@ -125,10 +125,10 @@ async def test_promises_of_the_made_up_fleet_came_down_as_its_rollouts_cut(pages
 async def test_an_abort_says_what_undo_adds_and_of_how_many_rollouts(pages: Pages) -> None:
     abort = await pages.words("/rollout/abort")
     monitored = CLUSTERS - len(WAITING | NONE)
-    assert "6 rollouts that changed nothing yet would end with it." in abort
+    assert "An abort would also end 6 rollouts that changed nothing yet." in abort
     assert "2 clusters that wait are not started." in abort
     assert f"{monitored} rollouts go on by themselves, and keep their quotas: " in abort
-    assert f"With undo Backstop would undo {monitored} more rollouts, the newest first." in abort
+    assert f"With undo, Backstop would also undo {monitored} rollouts, the newest first." in abort
     assert (
         f"What teams would get back in 12 of these {monitored} rollouts (the others were not asked, or did not answer):"
         in abort
@@ -145,7 +145,7 @@ async def test_one_cluster_is_spoken_of_as_one(tmp_path: Path) -> None:
         assert "or the 1 cluster ." in rollout
         assert "0 of 1 rolled back (the share is of at least 10 clusters); it stops above 10%" in rollout
         abort = await pages.words("/rollout/abort")
-        assert "With undo nothing more would happen: it has changed no quota." in abort
+        assert "With undo, nothing more would happen: the fleet rollout has changed no quota." in abort
         assert "1 cluster and the fleet rollout are blocked." in await pages.words("/leader")
 
 

@@ -60,7 +60,7 @@ async def test_a_fleet_rollout_is_approved_paused_paced_and_aborted_from_its_pag
     assert "1 cluster skipped" in left.words
     await ana.given("/rollout/resume", "r-1", reason="go on")
     ending = await ana.look("/rollout/abort")
-    assert "would end with it" in ending.words or "No other cluster is touched" in ending.words
+    assert "An abort would also end" in ending.words or "No other cluster is touched" in ending.words
     await ana.given("/rollout/abort", "x-1", reason="enough", undo="1")
     await world.until_fleet(lambda s: s.stage.has_ended)
     over = await ana.look("/rollout")

@@ -119,7 +119,7 @@ async def test_a_team_sees_what_the_ledger_has(ana: Browser, story: Story, world
     # What runs holds 310 of it: of 319 healthy ones 9 are left for what is not held.
     assert seen.column("Quotas", "Could start") == {story.worked: "9", story.roomy: "40"}
     assert seen.column("Quotas", "Short") == {story.worked: str(345 - 310 - 9), story.roomy: str(100 - 60 - 40)}
-    assert "its jobs hold 370 of it, 20 of these GPUs idle; 49 more could start now, and 26 are short." in seen.words
+    assert "its jobs hold 370 of these, 20 of them idle; 49 more could start now, and 26 are short." in seen.words
     assert "The quota is 345 now; the plan has 306." in seen.words, "85 % of 361, rounded down"
     nobody = await ana.look("/teams/nobody")
     assert "No cluster of the ledger has a quota of 'nobody'." in nobody.words
@@ -207,7 +207,7 @@ async def test_the_audit_is_the_archive_and_its_file_is_inert(ana: Browser, stor
     assert [row["hash"] for row in rows] == [
         found for (found,) in world.sql.rows("SELECT hash FROM audit WHERE cluster = ? ORDER BY seq", story.worked)
     ][: len(rows)]
-    assert "Since must be such as" in (await ana.look("/audit?since=ever", 400)).words
+    assert "Since must be a length of time or a date, such as" in (await ana.look("/audit?since=ever", 400)).words
 
 
 async def test_the_leader_sees_the_fleet_and_what_a_buffer_costs(ana: Browser, story: Story, world: World) -> None:

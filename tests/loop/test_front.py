@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
+import pytest
 import pytest_asyncio
 
 from tests.e2e.front_world import front_of, http_to
 from tests.e2e.test_front import ME, STILL, planned
 from tests.e2e.world import World, eventually, fresh, worked_case
 from tests.loop.fronts import AT_SOCKET
+from web.events import Streams
+from web.failures import Problem
 from web.limits import Rate
 
 
@@ -83,3 +87,17 @@ async def test_whoever_asks_too_often_is_told_when_to_come_again(world: World, t
     late = found[-1]
     assert (late.status_code, late.headers["retry-after"], late.json()["exit_code"]) == (429, "1", 1)
     assert ME in late.json()["detail"]
+
+
+async def test_a_caller_without_a_stream_is_not_asked_to_end_one() -> None:
+    streams = Streams()
+    with contextlib.ExitStack() as stack:
+        for number in range(200):
+            stack.enter_context(streams.one_more(f"caller {number // 20}"))
+        for caller, why in (
+            ("caller 0", "caller 0 follows 20 event streams already: end one of them first"),
+            ("another", "this front already serves 200 event streams: try again later"),
+        ):
+            with pytest.raises(Problem) as refused, streams.one_more(caller):
+                pass
+            assert refused.value.detail == why

@@ -164,7 +164,7 @@ async def test_a_token_counts_for_whom_where_and_when_it_is_meant(issuer: str, t
     token = await asyncio.to_thread(token_of, issuer, "ana")
     assert await said(Provider(terms), token) == (200, f"oidc:ana@{issuer}")
     status, why = await said(Provider(Terms(issuer, "another-front")), token)
-    assert (status, "is not for this front, which is another-front" in why) == (401, True)
+    assert (status, "is not for this front, whose audience is another-front" in why) == (401, True)
     stray = await asyncio.to_thread(token_of, issuer, "ana", "another-tool")
     assert (await said(Provider(terms), stray))[0] == 401
     status, why = await said(Provider(terms, lambda: time.time() + 4000), token)
@@ -210,7 +210,7 @@ async def test_a_job_of_ci_comes_in_by_a_token_for_this_front_alone(
     humans = [None if one is None else one.human for one in known_as]
     assert humans == ["", f"oidc:ana@{issuer}"], "a client's own account is no human's"
     stray = await asyncio.to_thread(token_of_a_job, issuer, "ci", "https://elsewhere.example")
-    assert await said(Provider(terms), stray) == (401, f"the token is not for this front, which is {audience}")
+    assert await said(Provider(terms), stray) == (401, f"the token is not for this front, whose audience is {audience}")
     loner = await asyncio.to_thread(token_of_a_job, issuer, "ci-loner", audience)
     status, why = await said(Provider(terms), loner)
     assert (status, "has no claim groups" in why) == (401, True)
@@ -221,7 +221,7 @@ async def test_groups_that_are_not_told_fail_closed(issuer: str) -> None:
     crowd = await asyncio.to_thread(token_of, issuer, "crowd")
     assert await said(Provider(terms), crowd) == (
         401,
-        "the token names 900 groups, and the most is 500: configure the provider to send fewer",
+        "the token names 900 groups, but may name at most 500: configure the provider to send fewer",
     )
     loner = await asyncio.to_thread(token_of, issuer, "loner")
     status, why = await said(Provider(terms), loner)

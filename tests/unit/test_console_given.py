@@ -34,7 +34,10 @@ FAILURES = {
     "not allowed": (forbidden_problem("ana has no role here"), "ana has no role here"),
     "too slow": (
         TimeoutError(),
-        "there was no answer within N s: the command may have been carried out, so look at the status first",
+        (
+            "there was no answer within N s: the command may have been carried out, so check the status before you "
+            "give it again"
+        ),
     ),
 }
 TYPED = "a flaky switch, seen by eve"

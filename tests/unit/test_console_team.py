@@ -31,8 +31,12 @@ def a_team(team: str, cluster: str, healthy: int, other_uses: int) -> TeamWhy:
     ("healthy", "other_uses", "lead"),
     [
         # 60 and 60 are promised on 119: one of these has no hardware, and 39 of the other team's are unused.
-        (119, 21, ["1 GPU of it has no healthy hardware, and can be used only while other teams leave part"]),
-        (100, 21, ["10 GPUs of it have no healthy hardware, and can be used only while other teams leave part"]),
+        (119, 21, ["1 GPU of this quota has no healthy hardware, and can be used only while other teams leave part"]),
+        (
+            100,
+            21,
+            ["10 GPUs of this quota have no healthy hardware, and can be used only while other teams leave part"],
+        ),
         (120, 21, []),
         (100, 60, ["What keeps the most from starting, 20 in lab:"]),
     ],
@@ -50,7 +54,9 @@ def test_the_clusters_are_named_where_a_promise_without_hardware_is_not_short() 
     """In the second all hardware is used, so that what lacks it is short there and said with that."""
     teams = (a_team("ours", "lab", 100, 21), a_team("ours", "full", 60, 60), a_team("ours", "well", 120, 21))
     (_, unbacked, _) = _lead(WhyAnswers(teams=teams))
-    assert unbacked.startswith("10 GPUs of it in lab have no healthy hardware, and can be used only while other teams")
+    assert unbacked.startswith(
+        "10 GPUs of this quota in lab have no healthy hardware, and can be used only while other teams"
+    )
 
 
 def test_what_keeps_the_most_is_of_the_clusters_where_something_is_short() -> None:

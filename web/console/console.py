@@ -204,14 +204,14 @@ class Console:
         principal = self.sessions.by_link(word)
         if principal is None:
             raise forbidden_problem(
-                "this link has been used, or is older than two minutes: `backstop open` makes another one"
+                "this link has been used, or is older than two minutes: run `backstop open` to get another one"
             )
         return self.begin_session(request, principal)
 
     async def _login(self, request: Request) -> Response:
         if self.log_in is not None:
             return await self.log_in(request)
-        detail = "on this machine `backstop open` makes a link that knows who you are, and opens it"
+        detail = "run `backstop open` on this machine: it opens the console with a link that logs you in"
         return self._render_failure(request, 401, "You are not logged in.", detail)
 
     async def _logout(self, request: Request, session: Session | None, *, everywhere: bool) -> Response:

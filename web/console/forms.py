@@ -78,4 +78,6 @@ def _moment(name: str, text: str, now: datetime, of_day: timedelta, *, back: boo
             return at.replace(tzinfo=UTC) + of_day
         return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise BadInput(f"{name} must be such as 7d, 2026-12-01 or 2026-12-01T12:00Z, not {text[:80]!r}") from None
+        raise BadInput(
+            f"{name} must be a length of time or a date, such as 7d, 2026-12-01 or 2026-12-01T12:00Z, not {text[:80]!r}"
+        ) from None

@@ -215,7 +215,7 @@ def _page(request: Request) -> str:
 def _denial_text(error: str) -> str:
     if error == "access_denied":
         return _DENIED
-    named = error if _ERROR.fullmatch(error) else "no reason"
+    named = error if _ERROR.fullmatch(error) else "it gave no reason"
     return f"the provider did not log you in ({named}): begin again at /login"
 
 

@@ -188,7 +188,7 @@ class Sessions:
         now = self._clock()
         self._links = {key: one for key, one in self._links.items() if now < one[1]}
         if len(self._links) >= _MOST_LINKS:
-            raise Refusal(f"this front already has {_MOST_LINKS} links: try again in two minutes")
+            raise Refusal(f"this front already has {_MOST_LINKS} unused login links: try again in two minutes")
         word = secrets.token_urlsafe(_BYTES)
         self._links[hash_of(word)] = (principal, now + LINK_SECONDS)
         return word

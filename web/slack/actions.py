@@ -43,8 +43,9 @@ _WORD = re.compile(r'\s*(?:"([^"]*)"|(\S+))')
 HELP = (
     "/backstop why TEAM [CLUSTER] [GPUS]: why a team cannot use its quota. "
     "/backstop status CLUSTER: where its rollout stands, and what awaits an approval. "
-    "/backstop ack CLUSTER TEAM: acknowledge. /backstop object CLUSTER TEAM REASON: object. "
-    'Names with blanks in "quotes".'
+    "/backstop ack CLUSTER TEAM: acknowledge the notice for a team. /backstop object CLUSTER TEAM REASON: "
+    "object for a team. "
+    'Put names with spaces in "quotes".'
 )
 
 

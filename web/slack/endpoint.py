@@ -153,7 +153,8 @@ class SlackDesk:
         name = (await self.giving.principal_for(principal, None)).name
         if name.startswith(SLACK):
             raise Refusal(
-                f"the access file names nobody as {slack.user} of Slack workspace {slack.workspace}. To be known, have "
+                f"the access file names nobody as {slack.user} of Slack workspace {slack.workspace}. To use "
+                "Backstop from Slack, have "
                 f"an admin add `slack: [{{workspace: {slack.workspace}, user: {slack.user}}}]` to your entry under "
                 "people, and import it (docs/slack.md)"
             )

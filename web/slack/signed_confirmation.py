@@ -54,7 +54,7 @@ def sure_of(value: str, secret: str, who: SlackPerson, now: float) -> Sure:
         ) from None
     if (found.workspace, found.user) != who:
         raise Refusal(
-            "this question was put to somebody else: to give the command, press the button in the first message"
+            "this question was put to somebody else: to give the command, press the button in the original message"
         )
     if now > found.until:
         raise Refusal(f"this confirmation is more than {SECONDS // 60} minutes old: begin again from the message")

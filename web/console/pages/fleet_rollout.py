@@ -121,12 +121,12 @@ async def _ending(visit: Visit, status: FleetStatus) -> list[Any]:
     names = [name for name in status.would_undo if name not in ending]
     found = await asyncio.gather(*(visit.try_call("ahead", cluster=name) for name in names[:_ASKED]))
     aheads: list[Ahead] = [one for one, _ in found if one is not None and not one.refusal(Command.ABORT, "asked ahead")]
-    ends = f"{count(len(status.would_end), 'rollout')} that changed nothing yet would end with it."
-    undone = f"With undo Backstop would undo {count(len(names), 'more rollout')}, the newest first."
+    ends = f"An abort would also end {count(len(status.would_end), 'rollout')} that changed nothing yet."
+    undone = f"With undo, Backstop would also undo {count(len(names), 'rollout')}, the newest first."
     return [
         line(ends),
         *abort_parts(status, undo=False),
-        line(undone if names else "With undo nothing more would happen: it has changed no quota."),
+        line(undone if names else "With undo, nothing more would happen: the fleet rollout has changed no quota."),
         *_given_back(aheads, len(names)),
     ]
 
@@ -135,7 +135,7 @@ def _given_back(aheads: Sequence[Ahead], of: int) -> list[Any]:
     """Return what teams get back, after the number of rollouts that were asked: it may not be all of them."""
     parts: list[Any] = undo_parts(aheads, ends=True) if aheads else []
     if not aheads and of:
-        return [line("It is unknown what their teams would get back.")]
+        return [line("It is unknown what the teams of these rollouts would get back.")]
     asked = "the others were not asked, or did not answer"
     first = f"What teams would get back in {len(aheads):,} of these {count(of, 'rollout')} ({asked}):"
     return [line(first), *parts] if len(aheads) < of else parts

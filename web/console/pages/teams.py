@@ -157,7 +157,7 @@ def _lead(answers: WhyAnswers) -> list[str]:
     short = sum(_short(one) or 0 for one in teams)
     where = f"in {teams[0].cluster}" if len(teams) == 1 else f"in {len(teams)} clusters"
     looked_at = f" in the {count(len(known), 'cluster')} whose use is known" if len(known) < len(teams) else ""
-    has = f"its jobs hold {held:,} of it{looked_at}, {idle:,} of these GPUs idle"
+    has = f"its jobs hold {held:,} of these{looked_at}, {idle:,} of them idle"
     rest = f"{start:,} more could start now, and {short:,} {verb_of(short)} short"
     if not known:
         has, rest = "it is unknown what its jobs hold, so all of it counts as used", f"{start:,} more could start now"
@@ -169,8 +169,8 @@ def _lead(answers: WhyAnswers) -> list[str]:
         inside = "" if len(teams) == 1 else f" in {some_of(there, 3)}"
         have = verb_of(missing, "has", "have")
         lead.append(
-            f"{gpus(missing)} of it{inside} {have} no healthy hardware, and can be used only while other teams leave "
-            "part of their quotas unused."
+            f"{gpus(missing)} of this quota{inside} {have} no healthy hardware, and can be used only while "
+            "other teams leave part of their quotas unused."
         )
     others = [(r, one) for one in known if one.short_gpus for r in one.reasons if not r.cause.own]
     if others:
