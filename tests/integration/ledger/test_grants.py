@@ -64,7 +64,7 @@ def test_what_a_lost_rollout_left_reserved_is_nobody_s_to_grant(ledger: Ledger, 
     open_rollout(ledger)
     land(ledger, EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=10, limit_gpus=200))
     tool.run("UPDATE clusters SET open_rollout = NULL WHERE name = ?", CLUSTER)
-    with pytest.raises(Conflict, match="still has capacity reserved by a rollout that was lost"):
+    with pytest.raises(Conflict, match="still has capacity reserved by a lost rollout"):
         ledger.quotas.apply(grant(1, ("a", 100, 116)))
 
 

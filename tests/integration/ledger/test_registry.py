@@ -330,7 +330,7 @@ def moves(tool: ForeignTool) -> list[tuple[int, int]]:
 
 def test_moves_are_booked_once_per_fence_up_to_the_limit(ledger: Ledger, tool: ForeignTool) -> None:
     book(ledger, 1, 60)
-    with pytest.raises(BlastRadius, match=r"moving 41 GPUs .* 101 within an hour in cluster alpha: at most 100"):
+    with pytest.raises(BlastRadius, match=r"moving 41 GPUs .* in cluster alpha within an hour to 101: at most 100"):
         book(ledger, 2, 41)
     book(ledger, 2, 40)
     book(ledger, 3, 0)
@@ -339,7 +339,7 @@ def test_moves_are_booked_once_per_fence_up_to_the_limit(ledger: Ledger, tool: F
 
 def test_the_limit_holds_over_the_fleet(ledger: Ledger, tool: ForeignTool) -> None:
     book(ledger, 1, 60)
-    with pytest.raises(BlastRadius, match=r"moving 41 GPUs .* 101 within an hour in the fleet: at most 100"):
+    with pytest.raises(BlastRadius, match=r"moving 41 GPUs .* in the fleet within an hour to 101: at most 100"):
         book(ledger, 2, 41, cluster="beta")
     assert moves(tool) == [(1, 60)]
 
@@ -433,7 +433,7 @@ def test_a_days_limit_is_kept_beside_the_hours(ledger: Ledger) -> None:
         twice(lambda: ledger.registry.reserve_moves(fence, CLUSTER, gpus, 100, at, day_limit))
 
     move(1, 100, 0)
-    with pytest.raises(BlastRadius, match="151 within a day in cluster alpha: at most 150") as full:
+    with pytest.raises(BlastRadius, match="in cluster alpha within a day to 151: at most 150") as full:
         move(2, 51, 2)
     assert full.value.until == NOW + timedelta(hours=24)
     move(2, 50, 2)
