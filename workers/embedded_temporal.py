@@ -235,8 +235,8 @@ class EmbeddedTemporal:
         noted = _read_lock(self._lock_path)
         if not noted:
             raise Refusal(
-                f"an earlier run left a Temporal server behind in {self.directory} and died before it noted "
-                "its process: end it by hand (it is called `temporal server start-dev`)"
+                f"an earlier run left a Temporal server behind in {self.directory} and died before it recorded "
+                "its process ID: end that server by hand (it is called `temporal server start-dev`)"
             )
         pid, port, ui_port = (*noted, 0, 0)[:3]
         return LeftBehind(self._lock_path, pid, port, ui_port)
@@ -391,6 +391,6 @@ def _bind(probe: socket.socket, port: int | None, option: str) -> int:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-        raise Refusal(f"port {port} of {LOOPBACK} is in use; choose another by {option}, 0 for any free one") from None
+        raise Refusal(f"port {port} of {LOOPBACK} is in use: choose another with {option} (0: any free port)") from None
     bound: int = probe.getsockname()[1]
     return bound

@@ -44,7 +44,8 @@ def seal_key(path: Path) -> Ed25519PrivateKey:
         raise Refusal(f"{path} does not have a private key for seals: {type(error).__name__}") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise Refusal(
-            f"{path} must have an Ed25519 key for seals: restore it, or move it away: then Backstop makes a new one"
+            f"{path} must have an Ed25519 key for seals: restore the file, or move it away, so that Backstop "
+            "makes a new key"
         )
     return key
 

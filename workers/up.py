@@ -110,7 +110,7 @@ async def _run(settings: Settings, ready: asyncio.Event, stopped: asyncio.Event)
         for text in front.lines:
             print(text)
         if settings.keys is not None and not front_key_file().exists():
-            print("keys       the front has no private key, so it signs no command: backstop keys new --lost")
+            print("keys       the front has no private key, so it signs no command: run `backstop keys new --lost`")
         print("worker     ready; stop with Ctrl-C, start again to go on", flush=True)
         ready.set()
         await _until_stopped(server, stopped)

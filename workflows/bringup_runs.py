@@ -64,7 +64,7 @@ class BringupRuns(Durable[Bringup]):
     def _note_failed_start(self, run: str, attempt: int, error: ActivityError) -> None:
         kind, why = reason_of(error)
         if _was_not_taken(error):
-            why = f"no worker took it up on host {self._state.runs[run].host}"
+            why = f"no worker on host {self._state.runs[run].host} took up the run"
             self._set(reducers.note_untaken(self._state, run, attempt, why, workflow.now()))
         elif kind in _REFUSED:
             self._set(reducers.note_refusal(self._state, run, attempt, why, workflow.now()))
@@ -119,7 +119,9 @@ class BringupRuns(Durable[Bringup]):
                 raise
             answer = _last_answer(error)
         if report is None:
-            why = f"host {self._state.runs[run].host} is gone, and no other worker can see what became of it{answer}"
+            why = (
+                f"host {self._state.runs[run].host} is gone, and no other worker can see what became of the run{answer}"
+            )
             self._set(reducers.note_lost_host(self._state, run, attempt, why, workflow.now()))
             return
         self._apply_report(run, attempt, report)
@@ -218,7 +220,7 @@ def _call_follow_elsewhere(bringup: Bringup, run: str) -> Awaitable[FollowedRun]
         task_queue=BRINGUP_QUEUE,
         start_to_close_timeout=bringup.recipe.settle * 3,
         schedule_to_close_timeout=bringup.recipe.settle * 3,
-        summary=f"host {bringup.runs[run].host} is gone: who else sees {run}",
+        summary=f"host {bringup.runs[run].host} is gone: ask the other workers about {run}",
     )
 
 

@@ -212,7 +212,10 @@ class ClusterRollout(RolloutActions):
         self._set(granting.take_order(self._state, order))
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(lambda: self._state.grant_order != order, timeout=options.GRANT_PATIENCE)
-        why = f"{self._state.cluster} is not at rest: {waiting_sentence(self._state, workflow.now())}"
+        why = (
+            f"the rollout of {self._state.cluster} cannot take a grant yet: "
+            f"{waiting_sentence(self._state, workflow.now())}"
+        )
         self._set(granting.put_off(self._state, order, why))
         await workflow.wait_condition(lambda: self._state.grant_order != order)
         answer = granting.answer_to(self._state, order)

@@ -1,8 +1,7 @@
 """QuotaRequest: one request for more quota, from the ask to the return of the GPUs.
 
-It waits durably for the cluster's owner, then until its order can be written, then for its end date. A loop around
-`models.requests.decide.decide`, like that of a rollout; if a rollout is monitored, that one writes for it. A cancel of
-the workflow ends the request as a command would: a grant with an end is given back first.
+It waits durably for the cluster's owner, then until its order can be written, then for its end date, in a loop around
+`decide`. A monitored rollout writes for it. A cancel ends it as a command would: a grant with an end is given back.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from models.requests.state import RequestState
     from models.requests.workflow_actions import Keep, Write
     from models.temporal_names import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY
+    from models.texts import gpus_text
     from workflows import options, patches
     from workflows.cancellation import live_through
     from workflows.durable import Durable, missing_input, raise_if_refused
@@ -72,7 +72,7 @@ class QuotaRequest(Durable[RequestState]):
         await self._last_mail()
         mailing.cancel()
         if self._state.mail and workflow.patched(patches.GIVES_UP):
-            lost = {n.key: "it could not be delivered before the request's end" for n in self._state.mail}
+            lost = {n.key: "the notice could not be delivered before the request ended" for n in self._state.mail}
             self._set(reducers.give_up(self._state, lost, self._state.mail, workflow.now()))
         await self._keep()
         await workflow.wait_condition(workflow.all_handlers_finished)
@@ -84,7 +84,7 @@ class QuotaRequest(Durable[RequestState]):
                 RequestActivities.assess,
                 messages.AssessRequest(ask=start.ask, at=workflow.now()),
                 **options.LONG_ASKED_CALL,
-                summary=f"does it fit: {start.ask.gpus} more for {start.ask.team}",
+                summary=f"check the room for {gpus_text(start.ask.gpus)} more in the quota of {start.ask.team}",
             )
         )
         if assessment is not None:
@@ -141,7 +141,7 @@ class QuotaRequest(Durable[RequestState]):
             RequestActivities.prepare,
             request_builders.prepare(state, workflow.now()),
             **options.LONG_CALL,
-            summary=f"{'take back' if order.ends else 'grant'} {order.gpus} of {order.team}",
+            summary=f"{'end the grant of' if order.ends else 'grant'} {gpus_text(order.gpus)} to {order.team}",
         )
         if prepared.through:
             request = messages.ThroughRequest(order=order, cluster=state.ask.cluster)
@@ -231,7 +231,7 @@ class QuotaRequest(Durable[RequestState]):
     def _check(self, command: RequestCommand, request: RequestOrder, owners: tuple[str, ...] | None = None) -> None:
         why = refusal(self._state, command, request, owners, by_roles=self._tickets.by_roles(request))
         if why is None and self._writing and command is RequestCommand.WITHDRAW:
-            why = "the request is being written at this moment: try again"
+            why = "Backstop is writing the quota of this request at this moment: try again"
         raise_if_refused(why)
 
     async def _obey(self, command: RequestCommand, request: RequestOrder) -> RequestState:

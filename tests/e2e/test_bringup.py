@@ -177,7 +177,7 @@ async def test_a_host_that_is_gone_makes_its_step_unclear_and_nobody_starts_it_a
     async with elsewhere.worker("h2"):
         status = await story.until(at(BringupStage.BLOCKED))
         assert status.because.startswith(
-            "step nodes is unclear: host h1 is gone, and no other worker can see what became of it"
+            "step nodes is unclear: host h1 is gone, and no other worker can see what became of the run"
         )
         assert elsewhere.site.begun == {}
         await story.handle.terminate(reason="the story is over")
@@ -405,7 +405,7 @@ async def test_a_real_command_outlives_its_workers_and_no_other_machine_starts_i
     other = dataclasses.replace(here, host="elsewhere")
     async with stage_of(other, "other-runs").worker("elsewhere"):
         status = await story.until(at(BringupStage.BLOCKED))
-        assert f"host {here.host} is gone, and no other worker can see what became of it" in status.because
+        assert f"host {here.host} is gone, and no other worker can see what became of the run" in status.because
         assert len(begun.read_text().splitlines()) == 1
         await _at_rest(story)
     async with stage_of(here, "runs").worker(here.host):  # it is back, and a person has looked

@@ -143,7 +143,7 @@ async def test_a_taken_port_is_named(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(Refusal, match=f"port {port} .* is in use; choose another by {option}"):
+        with pytest.raises(Refusal, match=f"port {port} .* is in use: choose another with {option}"):
             await on_taken_port(tmp_path, port).start()
 
 
