@@ -94,7 +94,7 @@ class SourceThreads:
                 thread.join(max(0.0, ends - time.monotonic()))
                 if thread.is_alive():
                     self._late.add(name)
-                    self._wrong(name, f"{self._no_answer}, and Backstop does not wait for it any more")
+                    self._wrong(name, f"{self._no_answer}, and Backstop no longer waits for the answer")
 
     def _read_one(self, name: str, reading: Callable[[], object]) -> None:
         try:

@@ -34,7 +34,7 @@ from models.planning.plan import Plan, make_plan
 from models.rollout.effects import Change, EffectKind, Fence, writes
 from models.rollout.stages import Stage
 from models.temporal_names import bringup_workflow_id
-from models.texts import count_text, gpus_text, some_of, verb_of
+from models.texts import count_text, gpus_text, some_of
 
 _CATCHES_UP = timedelta(minutes=2)
 """The time that the ledger's health may be behind the check that saw the hardware."""
@@ -95,8 +95,8 @@ class FleetBringups(BringupExit):
         plan = make_plan(snapshot_of(spec), opening_policy(self._policy(entry)))
         if not plan.haircut_gpus and not plan.backed:
             raise Refusal(
-                f"the {which} has in {entry.cluster} have no healthy GPUs behind all of them, or no island where a "
-                f"protected block of them fits: lower the {what}, then retry"
+                f"not all {which} has in {entry.cluster} have healthy GPUs behind them, or a protected block "
+                f"among them fits in no island: lower the {what}, then retry"
             )
         if plan.haircut_gpus:
             raise Refusal(
@@ -263,8 +263,9 @@ class FleetBringups(BringupExit):
         came = sum(island.healthy_gpus for island in request.islands)
         if snapshot.healthy_gpus < came and self.now() - request.at < _CATCHES_UP:
             raise Unavailable(
-                f"{gpus_text(came)} of {request.entry.cluster} {verb_of(came)} healthy by its check, but so far only "
-                f"{snapshot.healthy_gpus} in the ledger: Backstop tries again to give the rest of the first quotas"
+                f"the capacity check of {request.entry.cluster} found {count_text(came, 'healthy GPU')}, but "
+                f"the ledger has only {snapshot.healthy_gpus} so far: Backstop tries again to give the rest of the "
+                "first quotas"
             )
 
     def _note(self, request: HandOverRequest, order: int, plan_hash: str, written: Mapping[str, int], by: str) -> str:

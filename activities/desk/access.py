@@ -137,13 +137,13 @@ class AccessDesk:
         if owner.startswith(SERVICE) and owner not in services:
             raise Refusal(f"the access file has no service {owner}: it has {some_of(sorted(services)) or 'none'}")
         if owner == BACKSTOP_ITSELF or not file.held_by(Principal(name=owner)):
-            raise Refusal(f"{owner} has no role by name in the access file, so a token for them could do nothing")
+            raise Refusal(f"the access file gives {owner} no role by name, so a token for {owner} could do nothing")
         held = {role for grant in file.held_by(Principal(name=owner)) for role in with_included(grant.roles)}
         if missing := [role for role in scope.roles if role not in held]:
             text = f"{owner} does not have the role {' or '.join(missing)}, so a token for them cannot have it"
             raise Refusal(f"{text}: the access file gives them {', '.join(sorted(held))}")
         if not any(scope.has_command(command) for command in RIGHTS):
-            raise BadInput(f"no command is named {', '.join(scope.commands)}: docs/access.md lists the commands")
+            raise BadInput(f"no command is named {' or '.join(scope.commands)}: docs/access.md lists the commands")
         token = Token(
             name=question.name,
             hash=question.hash,

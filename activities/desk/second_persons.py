@@ -37,7 +37,10 @@ from models.texts import some_of
 
 logger = logging.getLogger("backstop.second_persons")
 _MOMENT_SECONDS = 3.0
-_UNCONFIGURED = "no access is configured, so no command waits for a second person: `backstop access import FILE`"
+_UNCONFIGURED = (
+    "no access is configured, so no command waits for a second person: import an access file first "
+    "(`backstop access import FILE`)"
+)
 
 
 def _tell_nobody(_: TellRequest) -> None:
@@ -145,7 +148,10 @@ class SecondPersonsDesk:
         waiting = self._book.awaited_one(question.hash)
         giver = waiting.kept.principal
         if giver.name != who.name and (not who.human or giver.human != who.human):
-            raise Refusal(f"only {giver.name}, who gave the command, may withdraw it; otherwise it expires after a day")
+            raise Refusal(
+                f"only {giver.name}, who gave the command, may withdraw it; if nobody countersigns it, it "
+                "expires after a day"
+            )
         return self._describe(self._book.withdraw(question.hash, by), None)
 
     def _check_second(self, file: AccessFile, waiting: Awaited, who: Principal) -> None:

@@ -54,7 +54,7 @@ _FRESH = timedelta(minutes=10)
 _PATIENCE = timedelta(seconds=30)
 _ROUND_SECONDS = 1800.0
 """How long one call follows the members before its workflow calls it again."""
-_REHEARSED = "a shadow rollout is open there, which a fleet rollout does not end: abort or close it first"
+_REHEARSED = "a shadow rollout of the cluster is open, and a fleet rollout does not end it: abort or close it first"
 _ADMISSION_SECONDS, _LOOK_SECONDS = 10.0, 0.1
 
 

@@ -49,7 +49,7 @@ def member_launched(launch: LaunchRequest, approval: Warrant, signed: SignedWord
             f"somebody ended rollout {member.rollout} of {launch.cluster}, so the fleet rollout does not open another"
         )
     if theirs != ours or launch.adopt or (fleet.shadow and not launch.shadow):
-        raise Refusal(f"the launch of {launch.cluster} has other settings than fleet rollout {launch.fleet}")
+        raise Refusal(f"the launch of {launch.cluster} has settings other than those of fleet rollout {launch.fleet}")
     if signed.book.warrant(inherited_nonce(approval, "rollout.launch", launch.rollout)) is None:
         _check_budget(launch, fleet, signed, registry)
     return begun

@@ -19,6 +19,7 @@ from models.base import Model, Text
 from models.notice_digests import still_asks
 from models.notices import Notice, NoticeKind
 from models.rollout.stages import Command
+from models.texts import count_text
 
 MOST_ANSWERED = 8
 """The number of notices in one message that have buttons; the others are answered by command."""
@@ -117,7 +118,7 @@ def blocks_of(rows: tuple[ButtonRow, ...]) -> list[dict[str, Any]]:
         blocks.append({"type": "actions", "block_id": f"backstop.{number}", "elements": _elements(row)})
     if len(rows) > MOST_ANSWERED:
         left = len(rows) - MOST_ANSWERED
-        blocks.append(_words(f"To answer the other {left}: /backstop status CLUSTER"))
+        blocks.append(_words(f"To answer {count_text(left, 'more notice')}, send: /backstop status CLUSTER"))
     return blocks
 
 

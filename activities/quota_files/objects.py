@@ -118,8 +118,8 @@ def class_objects(classes: Mapping[str, Sequence[str]], source: GitSource) -> tu
         for name in own:
             if not _OBJECT_NAME.fullmatch(name):
                 raise ValueError(
-                    f"class {name!r} cannot be the name of a {kind}: it takes up to 63 of a-z, 0-9 and - "
-                    "(no - at an end, no system- at the beginning)"
+                    f"class {name!r} cannot be the name of a {kind}: such a name has up to 63 characters out of "
+                    "a-z, 0-9 and -; it neither begins nor ends with -, and does not begin with system-"
                 )
             stronger.setdefault(name, set())
         for above, below in pairwise(own):

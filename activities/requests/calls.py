@@ -42,7 +42,7 @@ from models.requests.state import Assessment, Elsewhere, QuotaAsk
 from models.rollout.effects import Change, EffectKind, Fence, writes
 from models.rollout.stages import Stage
 from models.temporal_names import GRANT_UPDATE, rollout_workflow_id
-from models.texts import gpus_text
+from models.texts import gpus_text, verb_of
 
 _PATIENCE = timedelta(seconds=45)
 OwedIn = Callable[[str, datetime], Mapping[str, int]]
@@ -82,8 +82,10 @@ class RequestActivities:
                 fits=False, owners=owners, quota_gpus=quota.gpus, ticketed=ticketed, by_roles=self._by_roles
             )
             if ask.namespace and not quota.admits(ask.namespace):
-                whom = ", ".join(quota.namespaces or ()) or "nobody"
-                return assessment.but(why=f"{ask.namespace} may not target the quota of {ask.team}: {whom} may")
+                whom = f"only {', '.join(quota.namespaces)}" if quota.namespaces else "nobody"
+                return assessment.but(
+                    why=f"namespace {ask.namespace} may not target the quota of {ask.team}: {whom} may"
+                )
             if not owners and not self._by_roles:
                 why = f"nobody owns {ask.cluster}: name its owners in its policy (owners: [...])"
                 return assessment.but(why=why)
@@ -96,8 +98,8 @@ class RequestActivities:
             taken = claimed.tree.assigned_gpus() - snapshot.tree.assigned_gpus()
             why = space.why
             if why and taken > 0:
-                cut = f"{taken} of them cut by the cluster's open rollout"
-                why += f", {cut}; the teams that had them get them back first"
+                kept = f"{gpus_text(taken)} {verb_of(taken)} kept"
+                why += f"; {kept} for teams whose quotas the open rollout has cut"
             why += _owed_words(owed) if why else ""
             assessment = assessment.but(room=space, fits=space.fits_gpus == ask.gpus, why=why)
             return assessment if assessment.fits else assessment.but(**self._alternatives(ask, snapshot, now))
@@ -302,4 +304,5 @@ def _beside_owed(snapshot: Snapshot, owed: Mapping[str, int]) -> Snapshot:
 
 
 def _owed_words(owed: Mapping[str, int]) -> str:
-    return f", {gpus_text(sum(owed.values()))} of them owed to its first quotas" if owed else ""
+    gpus = sum(owed.values())
+    return f"; {gpus_text(gpus)} {verb_of(gpus)} kept for the rest of the cluster's first quotas" if owed else ""

@@ -329,7 +329,7 @@ class Warrants:
     def _open_rollout(self, workflow: str) -> OpenRollout:
         opened = self._registry.open_rollout_of(workflow.removeprefix("rollout/"))
         if opened is None:
-            raise Refusal(f"the ledger has no open rollout for {workflow}")
+            raise Refusal(f"the ledger has no open rollout of {workflow.removeprefix('rollout/')}")
         return opened
 
     def _content(self, command: str, subject: str, message: Model) -> dict[str, Any]:
@@ -405,7 +405,7 @@ class Warrants:
         if warrant is None and not self.is_required:
             return ""
         if warrant is None:
-            raise Refusal(f"the ledger has no valid {command} for {subject}: give the command again")
+            raise Refusal(f"the ledger has no valid warrant of {command} for {subject}: give the command again")
         return warrant.nonce
 
     # --- what stands ----------------------------------------------------------------------------
@@ -440,8 +440,8 @@ class Warrants:
             parent = self.book.warrant(warrant.inherits)
             if parent is None:
                 raise Refusal(
-                    f"the warrant {warrant.nonce} needs an earlier warrant, which the ledger does not have: Backstop "
-                    "writes nothing on its word"
+                    f"the warrant {warrant.nonce} needs an earlier warrant, which the ledger does not have: it "
+                    "allows Backstop no write"
                 )
             self.intact(parent)
             return
@@ -473,7 +473,7 @@ class Warrants:
         envelope = Envelope.model_validate(approval.content["envelope"])
         signed = str(approval.message.get("plan_hash", ""))
         if not approval.inherits and envelope.plan_hash != signed:
-            raise Refusal(f"the warrant {approval.nonce} is for another plan than the signed one")
+            raise Refusal(f"the warrant {approval.nonce} is for a plan other than the one that was signed")
         return envelope
 
     def _warrant(

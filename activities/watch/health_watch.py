@@ -150,7 +150,9 @@ class WatchActivities:
             try:
                 cursor = await self._look_at_pushed(request, cursor)
             except BackstopError as error:
-                activity.logger.warning("the watch could not look at what was pushed: %s", error.message)
+                activity.logger.warning(
+                    "the watch could not read the clusters whose changes were pushed: %s", error.message
+                )
             pause = max(_PUSH_SECONDS, loop.time() - began)
         return cursor
 

@@ -430,7 +430,7 @@ def test_a_named_contact_is_what_the_workers_file_says(office: Post) -> None:
         activity = told_by(office.home, notifier, contacts)
         answer = activity.tell(TellRequest(cluster="c", notices=tuple(notice(each, each) for each in contacts)))
     assert (len(got), set(answer.delivered), set(answer.refused)) == (1, {"a"}, {"b", "c"})
-    assert "'named:other' is not in the worker's own file (BACKSTOP_CONTACTS)" in answer.refused["c"]
+    assert "'named:other' is not in the worker's file of contacts (BACKSTOP_CONTACTS)" in answer.refused["c"]
     assert SECRET not in str(answer)
 
 

@@ -357,8 +357,7 @@ def test_an_import_from_slurm_keeps_what_slurm_cannot_say(
     assert rows("SELECT team, gpus FROM quotas WHERE cluster = 'bad'") == [("other", 8)]
     assert capsys.readouterr().err == (
         "backstop: warning: bad: Slurm no longer has a quota of team, so the import removes it, with what "
-        "only the ledger had: "
-        "islands, protected_blocks, minimum_gpus, namespaces, classes\n"
+        "only the ledger had: islands, protected_blocks, minimum_gpus, namespaces, classes\n"
     )
 
 
@@ -469,7 +468,7 @@ def test_doctor_hears_of_the_others_while_one_slurm_hangs(world: World, monkeypa
         checks = world.slurms.check()
     finally:
         (folder / "go").touch()
-    assert checks["bad"].wrong == "Slurm has not answered everything within 25 s"
+    assert checks["bad"].wrong == "Slurm did not answer all questions within 25 s"
     assert [checks[name].wrong for name in ("east", "west")] == ["", ""]
 
 

@@ -328,7 +328,7 @@ async def test_who_may_target_a_quota_and_who_has_none(world: World) -> None:
     quotas = [team("research", 40, namespaces=["lab-a", "lab-b"]), team("evals", 30)]
     await world.fleet(cluster(name, {"main": (100, 100)}, quotas, **OWNERS))
     refused = await ask(world, name, 1, namespace="lab-c")
-    assert refused.said == "lab-c may not target the quota of research: lab-a, lab-b may"
+    assert refused.said == "namespace lab-c may not target the quota of research: only lab-a, lab-b may"
     for fine in ({"namespace": "lab-b"}, {}):
         assert (await ask(world, name, 1, **fine)).stage is RequestStage.ASKED
     with pytest.raises(

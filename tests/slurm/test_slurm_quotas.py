@@ -141,7 +141,7 @@ def test_limits_that_stand_elsewhere_are_said(site: Site) -> None:
         site.lab.run(*sacctmgr, "modify", "account", a, "set", "GrpTRES=gres/gpu:h100=6")
         by_kind, by_qos = site.slurms.describe(site.cluster, site.source).unread
         assert by_kind.startswith(
-            f"account {a} has a limit of gres/gpu:h100, and Backstop reads only those of gres/gpu"
+            f"account {a} has a limit of gres/gpu:h100, and Backstop reads only limits of gres/gpu"
         )
         assert by_qos.startswith(
             f"QOS {', '.join(names[:3])} limit gres/gpu, and Backstop reads only limits of accounts"
@@ -183,7 +183,7 @@ def test_what_is_not_there_is_said_so(site: Site) -> None:
     for changes, sentence in (
         ({"cluster": "nowhere"}, "Slurm has no cluster 'nowhere'; it has: lab"),
         ({"root": "nobody"}, "Slurm has no account 'nobody'"),
-        ({"connection": "none"}, "this worker has only lab, local"),
+        ({"connection": "none"}, "this worker has no such Slurm connection; it has: lab, local"),
     ):
         with pytest.raises(BadInput, match=sentence):
             site.slurms.describe("lab", site.source.model_copy(update=changes))
@@ -251,7 +251,7 @@ def test_the_doctor_tells_whether_it_can_be_read(site: Site) -> None:
     assert site.slurms.check() == {site.cluster: SchedulerCheck()}
     site.slurms._talks.clear()
     (check,) = site.slurms.check().values()
-    assert check.wrong == "this worker has no Slurm connection 'lab': add it to the file of BACKSTOP_SLURM"
+    assert check.wrong == "this worker has no Slurm connection 'lab': add it to the file that BACKSTOP_SLURM names"
 
 
 def test_it_is_taken_out_again_and_slurm_is_as_it_was(site: Site) -> None:

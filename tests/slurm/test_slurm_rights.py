@@ -49,7 +49,7 @@ def test_whoever_may_only_look_can_plan_and_rehearse(lesser: Site) -> None:
     check = lesser.slurms.check()[lesser.cluster]
     assert (check.wrong, ACCOUNTS in check.barred) == ("", True)
     opened(lesser)
-    with pytest.raises(Refusal, match="Slurm does not let us run sacctmgr"):
+    with pytest.raises(Refusal, match="Slurm does not let this worker run sacctmgr"):
         land(lesser, EffectKind.SET_SOFT, 1, ("a", 24, 16), to=LimitMode.HARD)
     assert lesser.limits() == ["", "24", "16"]
 
@@ -93,7 +93,7 @@ def test_a_coordinator_cannot_bound_what_is_freed(known: Site) -> None:
     known.lab.run("sacctmgr", "-i", "-Q", "add", "coordinator", f"account={known.root}", f"names={LESSER}")
     known.adopt(known.source.model_copy(update={"size_flex": False}))
     opened(known)
-    with pytest.raises(Refusal, match="Slurm does not let us run sacctmgr"):
+    with pytest.raises(Refusal, match="Slurm does not let this worker run sacctmgr"):
         land(known, EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=8, limit_gpus=32))
     assert known.limits() == ["", "24", "16"]
 

@@ -88,7 +88,7 @@ def test_an_account_may_be_called_anything(site: Site) -> None:
         lab.run("sacctmgr", "-i", "-Q", "add", "account", f"names={names[-1]}", "Cluster=lab", f"Parent={site.root}")
         assert "ghost" not in site.ledger.quotas.read(site.cluster).values
         assert site.slurms.check()[site.cluster].wrong == (
-            "sacctmgr printed inconsistent associations, or somebody changed them meanwhile: try again"
+            "sacctmgr printed inconsistent associations, or somebody changed them while it ran: try again"
         )
     finally:
         for name in names:

@@ -462,7 +462,7 @@ def test_limits_of_a_kind_of_gpu_are_said_where_they_bind() -> None:
     typed = LIMITED + "4|2|gres/gpu:h100=40|vision\n5|2|cpu=8,gres/gpu:h100=8|speech\n"
     assert said(typed) == (
         (
-            "accounts speech, vision have limits of gres/gpu:h100, and Backstop reads only those of gres/gpu "
+            "accounts speech, vision have limits of gres/gpu:h100, and Backstop reads only limits of gres/gpu "
             "(slurm: {gres: 'gpu:h100'} in the fleet file reads these instead)"
         ),
     )
@@ -472,7 +472,7 @@ def test_limits_of_a_kind_of_gpu_are_said_where_they_bind() -> None:
     source = SlurmSource(root="org", gres="gpu:h100")
     accounts = accounts_in(LIMITED + "4|2|gres/gpu:h100=4|vision\n", source.tres, "1 2 3 4")
     (sentence,) = unread_settings(source, accounts, (), (), ())
-    assert sentence.startswith("account lab has a limit of gres/gpu, and Backstop reads only those of gres/gpu:h100")
+    assert sentence.startswith("account lab has a limit of gres/gpu, and Backstop reads only limits of gres/gpu:h100")
 
 
 def test_states_that_are_not_known_are_said() -> None:
@@ -481,13 +481,16 @@ def test_states_that_are_not_known_are_said() -> None:
     jobs = read(job(1, "lab", job_state=["DREAMING"]), job(2, "lab", job_state=["RUNNING", "COMPLETING"]))
     assert said(LIMITED, nodes_=strange, jobs=jobs) == (
         (
-            "Backstop does not know what Slurm reports for 7 nodes (gpu0, gpu1, gpu2, gpu3, gpu4 and 2 more): "
-            "QUANTUM; this is ignored"
+            "Slurm reports states that Backstop does not know for 7 nodes (gpu0, gpu1, gpu2, gpu3, gpu4 and 2 more): "
+            "QUANTUM; Backstop ignores this"
         ),
-        "Backstop does not know what Slurm reports for 1 node (odd): SPLENDID; such a node counts as not healthy",
         (
-            "Backstop does not know what Slurm reports for 1 job: DREAMING; such a job counts as holding what is "
-            "allocated to it"
+            "Slurm reports states that Backstop does not know for 1 node (odd): SPLENDID; Backstop counts such a node "
+            "as not healthy"
+        ),
+        (
+            "Slurm reports states that Backstop does not know for 1 job: DREAMING; Backstop counts such a job "
+            "as holding the GPUs that are allocated to it"
         ),
     )
 
@@ -514,8 +517,12 @@ def test_a_tool_is_run_with_its_settings_in_plain_english_and_utc(tmp_path: Path
     [
         ("echo 'sacctmgr: error: Unable to contact' >&2; exit 1", Unavailable, "Unable to contact"),
         ("echo 'sacctmgr: error: nothing' >&2; exit 0", Unavailable, "sacctmgr failed"),
-        ("echo ' Access denied' >&2; exit 1", Refusal, "Slurm does not let us run sacctmgr"),
-        ("echo 'sacctmgr: error: Access/permission denied' >&2", Refusal, "Slurm does not let us run sacctmgr"),
+        ("echo ' Access denied' >&2; exit 1", Refusal, "Slurm does not let this worker run sacctmgr"),
+        (
+            "echo 'sacctmgr: error: Access/permission denied' >&2",
+            Refusal,
+            "Slurm does not let this worker run sacctmgr",
+        ),
         ("echo 'Permission denied'; exit 1", Unavailable, "sacctmgr failed: Permission denied"),
         ("exit 3", Unavailable, "exit code 3"),
     ],

@@ -36,8 +36,8 @@ def routes(contact: str, server: str | None, reach: Reach = PUBLIC) -> tuple[Rou
     scheme = match[1].lower() if match else ""
     if scheme not in _KINDS:
         raise Refusal(
-            "the contact is not of a kind that Backstop supports (docs/notices.md lists them); it is not shown here, "
-            "because it may be a secret"
+            "the contact is not of a kind that Backstop supports (docs/notices.md lists the kinds); the contact "
+            "is not shown here, because it may be a secret"
         )
     shown = f"this {scheme}:// contact"
     if not text.isprintable() or not text.isascii() or " " in text:

@@ -142,7 +142,7 @@ class FileTurns:
                     raise
                 os.close(file)
         except OSError as error:
-            raise Unavailable(f"the folder of delivery turns cannot be used: {error.strerror}") from error
+            raise Unavailable(f"the folder of locks for deliveries cannot be used: {error.strerror}") from error
 
     def _open_file(self, path: Path) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC

@@ -190,7 +190,7 @@ class Notifier:
             return self._secrets.resolve(contact)
         name = contact.strip()[len(NAMED) :]
         if name not in self._named:
-            raise Refusal(f"{brief(contact.strip())} is not in the worker's own file (BACKSTOP_CONTACTS)")
+            raise Refusal(f"{brief(contact.strip())} is not in the worker's file of contacts (BACKSTOP_CONTACTS)")
         return self._secrets.resolve(self._named[name])
 
     def _routes_of(self, contact: str) -> tuple[Route, ...]:

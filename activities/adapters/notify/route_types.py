@@ -116,7 +116,9 @@ class ContactUrl:
             else:
                 marked[""][name.lower()] = value
         if not marked[""].keys() <= {"verify", *names, *_IDLE}:
-            raise Refusal(f"{self.shown} has a setting that Backstop does not support (docs/notices.md lists them)")
+            raise Refusal(
+                f"{self.shown} has a setting that Backstop does not support (docs/notices.md lists the supported ones)"
+            )
         if marked["+"] and not self.reach.everywhere:
             raise Refusal(
                 f"{self.shown} sets a header: remove it, because Backstop sets the headers of a message itself"

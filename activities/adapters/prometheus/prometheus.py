@@ -146,7 +146,9 @@ class Prometheuses:
         """Ask the three queries. Errors: Unavailable."""
         connection = self._connections.get(name)
         if connection is None:
-            raise Unavailable(f"this worker has no Prometheus {name!r}: add it to the file of BACKSTOP_PROMETHEUS")
+            raise Unavailable(
+                f"this worker has no Prometheus {name!r}: add it to the file that BACKSTOP_PROMETHEUS names"
+            )
         labels = {source.cluster or cluster: cluster for cluster, source in sources.items()}
         ends = time.monotonic() + connection.timeout.total_seconds()
         queries = connection.queries

@@ -176,7 +176,7 @@ class CommandRunner:
             return False  # this machine has rebooted since, so its processes are gone
         raise Unavailable(
             f"the run was started on host {one_line(record['host'])} and has stopped reporting: {self._host} "
-            "cannot see its processes, so look on that host whether it still runs"
+            "cannot see its processes, so check on that host whether it still runs"
         )
 
 

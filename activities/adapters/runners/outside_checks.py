@@ -109,7 +109,7 @@ class OutsideChecks:
         connection = self._prometheus.get(order.connection)
         if connection is None:
             raise _Unknown(
-                f"this worker has no Prometheus {order.connection!r}: add it to the file of BACKSTOP_PROMETHEUS"
+                f"this worker has no Prometheus {order.connection!r}: add it to the file that BACKSTOP_PROMETHEUS names"
             )
         value = _one_number(self._query(connection, order))
         low, high = order.at_least, order.at_most

@@ -174,7 +174,10 @@ class Allowed:
             return self._secret_token(variable)
         token = self.environment.get(variable, "").strip()
         if not _may_be_sent(token):
-            raise BadInput(f"this worker's environment has no token in {variable}, which {_NAMED_BY} names")
+            raise BadInput(
+                f"this worker's environment has no usable token in {variable}: set that variable, to which "
+                f"{_NAMED_BY} refers"
+            )
         return token
 
     def _secret_token(self, named: str) -> str:

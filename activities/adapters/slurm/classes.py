@@ -141,8 +141,8 @@ class SlurmClasses:
             parts.append(f"classes that differ from what Backstop wants: {', '.join(wrong)}")
         parts += [
             f"QOS {qos} has Priority {site.there[qos].priority if qos in site.there else 0}, too low to rank weaker "
-            "classes below it: Slurm preempts their jobs, but does not let them wait for stronger ones; "
-            f"sacctmgr modify qos {qos} set Priority={max(_ROOMY, least)}"
+            "classes below it: Slurm preempts jobs of weaker classes, but does not make them wait for jobs of "
+            f"stronger ones; run `sacctmgr modify qos {qos} set Priority={max(_ROOMY, least)}`"
             for qos, least in sorted(too_low(wanted, site).items())
         ]
         return ClassesTold("; ".join(parts), "")

@@ -78,7 +78,7 @@ class Talk:
         failed = done.returncode != 0 or "error:" in done.stderr
         # Only standard error is searched: the answer is full of words that people have written.
         if failed and any(words in done.stderr.lower() for words in _FORBIDDEN):
-            raise Refusal(f"Slurm does not let us run {command[0]} {' '.join(command[1:4])}: {reason}")
+            raise Refusal(f"Slurm does not let this worker run {command[0]} {' '.join(command[1:4])}: {reason}")
         if failed:
             raise Unavailable(f"{command[0]} failed: {reason or f'exit code {done.returncode}'}")
         return done.stdout.strip()

@@ -90,7 +90,9 @@ def accounts_in(printed: str, tres: str, numbers: str) -> dict[str, Account]:
         else:
             rows[number][-1] += f"\n{line}"
     if rows.keys() != set(numbers.split()):
-        raise Unavailable("sacctmgr printed inconsistent associations, or somebody changed them meanwhile: try again")
+        raise Unavailable(
+            "sacctmgr printed inconsistent associations, or somebody changed them while it ran: try again"
+        )
     names = {number: _team_name(name, number) for number, (_, _, name) in rows.items()}
     accounts: dict[str, Account] = {}
     for number, (parent, limits, _) in rows.items():

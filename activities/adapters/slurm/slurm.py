@@ -102,7 +102,8 @@ class Slurms:
         talk = self._talks.get(source.connection)
         if talk is None:
             raise Refusal(
-                f"this worker has no Slurm connection {source.connection!r}: add it to the file of BACKSTOP_SLURM"
+                f"this worker has no Slurm connection {source.connection!r}: add it to the file that "
+                "BACKSTOP_SLURM names"
             )
         return talk
 
@@ -359,7 +360,7 @@ class Slurms:
         checks = {name: pool.submit(self._check_one, name, source) for name, source in sources.items()}
         done, _ = wait(checks.values(), _CHECK_SECONDS)
         pool.shutdown(wait=False, cancel_futures=True)
-        late = SchedulerCheck(wrong=f"Slurm has not answered everything within {_CHECK_SECONDS:.0f} s")
+        late = SchedulerCheck(wrong=f"Slurm did not answer all questions within {_CHECK_SECONDS:.0f} s")
         return {name: check.result() if check in done else late for name, check in checks.items()}
 
     def _check_one(self, cluster: str, source: SlurmSource) -> SchedulerCheck:
@@ -402,10 +403,10 @@ class Slurms:
         Errors: Unavailable, BadInput if Slurm has no such cluster.
         """
         if source.connection not in self._talks:
-            named = ", ".join(sorted(self._talks))
+            named = ", ".join(sorted(self._talks)) or "none"
             raise BadInput(
-                f"--connection {source.connection}: this worker has only {named}; add the connection to the file of "
-                "BACKSTOP_SLURM"
+                f"--connection {source.connection}: this worker has no such Slurm connection; it has: {named}. Add the "
+                "connection to the file that BACKSTOP_SLURM names"
             )
         there = self.talk(source).run("sacctmgr", "-n", "-P", "show", "cluster", "format=Cluster").split()
         if (source.cluster or cluster) not in there:
@@ -471,7 +472,7 @@ class Slurms:
                 wrong = sorted(n for n, (_, first) in back.items() if there[n] != first)
                 if wrong:
                     raise Unavailable(
-                        f"Slurm still has what Backstop set at {', '.join(wrong)}: give the command again"
+                        f"Slurm still has the limits that Backstop set at {', '.join(wrong)}: give the command again"
                     )
             back |= classes.take_out(only_look=False)
             self.book.detach(cluster)

@@ -64,7 +64,7 @@ def _sentences_on_kinds(source: SlurmSource, accounts: Mapping[str, Account]) ->
     for tres, names in sorted(by_kind.items()):
         who = f"account {names[0]} has a limit" if len(names) == 1 else f"accounts {some_of(names, _NAMED)} have limits"
         yield (
-            f"{who} of {tres}, and Backstop reads only those of {source.tres} "
+            f"{who} of {tres}, and Backstop reads only limits of {source.tres} "
             f"(slurm: {{gres: '{tres.removeprefix('gres/')}'}} in the fleet file reads these instead)"
         )
 
@@ -75,9 +75,9 @@ def _sentences_on_nodes(nodes: Sequence[Node]) -> Iterator[str]:
         if those:
             words = sorted({word for node in those for word in node.unknown})
             names = some_of([node.name for node in those], _NAMED)
-            means = "this is ignored" if placeable else "such a node counts as not healthy"
+            means = "Backstop ignores this" if placeable else "Backstop counts such a node as not healthy"
             yield (
-                f"Backstop does not know what Slurm reports for {count_text(len(those), 'node')} ({names}): "
+                f"Slurm reports states that Backstop does not know for {count_text(len(those), 'node')} ({names}): "
                 f"{', '.join(words)}; {means}"
             )
 
@@ -86,6 +86,6 @@ def _sentences_on_jobs(jobs: Sequence[SlurmJob]) -> Iterator[str]:
     if those := [job for job in jobs if job.unknown]:
         words = sorted({word for job in those for word in job.unknown})
         yield (
-            f"Backstop does not know what Slurm reports for {count_text(len(those), 'job')}: "
-            f"{', '.join(words)}; such a job counts as holding what is allocated to it"
+            f"Slurm reports states that Backstop does not know for {count_text(len(those), 'job')}: "
+            f"{', '.join(words)}; Backstop counts such a job as holding the GPUs that are allocated to it"
         )

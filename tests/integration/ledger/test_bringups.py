@@ -663,7 +663,7 @@ def test_what_is_owed_waits_for_a_ledger_that_has_not_seen_yet_what_its_check_sa
     book = Book(ledger)
     first = book.hand_over([island(8, healthy=48)])
     assert first.granted == {"a": 22, "b": 18}
-    behind = "64 GPUs of h100-new are healthy by its check, but so far only 48 in the ledger"
+    behind = "the capacity check of h100-new found 64 healthy GPUs, but the ledger has only 48 so far"
     for book.now in (NOW, NOW + timedelta(seconds=119)):
         with pytest.raises(Unavailable, match=behind):
             book.hand_over([island(8)], first.granted)
@@ -684,7 +684,10 @@ def test_what_is_owed_goes_before_a_request_that_came_later(ledger: Ledger) -> N
     ask = QuotaAsk(request="q-1", team="b", cluster=NEW, gpus=4, actor="bo")
     told = book.requests().assess(AssessRequest(ask=ask, at=NOW))
     assert not told.fits
-    assert told.why == "h100-new may promise 54 GPUs, and 54 are spoken for, 14 GPUs of them owed to its first quotas"
+    assert told.why == (
+        "h100-new may promise 54 GPUs, and 54 are spoken for; 14 GPUs are kept for the rest of the cluster's "
+        "first quotas"
+    )
     order = GrantOrder(request="q-1", team="b", gpus=4, actor="boss")
     prepared = book.requests().prepare(PrepareRequest(order=order, cluster=NEW, fence=1, at=NOW))
     assert (prepared.outcome, prepared.change) == (GrantOutcome.NO, None)

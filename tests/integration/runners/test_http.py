@@ -158,7 +158,7 @@ def test_a_host_s_token_goes_to_that_host_alone(site: Service) -> None:
 
 def test_a_token_that_is_not_there_is_said(site: Service) -> None:
     hosts = [{"origin": site.url, "token": "PROVISION"}]
-    with pytest.raises(BadInput, match="environment has no token in PROVISION"):
+    with pytest.raises(BadInput, match="environment has no usable token in PROVISION"):
         runner(site, {}, hosts=hosts).start(order(site))
     assert site.asked == []
 
