@@ -290,6 +290,11 @@ def test_closed_says_that_the_promise_has_ended() -> None:
     assert "backstop" not in body  # there is nothing left to answer
 
 
+def test_a_skip_of_a_failed_pilot_is_not_offered_as_the_answer_that_lifts_the_hold() -> None:
+    body = text(NoticeKind.FLEET_HELD, cluster="_fleet", facts={"left": ["p1"]})
+    assert "Leave p1 out, before you let it go on:\n    backstop fleet skip p1" in body
+
+
 def test_the_reason_of_a_closing_does_not_stand_alone() -> None:
     assert "\n\nReason: moved to h100-b\n\n" in text(NoticeKind.CLOSED, detail="moved to h100-b")
 
