@@ -252,7 +252,7 @@ async def test_a_superseded_rollout_writes_nothing_and_its_adoption_restores(
         "reserve: the freed capacity may be reserved",
     ]
     assert told["still"] == ["b may have 106 GPUs, not 161"]
-    assert "a newer rollout owns the cluster" in told["rollback"][0]
+    assert "superseded: " in told["rollback"][0]
     assert "retry" not in told
     assert "only `close` is possible" in await night.says("retry", code=3)
     stands = {"gpus": CUT, "reserved_gpus": 55, "reserve_limit": 306, "follows_health": 1}

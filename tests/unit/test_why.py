@@ -147,7 +147,7 @@ def test_jobs_outside_any_quota_are_in_the_way_unless_they_are_on_flex() -> None
     ]
     block = asked(16, block=True, **world, jobs=jobs)
     assert (block.startable_gpus, reasons(block)) == (12, [("fragmented", 4)]), "12 are free in i0, and 8 in i1"
-    assert block.reasons[0].text == "16 could start, and the largest block that is free in one island is 12"
+    assert block.reasons[0].text == "16 could start, but not as one block: the largest that is free in one island is 12"
     limited = (Present(team="research", gpus=24, islands=("i1",)), quotas[1])
     here = asked(**world | {"quotas": limited}, jobs=jobs)
     assert (here.startable_gpus, here.reasons[0].text.rpartition(": ")[2]) == (16, "guests 8"), "evals fits in i0"
