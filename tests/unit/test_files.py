@@ -227,7 +227,7 @@ def test_a_bad_fleet_is_refused_by_line_field_and_value(tmp_path: Path, old: str
         ("{buffer: {health: 3}}", "policy.buffer.health must be"),
         (
             "{buffer: {health: {}}, basis: healthy}",
-            "policy.basis must be total if the buffer comes from health, and it is healthy",
+            "policy.basis must be total if the buffer comes from health, not healthy",
         ),
         (
             "{buffer: {ramps: [0.2]}}",

@@ -22,6 +22,7 @@ QUICK: dict[str, Any] = {"notice": "0s", "soak_buffered": "1h", "soak_enforced":
 ROOMY = (quota("a", 200), quota("b", 90, busy=50))
 """290 of 361: C = 306, so no cut, and room for 16."""
 CUT = (quota("a", 200), quota("b", 161, busy=100))
+ONLY_LATER = "and Backstop writes grants only once it is monitored or has ended"
 
 
 def monitored(quotas: Any = ROOMY, **more: Any) -> World:
@@ -152,7 +153,7 @@ def test_a_rollout_on_its_way_has_it_wait(stage: Stage) -> None:
     if stage is not Stage.PLANNED:
         world.start().until(stage)
     answer = world.grant("b", 1)
-    assert (answer.outcome, answer.said) == (GrantOutcome.LATER, f"a rollout of c1 is {stage}")
+    assert (answer.outcome, answer.said) == (GrantOutcome.LATER, f"a rollout of c1 is {stage}, {ONLY_LATER}")
 
 
 @pytest.mark.parametrize("what", ["pause", "sev", "risk", "drift"])
@@ -230,4 +231,5 @@ def test_a_generation_that_moved_while_it_is_written_has_it_come_again() -> None
 def test_a_shadow_rollout_writes_no_grant() -> None:
     world = World(ROOMY, shadow=True, **QUICK)
     world.start().until(Stage.MONITORED)
-    assert world.grant("b", 1).said == "a shadow rollout of c1 is monitored"
+    said = "a shadow rollout of c1 is monitored, and Backstop writes grants only after it has ended"
+    assert world.grant("b", 1).said == said

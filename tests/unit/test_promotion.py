@@ -31,7 +31,7 @@ def test_before_an_approval_nobody_was_told_and_after_it_nobody_has_notice() -> 
     world = waiting()
     said = promoted(world)
     assert "the notice of 24h has not begun: teams (b) are notified once a plan is approved" in said
-    assert "their quotas may change at once" in said
+    assert "from then on their quotas may change at any time" in said
     assert "waits for approval: backstop approve" in said
     assert not world.sent
     at, before = world.now, world.values
