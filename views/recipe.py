@@ -35,7 +35,7 @@ def recipe_parts(recipe: ClusterRecipe) -> list[RenderableType]:
     left = [step.name for step in recipe.provision if step.undo is None]
     if left:
         steps = f"{count(len(left), 'step')} ({', '.join(left)})"
-        parts.append(line(f"A cancel would not undo {steps}; it would only name what was made."))
+        parts.append(line(f"A cancel would not undo {steps}; it would only list what they made."))
     return [*parts, Text()]
 
 

@@ -440,8 +440,8 @@ class Warrants:
             parent = self.book.warrant(warrant.inherits)
             if parent is None:
                 raise Refusal(
-                    f"the warrant {warrant.nonce} needs an earlier warrant, which the ledger does not have: it "
-                    "allows Backstop no write"
+                    f"the warrant {warrant.nonce} depends on an earlier warrant that is not in the ledger, so Backstop "
+                    "may write nothing under it"
                 )
             self.intact(parent)
             return

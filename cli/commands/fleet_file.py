@@ -27,7 +27,7 @@ Files = Annotated[
 Prune = Annotated[bool, flag("--prune", "Remove what is in the ledger and not in the file, after asking.")]
 Reset = Annotated[
     bool,
-    flag("--reset", "Take the file's quotas even if an ended rollout or an approved request has set others since."),
+    flag("--reset", "Take the file's quotas even if an ended rollout or an approved request has changed them since."),
 ]
 
 

@@ -411,5 +411,5 @@ def _lost_with(quota: Quota) -> str:
     """Say what was lost with a removed account; empty: nothing that a person had set."""
     fields = ("islands", "protected_blocks", "minimum_gpus", "namespaces", "classes")
     lost = [field for field in fields if getattr(quota, field) not in (None, (), 0)]
-    what = f"Slurm no longer has a quota of {quota.team}, so the import removes it, with what only the ledger had"
+    what = f"Slurm no longer has a quota for {quota.team}: the import removes it with settings that only the ledger has"
     return f"{what}: {', '.join(lost)}" if lost else ""

@@ -30,7 +30,7 @@ def add_to(app: typer.Typer) -> None:
 def set_milestones(
     file: Annotated[str, arg("FILE", "YAML or JSON (-: stdin).")], as_json: AsJson = False, actor: Actor = ""
 ) -> None:
-    """Set the milestones of your project plan; they replace those before.
+    """Set the milestones of your project plan; they replace the earlier ones.
 
     Backstop measures monitored_clusters, rolled_out_waves and phantom_gpus. For any other `measure`, people enter
     the number with `backstop milestones note`.

@@ -20,7 +20,7 @@ FilePlace = tuple[str | int, ...]
 MOST_LINES = 2000
 """The most lines of an answer; further ones are only counted. A file of a new fleet has a line for each cluster."""
 
-NOTHING_STAGED = "the ledger has no part of the upload: import again"
+NOTHING_STAGED = "the ledger has nothing of this upload: import again"
 """The workers' answer where an upload went into another ledger than theirs, or was forgotten."""
 
 

@@ -56,7 +56,7 @@ class KeptFleet(Model):
             sentences.append("its pace and its policy: an earlier build did not archive them (give --pace, --policy)")
         if self.unplaced:
             sentences.append("its clusters' waves: an earlier build did not archive them, so today's plans decide")
-        return (*sentences, "the failures that its breaker counted: the breaker begins with none")
+        return (*sentences, "the failures that its breaker (`max_failed`) counted: it counts from zero again")
 
 
 def kept_of(entries: Iterable[AuditEntry], planned: Iterable[str] = ()) -> KeptFleet | None:

@@ -233,7 +233,7 @@ def _replan_if_overtaken(rollout: Rollout, now: datetime) -> Rollout:
         if moved:
             return rollout.with_stay(replan="health has changed since the realignment was planned")
         if rollout.is_approved and rollout.plan.backed:
-            why = f"healthy GPUs do not back plan {rollout.plan.hash} together with the quotas that others changed"
+            why = f"too few GPUs are healthy to back both plan {rollout.plan.hash} and the quotas that others changed"
             return add_breach_hold(rollout.but(look_asked=True), REALIGN, why, now)
     return rollout
 

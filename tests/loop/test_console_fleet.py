@@ -57,7 +57,7 @@ async def test_a_fleet_rollout_is_approved_paused_paced_and_aborted_from_its_pag
 
     await world.until_fleet(lambda s: all(m.state is not MemberState.STARTING for m in s.members))
     left = await ana.given("/rollout/skip", "s-1", reason="not this one", clusters=names[1])
-    assert "1 cluster skipped" in left.words
+    assert "1 cluster is skipped" in left.words
     await ana.given("/rollout/resume", "r-1", reason="go on")
     ending = await ana.look("/rollout/abort")
     assert "An abort would also end" in ending.words or "No other cluster is touched" in ending.words

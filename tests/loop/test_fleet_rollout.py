@@ -97,7 +97,7 @@ async def test_a_rehearsal_is_no_member_of_a_fleet_rollout_that_writes(world: Wo
     await world.until_fleet(lambda s: states(s)[other] == "done")
     await world.say(undone, Command.ROLLBACK)
     status = await world.until_fleet(
-        lambda s: sum(m.held.startswith("a shadow rollout is open") for m in s.members) == 2
+        lambda s: sum(m.held.startswith("a shadow rollout of the cluster is open") for m in s.members) == 2
     )
     await world.until(undone, Stage.ROLLED_BACK)
     assert (status.failed, status.holds) == (0, ())

@@ -127,7 +127,7 @@ async def test_a_cluster_too_wild_to_promise_is_refused_with_the_reason(world: W
     with pytest.raises(Refusal) as refused:
         await world.launch(name)
     assert "no quota can be promised in this cluster" in refused.value.message
-    assert "the largest allowed share is 0.5: 240 down most of the time" in refused.value.message
+    assert "the largest allowed share is 0.5: 240 GPUs have been down most of the time" in refused.value.message
     assert sum(world.sql.gpus(name).values()) == TOTAL
 
 

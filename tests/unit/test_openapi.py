@@ -106,11 +106,11 @@ def test_bounds_and_durations_are_as_json_schema_and_the_api_have_them() -> None
     assert (bake["default"], re.fullmatch(bake["pattern"], bake["default"]) is None) == ("24h", False)
 
 
-def _name(operation: Operation) -> str:
-    return operation.question or operation.method
+def _name(operation: Any) -> str:
+    return str(operation.question or operation.method)
 
 
-@pytest.mark.parametrize("operation", sorted([*OPERATIONS, *questions()], key=_name), ids=_name)
+@pytest.mark.parametrize("operation", sorted((*OPERATIONS, *questions()), key=_name), ids=_name)
 def test_each_answer_is_described_by_its_own_type(operation: Operation) -> None:
     """A question may have the name of a method: `doctor`, `overview`."""
     described = document()["paths"][f"{API}{operation.path}"][operation.verb.lower()]["responses"]["200"]

@@ -102,7 +102,7 @@ class LedgerDoubts(LedgerPart):
                 return done
             if source not in stand:
                 names = ", ".join(sorted(stand)) or "none"
-                raise Refusal(f"the health of source {source!r} is not in doubt; sources in doubt: {names}")
+                raise Refusal(f"source {source!r} is not in doubt; sources in doubt: {names}")
             judgement = session.get_one(SourceDoubtRow, source).judgement
             _store(session, source, judgement=judgement, confirmed_at=now, confirmed_by=actor)
             return stand[source].shown()

@@ -170,7 +170,7 @@ def test_a_proposal_lasts_a_day_and_stands_in_place_of_one_version_alone(desk: D
     with pytest.raises(Refusal, match="waits to be confirmed"):
         desk.imports(LEAD, confirm=NEXT.hash)
     desk.imports(TPM, confirm=other.hash)
-    with pytest.raises(Conflict, match="another access file has come into force"):
+    with pytest.raises(Conflict, match="another access file came into force before this one"):
         desk.book.put_in_force(NEXT, 1, old, HowImported.ONE_PERSON)
     with pytest.raises(Conflict):
         desk.book.propose(NEXT, 1, old)
@@ -261,9 +261,9 @@ def test_tokens_are_made_by_admins_for_who_has_a_role(desk: Desk) -> None:
     desk.imports(TPM, FIRST)
     for who, owner, why in (
         (SRE, "user:sre", "user:sre may not make a token"),
-        (TPM, "user:hw-lead", "user:hw-lead has no role by name"),
+        (TPM, "user:hw-lead", "gives user:hw-lead no role by name"),
         (TPM, "service:cd", "the access file has no service service:cd: it has service:ci"),
-        (TPM, "service:ci", "service:ci has no role by name"),
+        (TPM, "service:ci", "gives service:ci no role by name"),
     ):
         with pytest.raises(Refusal, match=why):
             desk.makes(who, owner=owner)

@@ -265,8 +265,8 @@ def test_after_the_rate_limit_it_goes_on(site: Buildkite, clock: Clock) -> None:
     [
         (order(pipeline="gone"), TOKEN, "made no build of gone: it answered HTTP 404: No pipeline found"),
         (order(commit=""), TOKEN, "made no build of bootstrap: it answered HTTP 422: Validation Failed"),
-        (order(), "", "no token in BK"),
-        (order(), "two\nlines", "no token in BK"),
+        (order(), "", "no usable token in BK"),
+        (order(), "two\nlines", "no usable token in BK"),
         (order(pipeline="secret"), TOKEN, "may not start pipeline secret"),
     ],
 )
