@@ -180,7 +180,7 @@ def test_a_check_says_what_is_done_in_which_order_and_what_the_worker_must_allow
     assert steps == ["bootstrap", "nodes"]
     assert "4 steps, 1 touch beside the entry" in run.output
     assert (
-        "A cancel would not undo 3 steps (check-in, nodes, services); it would only name what was made." in run.output
+        "A cancel would not undo 3 steps (check-in, nodes, services); it would only list what they made." in run.output
     )
     assert "1 cluster fits its recipe." in run.output
     document = json.loads(
