@@ -124,7 +124,7 @@ class WatchInput(Model):
 
     interval_seconds: float = Field(default=15.0, ge=0.01, le=3600)
     tally_seconds: float = Field(default=3600.0, ge=0.1, le=86400)
-    """The interval at which each cluster is written into the tallies."""
+    """The interval at which each cluster's numbers are added to its hourly records (tallies)."""
     runs: Count = 1
     source: Name = SOURCE
     shard: Count = 0

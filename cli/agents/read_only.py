@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _AnswerT = TypeVar("_AnswerT")
 
 PROPOSES = frozenset({"request.ask"})
-"""What changes something: a request, which a person decides on."""
+"""The only tool that changes something: it asks for quota, and a person decides."""
 _NOT_FOR_AGENTS = frozenset({"access", "tokens", "token_of", "ended_sessions", "aim", "describe_slurm", "push_health"})
 """Who may do what is no business of theirs; nor is reading a Slurm anew, or having the watch look."""
 READS = frozenset(f"desk.{kind}" for kind in READS_DESK - _NOT_FOR_AGENTS)

@@ -302,12 +302,14 @@ def end(
     reason: NeededReason,
     cluster: Annotated[str, arg("CLUSTER", "The window's cluster, given with ID.", callback=named_or_all)] = "",
     number: Annotated[int | None, arg("ID", "The window; `calendar show` lists them.", min=1)] = None,
-    hold: Annotated[str, opt("NAME", "The hold's name, as `calendar show` lists it.", "--hold")] = "",
+    hold: Annotated[
+        str, opt("NAME", "The name that `backstop hold` gave its windows; `calendar show` lists it.", "--hold")
+    ] = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """End a window, by CLUSTER and ID, or with --hold every window of one hold. A window that has not
-    begun is cancelled.
+    """End a window, by CLUSTER and ID, or with --hold every window that one `backstop hold` declared. A window
+    that has not begun is cancelled.
 
     A window of a fleet file comes back with the file's next import.
     """

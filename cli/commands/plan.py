@@ -61,7 +61,7 @@ def plan(
         opt(
             "PATH",
             "With --render: the file or folder that the change is computed for; Backstop does not write it. "
-            "Without it, and without --render git, complete new objects are printed.",
+            "Default: complete new objects are printed (for git: the change to the branch's files).",
         ),
     ] = "",
     pointer: Annotated[

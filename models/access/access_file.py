@@ -111,11 +111,11 @@ class Person(Documented):
     name: Bare
     """The name in the audit: ana is user:ana."""
     machine: Annotated[tuple[Name, ...], Field(max_length=_MOST_NAMES)] = ()
-    """All of their user names on the machines where a front listens. Without it: none."""
+    """All of their user names on the machines where a front listens. Default: none."""
     oidc: Annotated[tuple[Identity, ...], Field(max_length=100)] = ()
-    """All of their accounts at providers. Without it: none."""
+    """All of their accounts at providers. Default: none."""
     slack: Annotated[tuple[SlackUser, ...], Field(max_length=100, exclude_if=lambda users: not users)] = ()
-    """All of their users of Slack workspaces. Without it: none."""
+    """All of their users of Slack workspaces. Default: none."""
 
     @property
     def user(self) -> str:
@@ -140,7 +140,7 @@ class Service(Documented):
     owner: Owner
     """The person responsible for it. Where two persons are needed it counts as this one."""
     oidc: Annotated[tuple[Identity, ...], Field(max_length=100, exclude_if=lambda accounts: not accounts)] = ()
-    """All of its accounts at providers, such as a CI job's. Without it: none, it comes in by tokens of Backstop."""
+    """All of its accounts at providers, such as a CI job's. Default: none; it then uses tokens of Backstop."""
 
 
 class Grant(Documented):
@@ -151,9 +151,9 @@ class Grant(Documented):
     roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=len(Role))]
     """The roles: viewer, member, operator, approver or admin. Approver and operator include viewer."""
     clusters: Patterns = BOUNDLESS
-    """Names of clusters, with * and ?. Without it: all, and commands that reach the whole fleet."""
+    """Names of clusters, with * and ?. Default: all clusters, and commands for the whole fleet."""
     teams: Patterns = BOUNDLESS
-    """Names of teams, with * and ?; required for the role member. Without it: all."""
+    """Names of teams, with * and ?; required for the role member. Default: all."""
 
     @property
     def everywhere(self) -> bool:
@@ -201,15 +201,15 @@ class AccessFile(Documented):
     slack_roles: Annotated[
         tuple[Role, ...], Field(max_length=len(Role), exclude_if=lambda roles: roles == SLACK_ROLES)
     ] = SLACK_ROLES
-    """The roles that people may use from Slack; never admin. Without it: viewer and member."""
+    """The roles that people may use from Slack; never admin. Default: viewer and member."""
     people: Annotated[tuple[Person, ...], Field(max_length=_MOST_PEOPLE)] = ()
-    """Humans with their identities: everybody with more than one way to log in is listed here. Without it: none."""
+    """Humans with their identities: everybody with more than one way to log in is listed here. Default: none."""
     services: Annotated[tuple[Service, ...], Field(max_length=_MOST_NAMES)] = ()
-    """Programs that give commands by themselves, and who is responsible for each. Without it: none."""
+    """Programs that give commands by themselves, and who is responsible for each. Default: none."""
     grants: Annotated[tuple[Grant, ...], Field(min_length=1, max_length=_MOST_GRANTS)]
     """The grants of roles, at least one of admin by name. Several grants to one name add up."""
     schema_: Words | None = Field(default=None, alias="$schema")
-    """The address of this schema, so that an editor checks the file. Not read. Without it: none."""
+    """The address of this schema, so that an editor checks the file. Not read. Default: none."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -63,27 +63,27 @@ class BringupEntry(Documented):
     gpus_per_node: PositiveCount = 8
     """The size of a node."""
     gpu_model: Words | None = None
-    """The GPU model, for people to read. Without it: none."""
+    """The GPU model, for people to read. Default: none."""
     islands: tuple[IslandOrdered, ...] = Field(default=(), max_length=MOST_NAMES)
-    """Its topology blocks; their nodes sum to `nodes`. Without it: one, named main."""
+    """Its topology blocks; their nodes sum to `nodes`. Default: one island, named main."""
     values: dict[ValueName, Value] = Field(default_factory=dict, max_length=MOST_NAMES)
-    """Values for the recipe's other placeholders. Without it: none."""
+    """Values for the recipe's other placeholders. Default: none."""
     slurm: SlurmSource | None = None
-    """The Slurm that will hold its quotas, health and use. Without it: none."""
+    """The Slurm that will hold its quotas, health and use. Default: none."""
     prometheus: PrometheusSource | None = None
-    """The Prometheus that will report healthy GPUs. Without it: none."""
+    """The Prometheus that will report healthy GPUs. Default: none."""
     git: GitSource | None = Field(default=None, exclude_if=lambda source: source is None)
-    """The Git repository that will hold its quotas; it has the first ones, too. Without it: none."""
+    """The Git repository that will hold its quotas; it has the first ones, too. Default: none."""
     kueue: KueueSource | None = Field(default=None, exclude_if=lambda source: source is None)
-    """The Kueue that will hold its quotas; its ClusterQueues have the first ones, too. Without it: none."""
+    """The Kueue that will hold its quotas; its ClusterQueues have the first ones, too. Default: none."""
     kubernetes: KubernetesSource | None = Field(default=None, exclude_if=lambda source: source is None)
-    """The Kubernetes API server that will report its health and use. Without it: none."""
+    """The Kubernetes API server that will report its health and use. Default: none."""
     policy: dict[str, Any] = Field(default_factory=dict)
-    """Settings that differ from the fleet's policy; the same fields. Without it: nothing."""
+    """Settings that differ from the fleet's policy; the same fields. Default: nothing."""
     quotas: tuple[Quota, ...] = Field(default=(), max_length=MOST_QUOTAS)
-    """First quotas. Without it: none."""
+    """First quotas. Default: none."""
     owed_until: Time | None = None
-    """The time until which later GPUs fill up the first quotas by themselves. Without it: they do not."""
+    """Until this time, GPUs that arrive later raise the first quotas automatically. Default: they never do."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -176,7 +176,7 @@ class BringupFile(Documented):
     bringups: tuple[BringupEntry, ...] = Field(min_length=1, max_length=10_000)
     """The clusters, at least one; no name twice."""
     schema_: Words | None = Field(default=None, alias="$schema")
-    """Where this schema is, so that an editor checks the file. Not read. Without it: none."""
+    """Where this schema is, so that an editor checks the file. Not read. Default: none."""
 
     @model_validator(mode="after")
     def _once_each(self) -> Self:

@@ -88,7 +88,7 @@ def url_fault(text: str, values: Mapping[str, str]) -> str:
     url = fill_url(text, values)
     match = _URL.fullmatch(url)
     if match is None:
-        places = "one name in a host, the port (digits), one path segment or one parameter"
+        places = "one label of the host name, the port (digits), one path segment or the value of one parameter"
         return f"would be {brief(url)}: a value may fill only {places}"
     if leads_aside(_SLASH.sub("/", match["path"])):
         return f"would be {brief(url)}: remove `..` and `.` from the path, which lead to another place on the host"

@@ -43,27 +43,27 @@ class RunInstructions(Documented):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
     with_: Runner | None = Field(default=None, alias="with")
-    """The runner: command, buildkite or http. Without it: it is a touch."""
+    """The runner: command, buildkite or http. Default: none; the step is a touch."""
     run: tuple[Argument, ...] = Field(default=(), max_length=200)
-    """command: the program (absolute) and its arguments. No shell reads them. Without it: none."""
+    """command: the program (absolute) and its arguments. No shell reads them. Default: none."""
     pipeline: Argument = ""
-    """buildkite: the pipeline's slug. Without it: none."""
+    """buildkite: the pipeline's slug. Default: none."""
     branch: Argument = "main"
     """buildkite: the branch that is built."""
     commit: Argument = "HEAD"
     """buildkite: the commit that is built."""
     values: dict[StepName | Text, Argument] = Field(default_factory=dict, max_length=100)
-    """buildkite: environment and meta-data; http: the body, as JSON. Without it: none."""
+    """buildkite: environment and meta-data; http: the body, as JSON. Default: none."""
     url: Argument = ""
-    """http: the URL to POST to. Without it: none."""
+    """http: the URL to POST to. Default: none."""
     status_url: Argument = ""
-    """http: the URL to GET its state from; {id} is the id that POST answered. Without it: the same POST again."""
+    """http: the URL to GET its state from; {id} is the id that POST answered. Default: the same POST is sent again."""
     field: Argument = "status"
     """http: the dotted path of the field with its state."""
     succeeded: tuple[Argument, ...] = ("succeeded",)
-    """http: values of that field that mean success. Without it: succeeded."""
+    """http: values of that field that mean success. Default: succeeded."""
     failed: tuple[Argument, ...] = ("failed",)
-    """http: values of that field that mean failure. Without it: failed."""
+    """http: values of that field that mean failure. Default: failed."""
     limit: Duration = Field(default=timedelta(days=1), gt=timedelta(0), le=NO_TIME_LIMIT)
     """The time after which it is stopped and counts as failed."""
     repeatable: bool = False
@@ -119,11 +119,11 @@ class RecipeStep(RunInstructions):
     name: StepName
     """Unique in its recipe."""
     touch: Words = ""
-    """The work of a person, who then gives `check-in`. A step has a touch or a runner. Without it: none."""
+    """The work of a person, who then gives `check-in`. A step has a touch or a runner. Default: none."""
     after: tuple[StepName, ...] = Field(default=(), max_length=MOST_NAMES)
-    """Steps that must be done before. Without it: none."""
+    """Steps that must be done before. Default: none."""
     undo: RecipeUndo | None = None
-    """The undo, with the step's runner unless it names one. Without it: what the step built stays, and is named."""
+    """The undo, with the step's runner unless it names one. Default: none; the result stays, and Backstop names it."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -171,25 +171,27 @@ class RecipeCheck(Documented):
     name: StepName
     """Unique among the checks of its recipe."""
     command: tuple[Argument, ...] = Field(default=(), max_length=200)
-    """The program (absolute) and its arguments: 0 is green, a time-out unknown, anything else red. Without it: none."""
+    """The program (an absolute path) and its arguments. Exit code 0 is green, a time-out is unknown, any other code is
+    red. Default: none.
+    """
     http: Argument = ""
-    """GET: 2xx is green, no answer unknown, anything else red. Without it: none."""
+    """The URL to GET. A 2xx status is green, no answer is unknown, any other status is red. Default: none."""
     promql: Argument = ""
-    """A query with one number; it must lie within at_least and at_most. Without it: none."""
+    """A query with one number; it must lie within at_least and at_most. Default: none."""
     healthy: EnoughOf | None = None
-    """The share of the installed GPUs that must be healthy. Without it: none."""
+    """The share of the installed GPUs that must be healthy. Default: none."""
     contiguous: PositiveCount | None = None
-    """The size of a block of GPUs that one island must have on wholly healthy nodes. Without it: none."""
+    """The size of a block of GPUs that one island must have on wholly healthy nodes. Default: none."""
     connection: Argument = "local"
     """promql: the Prometheus server, by its name in the worker's file."""
     at_least: float | None = None
-    """promql: the least number that is green. Without it: any."""
+    """promql: the least number that is green. Default: any."""
     at_most: float | None = None
-    """promql: the largest number that is green. Without it: any."""
+    """promql: the largest number that is green. Default: any."""
     every: Duration = Field(default=timedelta(minutes=5), gt=timedelta(0), le=timedelta(days=1))
-    """The interval between questions; an answer counts for twice as long."""
+    """The check runs once per interval; a result is valid for twice the interval."""
     once: bool = False
-    """It is asked once all others are green, and again after something turned red and was repaired."""
+    """True: the check runs only once all others are green, and again after a red check was repaired."""
     limit: Duration = Field(default=_MINUTE, gt=timedelta(0), le=timedelta(days=1))
     """The longest time that an answer may take."""
 
@@ -232,9 +234,9 @@ class Reading(Documented):
     with_: Runner = Field(default=Runner.COMMAND, alias="with")
     """command or http."""
     run: tuple[Argument, ...] = Field(default=(), max_length=200)
-    """command: the program (absolute) and its arguments. Without it: none."""
+    """command: the program (absolute) and its arguments. Default: none."""
     url: Argument = ""
-    """http: GET. Without it: none."""
+    """http: GET. Default: none."""
     every: Duration = Field(default=timedelta(minutes=5), gt=timedelta(0), le=timedelta(days=7))
     """The interval between questions."""
     limit: Duration = Field(default=_MINUTE, gt=timedelta(0), le=HOUR)
@@ -275,15 +277,15 @@ class ClusterRecipe(Documented):
     name: StepName
     """Unique in its file; entries name it."""
     supply: Supply | None = None
-    """The quotas that must be granted first. Without it: nothing."""
+    """The quotas that must be granted first. Default: nothing."""
     accept_at_least: EnoughOf = Fraction(1)
     """The share of the ordered nodes with which provisioning is done."""
     capacity: Reading | None = None
-    """The source that reports the nodes. Without it: the entry's source of health or, if none, the entry itself."""
+    """The source that reports the nodes. Default: the entry's source of health or, if none, the entry itself."""
     provision: tuple[RecipeStep, ...] = Field(min_length=1, max_length=MOST_NAMES)
     """The steps; they run in parallel where `after` allows it."""
     checks: tuple[RecipeCheck, ...] = Field(default=(), max_length=MOST_NAMES, alias="validate")
-    """The checks that must be green together for `soak`. Without it: only that the nodes are there."""
+    """The checks that must be green together for `soak`. Default: none; the nodes need only be there."""
     soak: Duration = timedelta(hours=2)
     """The time for which all checks must be green together before the cluster is in production."""
     validate_within: Duration = Field(default=timedelta(days=7), gt=timedelta(0))
@@ -359,7 +361,7 @@ class RecipeFile(Documented):
     recipes: tuple[ClusterRecipe, ...] = Field(min_length=1, max_length=MOST_NAMES)
     """The recipes, at least one; no name twice."""
     schema_: Words | None = Field(default=None, alias="$schema")
-    """Where this schema is, so that an editor checks the file. Not read. Without it: none."""
+    """Where this schema is, so that an editor checks the file. Not read. Default: none."""
 
     @model_validator(mode="after")
     def _once_each(self) -> Self:

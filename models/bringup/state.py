@@ -179,7 +179,7 @@ class Bringup(Lifecycle):
     leaving: Leaving | None = None
 
     touches: Count = 0
-    """Commands by people other than entry and check-in."""
+    """The number of people's commands, except the entry and check-ins."""
     check_ins: Count = 0
     accounted_at: Time
     lasted: dict[BringupStage, Duration] = Field(default_factory=dict)

@@ -45,28 +45,29 @@ class ClusterSpec(Documented):
     name: NameGiven
     """The cluster's name, unique in the fleet."""
     gpu_model: Words | None = None
-    """For people to read. Without it: none."""
+    """For people to read. Default: none."""
     gpus_per_node: PositiveCount = 8
     """The size of a node: the default of spare_gpus."""
     islands: tuple[Island, ...] = Field(min_length=1)
     """Topology blocks, at least one: a contiguous block of GPUs cannot cross them."""
     policy: dict[str, Any] = Field(default_factory=dict)
-    """The settings that differ from the fleet's policy; the same fields. Without it: nothing."""
+    """The settings that differ from the fleet's policy; the same fields. Default: nothing."""
     quotas: tuple[Quota, ...] = Field(default=(), max_length=MOST_QUOTAS)
-    """The promises to teams; no team twice. Without it: none."""
+    """The promises to teams; no team twice. Default: none."""
     windows: tuple[Window, ...] = ()
-    """Declared maintenance, SEVs and freezes. Without it: none."""
+    """Declared maintenance, SEVs and freezes. Default: none."""
     slurm: SlurmSource | None = Field(default=None, exclude_if=lambda source: source is None)
-    """The Slurm that holds its quotas, health and use (docs/slurm.md). Without it: the ledger does."""
+    """The Slurm that holds its quotas, health and use (docs/slurm.md). Default: the ledger holds them."""
     git: GitSource | None = Field(default=None, exclude_if=lambda source: source is None)
-    """The Git repository that holds its quotas (docs/git.md). Without it: Slurm or the ledger does."""
+    """The Git repository that holds its quotas (docs/git.md). Default: Slurm or the ledger holds them."""
     kueue: KueueSource | None = Field(default=None, exclude_if=lambda source: source is None)
-    """The Kueue that holds its quotas (docs/kubernetes.md). Without it: as without git."""
+    """The Kueue that holds its quotas (docs/kubernetes.md). Default: Slurm or the ledger holds them."""
     prometheus: PrometheusSource | None = Field(default=None, exclude_if=lambda source: source is None)
-    """The Prometheus that reports its health (docs/prometheus.md). Without it: Slurm, or whoever writes samples."""
+    """The Prometheus that reports its health (docs/prometheus.md). Default: Slurm, or a program that writes samples."""
     kubernetes: KubernetesSource | None = Field(default=None, exclude_if=lambda source: source is None)
-    """The Kubernetes API server that reports its health and use (docs/kubernetes.md). Without it: as without
-    prometheus."""
+    """The Kubernetes API server that reports its health and use (docs/kubernetes.md). Default: Slurm,
+    or a program that writes samples.
+    """
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -114,9 +115,9 @@ class Team(Documented):
     name: NameGiven
     """The team's name, as in quotas."""
     contacts: tuple[Words, ...] = ()
-    """Beside the log: e-mail addresses, Slack or webhook URLs (docs/notices.md). Without it: the log."""
+    """E-mail addresses, Slack or webhook URLs (docs/notices.md). Default: only the log."""
     notify: Notify | None = Field(default=None, exclude_if=lambda choice: choice is None)
-    """The notices that it chooses: each, digest or breach-only. Without it: as the policy of each cluster says."""
+    """The notices that the team gets: each, digest or breach-only. Default: what each cluster's policy says."""
 
 
 class Fleet(Documented):
@@ -128,11 +129,11 @@ class Fleet(Documented):
     clusters: tuple[ClusterSpec, ...] = Field(min_length=1)
     """The clusters, at least one; no name twice."""
     policy: Policy = Policy()
-    """The policy of every cluster, except where a cluster's own policy differs. Without it: defaults."""
+    """The policy of every cluster, except where a cluster's own policy differs. Default: each field's own default."""
     teams: tuple[Team, ...] = ()
-    """The teams to notify, and their contacts; everything is in the log anyway. Without it: none."""
+    """The teams to notify, and their contacts; everything is in the log anyway. Default: none."""
     schema_: Words | None = Field(default=None, alias="$schema")
-    """The address of this schema, so that an editor checks the file. Not read. Without it: none."""
+    """The address of this schema, so that an editor checks the file. Not read. Default: none."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

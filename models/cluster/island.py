@@ -23,7 +23,7 @@ class Island(Documented):
     healthy_gpus: GpuCount
     """GPUs a job could be placed on now; at most total_gpus."""
     block_gpus: GpuCount | None = None
-    """Healthy GPUs on wholly healthy nodes; at most healthy_gpus. Without it: healthy_gpus."""
+    """Healthy GPUs on wholly healthy nodes; at most healthy_gpus. Default: healthy_gpus."""
 
     @model_validator(mode="after")
     def _within_total(self) -> Self:

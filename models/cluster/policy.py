@@ -142,7 +142,7 @@ class Policy(Documented):
     max_tier: Tier = Tier.BUSY
     """The deepest tier a plan may cut: unallocated, unscheduled, idle or busy."""
     spare_gpus: GpuCount | None = None
-    """Healthy GPUs that are never promised. Without it: gpus_per_node."""
+    """Healthy GPUs that are never promised. Default: gpus_per_node."""
     usage_window: Duration = timedelta(days=7)
     """Usage is the 95th percentile over this, where there is history."""
     notice: Duration = timedelta(days=3)
@@ -178,29 +178,29 @@ class Policy(Documented):
     max_moved_gpus: GpuCount = 512
     """The most GPUs that Backstop moves by itself, per fleet and hour; past it Backstop holds."""
     max_moved_gpus_day: GpuCount | None = None
-    """The most GPUs that Backstop moves by itself, per fleet and day. Without it: no limit but the hour's."""
+    """The most GPUs that Backstop moves by itself, per fleet and day. Default: only the hourly limit."""
     max_breaching_clusters: PositiveCount = 3
     """Clusters per hour with breach rollbacks exempt from max_moved_gpus, and clusters of one source that may fall."""
     flex_band_gpus: GpuCount | None = None
-    """The published flex pool grows only by more than this; it shrinks at once. Without it: one node."""
+    """The published flex pool grows only by more than this; it shrinks at once. Default: one node."""
     on_long_run: OnLongRun = OnLongRun.APPLY
     """The reaction when long-run health has left the plan behind: apply (inside the envelope), propose or ignore."""
     replan_window: Duration = timedelta(days=7)
     """Long-run health is the median over this time; at most one proposal is made in it."""
     replan_gpus: GpuCount | None = None
-    """A proposal needs more than this difference to the plan's health. Without it: one node."""
+    """A proposal needs more than this difference to the plan's health. Default: one node."""
     safety_poll: Duration = timedelta(hours=1)
     """The interval of unasked looks at the cluster; at rest once a day, or this often if it is below 1h."""
     authorities: Annotated[tuple[NameGiven, ...], Field(max_length=MOST_NAMES)] = ()
-    """People who may resolve an objection or another hold, beside the owner. Without it: the owner alone."""
+    """People who may resolve an objection or another hold, beside the owner. Default: the owner alone."""
     owners: Annotated[tuple[NameGiven, ...], Field(max_length=MOST_NAMES)] = ()
-    """People who decide on requests for quota, beside the owner of an open rollout. Without it: that owner alone."""
+    """People who decide on requests for quota, beside the owner of an open rollout. Default: that owner alone."""
     requests: Requests = Requests.WAIT
     """Requests while a rollout is on its way to monitored: wait or refuse."""
     notify: Notify = Notify.EACH
     """The notices of teams that do not choose themselves: each, digest (once a day) or breach-only."""
     classes: Classes = ()
-    """The classes of jobs inside each quota, the strongest first: the weaker yields first. Without it: none."""
+    """The classes of jobs inside each quota, the strongest first: the weaker yields first. Default: none."""
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

@@ -59,7 +59,7 @@ class SlurmSource(Documented):
     connection: Name = "local"
     """The way to reach it: a name of the file that BACKSTOP_SLURM names. A fleet file names no commands."""
     cluster: Name | None = None
-    """The cluster's name in Slurm. Without it: the cluster's name."""
+    """The cluster's name in Slurm. Default: the cluster's name."""
     root: Name = "root"
     """The account above the teams' accounts; unless it is Slurm's own root, it bounds them all."""
     gres: Name = "gpu"
@@ -77,7 +77,7 @@ class SlurmSource(Documented):
     it takes an Administrator. off: none, and those that Backstop has made go.
     """
     yields: dict[Name, Yield] = Field(default_factory=dict)
-    """By class: how its running jobs yield, and their grace. Without it: they are requeued, without grace."""
+    """For each class: how its running jobs yield, and their grace. Default: they are requeued, without grace."""
 
     @property
     def tres(self) -> str:
@@ -129,9 +129,9 @@ class GitSource(Documented):
     resource: Name = "nvidia.com/gpu"
     """The name of a GPU there. Not for yaml and kai."""
     pointer: Name | None = None
-    """For yaml: the JSON pointer of a team's number, with {team} for its name. Without it: `pointers` alone."""
+    """For yaml: the JSON pointer of a team's number, with {team} for its name. Default: none; only `pointers` count."""
     pointers: dict[Name, Name] = Field(default_factory=dict)
-    """For yaml, by team: a JSON pointer of its own, in place of `pointer`. Without it: none."""
+    """For yaml, by team: a JSON pointer of its own, in place of `pointer`. Default: none."""
 
     @model_validator(mode="after")
     def _reachable(self) -> Self:
@@ -175,7 +175,7 @@ class KueueSource(Documented):
     connection: Name = "local"
     """The way to reach it: a name of the file that BACKSTOP_KUBERNETES names. A fleet file names no address."""
     queues: Name | None = None
-    """A label selector of the cluster's ClusterQueues, such as example.com/model=h100. Without it: all of them."""
+    """A label selector of the cluster's ClusterQueues, such as example.com/model=h100. Default: all of them."""
     resource: Name = "nvidia.com/gpu"
     """The promised resource, as ClusterQueues name it."""
 
@@ -186,7 +186,7 @@ class PrometheusSource(Documented):
     connection: Name = "local"
     """The way to reach it: a name of the file that BACKSTOP_PROMETHEUS names."""
     cluster: Name | None = None
-    """The value of its label for clusters. Without it: the cluster's name."""
+    """The value of its label for clusters. Default: the cluster's name."""
 
 
 class KubernetesUse(StrEnum):
@@ -203,25 +203,27 @@ class KubernetesSource(Documented):
     resource: Name = "nvidia.com/gpu"
     """The promised resource, as nodes and pods name it."""
     driver: Name | None = None
-    """A DRA driver, such as gpu.nvidia.com: its devices are the GPUs, not `resource`. Without it: a device plugin's."""
+    """A DRA driver, such as gpu.nvidia.com: its devices are the GPUs, not `resource`. Default: none; a device plugin
+    reports the GPUs.
+    """
     device: dict[Name, Name] = Field(default_factory=lambda: {"type": "gpu"})
-    """For a driver: the attributes that make a device a GPU. Without it: type is gpu."""
+    """For a driver: the attributes that make a device a GPU. Default: type is gpu."""
     nodes: Name | None = None
-    """A label selector of the cluster's nodes, such as gpu.example.com/model=h100. Without it: all nodes."""
+    """A label selector of the cluster's nodes, such as gpu.example.com/model=h100. Default: all nodes."""
     island_label: Name | None = None
-    """The label that says in which island a node is. Without it: all nodes are in the island main."""
+    """The label that names a node's island. Default: none; all nodes are in the island main."""
     islands: dict[Name, Name] = Field(default_factory=dict)
-    """By value of that label: the island's name. Without it: the value itself."""
+    """The island's name for each value of that label. Default: the value itself."""
     tolerated_taints: tuple[Name, ...] = ("nvidia.com/gpu",)
-    """Keys of taints that jobs tolerate; any other NoSchedule or NoExecute bars a node. Without it: nvidia.com/gpu."""
+    """Keys of taints that jobs tolerate; any other NoSchedule or NoExecute bars a node. Default: nvidia.com/gpu."""
     use: KubernetesUse = KubernetesUse.PODS
     """pods: use is what pods ask for; kueue: what ClusterQueues report; off: it is not read."""
     team_label: Name | None = None
-    """For pods: the label that names the team, of a pod or a claim. Without it: the namespace does."""
+    """For pods: the label of a pod or a claim that names the team. Default: none; the namespace is the team."""
     teams: dict[Name, Name] = Field(default_factory=dict)
-    """By namespace, label or ClusterQueue: its team. Without it: they have the teams' names."""
+    """The team of each namespace, label or ClusterQueue. Default: the team of the same name."""
     flavors: tuple[Name, ...] = ()
-    """For kueue: the flavors whose use counts. Without it: all."""
+    """For kueue: the flavors whose use counts. Default: all."""
 
     @property
     def counts_pods(self) -> bool:

@@ -49,9 +49,9 @@ class Window(Documented):
     reason: Text = Field(min_length=1, max_length=500)
     """A sentence for people."""
     islands: tuple[Name, ...] | None = Field(default=None, min_length=1)
-    """The islands. Without it: all islands."""
+    """The islands. Default: all islands."""
     gpus: GpuCount | None = None
-    """The GPUs that may be gone. Without it: all of those islands."""
+    """The GPUs that may be gone. Default: all GPUs of those islands."""
 
     @model_validator(mode="after")
     def _forward(self) -> Self:

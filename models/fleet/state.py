@@ -129,7 +129,7 @@ class Member(Model):
     needs: str = ""
     """The task for a person in its rollout."""
     joined: bool = False
-    """Its rollout was open before this one: it is followed, and not undone with it."""
+    """The cluster's rollout was open before the fleet rollout, which only watches it and never undoes it."""
     started_at: Time | None = None
     done_at: Time | None = None
     """Time at which it was first noted as monitored, if that was on this rollout's watch."""

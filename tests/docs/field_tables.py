@@ -22,7 +22,7 @@ BRINGUP_DESCRIBED: tuple[type[Documented], ...] = (
     *(BringupFile, BringupEntry, IslandOrdered),
 )
 ACCESS_DESCRIBED: tuple[type[Documented], ...] = (AccessFile, Grant, Person, Identity, SlackUser, Service)
-OTHERWISE = " Without it: "
+OTHERWISE = " Default: "
 """In a field's docstring: what holds where it is left out and its default is no value."""
 _COUNTS_GPUS = re.compile("gpus|blocks")
 

@@ -31,7 +31,7 @@ from models.rollout.stuck import LAUNCH
 
 _Columns = TypeVarTuple("_Columns")
 _POLICY_OR_QUOTAS = frozenset({"quota", "policy", "cluster"})
-"""Kinds of an import's lines: a cluster comes in with its quotas and its policy."""
+"""The kinds of line that an import adds together: a cluster, its quotas and its policy."""
 _HOLD, _BREAKER, _ANY_HOLD = '%"kind":"hold"%', f'%"hold":"{BREAKER}"%', '%"hold":"%'
 _APPROVED, _TAKEN = '%"command":"approve"%', '%"refused":false%'
 _RENAMED = '%"command":"rename_cluster"%'
