@@ -46,7 +46,7 @@ _TURN_SECONDS = 1.0
 _CALL_SECONDS = 60.0
 _LINES = 20
 """Notices that are written into the log together; each is a file that is locked meanwhile."""
-_LATE = "the notice is still being sent: Backstop tries again"
+_LATE = "an earlier attempt is still sending the notice; Backstop checks again soon"
 
 
 class NoticeActivities:

@@ -171,8 +171,8 @@ def _sentences(records: Sequence[Record]) -> list[str]:
         if ours:
             mean = sum(r.mean_buffer for r in ours) / len(ours)
             sentences.append(
-                f"With promises for {count(horizon, 'week')}, the health policy leaves a mean of "
-                f"{percent(mean)} unpromised and breaks {percent(_broken(ours))} of hours. "
+                f"With promises for {count(horizon, 'week')}, the health policy leaves on average {percent(mean)} of "
+                f"the GPUs unpromised, and its promise is broken in {percent(_broken(ours))} of the hours. "
                 f"{_fixed_beside(rows)}".strip()
             )
     return sentences or ["What each policy would have promised each week, and what hardware would have kept."]
@@ -183,9 +183,13 @@ def _fixed_beside(rows: Sequence[Record]) -> str:
     names = dict.fromkeys(r.policy for r in rows if r.policy.startswith("fixed-"))
     broken = {name.removeprefix("fixed-"): _broken([r for r in rows if r.policy == name]) for name in names}
     whole = [f"{buffer}%" for buffer, fraction in broken.items() if not fraction]
-    others = [f"a flat {buffer}% breaks {percent(fraction)}" for buffer, fraction in broken.items() if fraction]
+    others = [
+        f"{buffer}% breaks it in {percent(fraction)} of the hours" for buffer, fraction in broken.items() if fraction
+    ]
     kept = (
-        f"Fixed buffers that broke no hour: {', '.join(whole)}" if whole else "Each fixed buffer shown broke some hours"
+        f"Fixed buffers that never broke the promise: {', '.join(whole)}"
+        if whole
+        else "Each fixed buffer shown broke the promise"
     )
     return f"{'; '.join([kept, *others])}." if broken else ""
 

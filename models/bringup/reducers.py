@@ -321,7 +321,7 @@ def note_untraced(bringup: Bringup, run: str, attempt: int, now: datetime) -> Br
         return _end_run(bringup, run, StepPhase.UNCLEAR, "its runner has no trace of it any more", now)
     if now < settled_at:
         return bringup.with_run(run, next_at=min(now + LOOKS_FOR_IT, settled_at))
-    sentence = f"its start left no trace in {duration_text(bringup.recipe.settle)}"
+    sentence = f"its runner shows no sign of a start after {duration_text(bringup.recipe.settle)}"
     instructions = bringup.instructions(run)
     if not instructions.repeatable or latest.stopping or latest.tries >= max(UNTRACED, instructions.retries):
         return _end_run(bringup, run, StepPhase.UNCLEAR, sentence, now)

@@ -156,7 +156,7 @@ NOT_COMPARED = (
 LEFT_OUT = (
     "follow: flex ",  # as above
     "waits: a rollout of c is ",  # it is tried again later, when the rollout has moved on
-    "nodes: its start left no trace",  # an attempt that did not begin is noted, and so is the next one
+    "nodes: its runner shows no sign of a start",  # an attempt that did not begin is noted, and so is the next one
     "nodes is about to start",
     " GPUs of quota remain, ",  # a later look at what is left of a cluster that is retired
 )

@@ -493,10 +493,13 @@ def test_the_headline_names_every_fixed_buffer_that_broke_nothing(tmp_path: Path
     (lead,) = re.findall(r'<p class="lead">(.*?)</p>', page.read_text())
     whole = [b for b in (5, 10, 11, 12, 15, 20) if min(rows) >= 100 - b]
     assert whole == [11, 12, 15, 20]
-    assert f"Fixed buffers that broke no hour: {', '.join(f'{b}%' for b in whole)}; a flat 5% breaks 3.3%; " in lead
-    assert lead.endswith("a flat 10% breaks 3.3%.")
+    assert (
+        f"Fixed buffers that never broke the promise: {', '.join(f'{b}%' for b in whole)}; 5% breaks it in 3.3% "
+        in lead
+    )
+    assert lead.endswith("of the hours; 10% breaks it in 3.3% of the hours.")
     assert run(["backtest", path, "--policy", "health", "--policy", "fixed-5", "--html", str(page)]) == 0
-    assert "Each fixed buffer shown broke some hours; a flat 5% breaks 3.3%." in page.read_text()
+    assert "Each fixed buffer shown broke the promise; 5% breaks it in 3.3% of the hours." in page.read_text()
 
 
 def test_the_page_says_each_horizon_and_the_plot_what_it_draws(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_start_without_a_trace_is_looked_for_and_then_unclear_or_repeated(run:
     assert w.b.runs[run].attempt == (2 if phase is StepPhase.STARTING else 1)
     if phase is StepPhase.UNCLEAR:
         assert w.b.because == (
-            "step bootstrap is unclear: its start left no trace in 2m (it may be running, have run, or "
+            "step bootstrap is unclear: its runner shows no sign of a start after 2m (it may be running, have run, or "
             "never have started: check first)"
         )
 
