@@ -132,9 +132,9 @@ def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexThere | Non
         sums = f": {_held_text([one], first=True)}, {could}, and {_short([one])}."
     elif one.gap_gpus:
         rest = [could, *([_held_text([one])] if one.held_gpus else []), *([_short([one])] if one.short_gpus else [])]
-        sums = f". Of {one.wanted_gpus:,} of it, {', '.join(rest[:-1])} and {rest[-1]}."
+        sums = f". Of the {gpus(one.wanted_gpus)} asked about, {', '.join(rest[:-1])} and {rest[-1]}."
     else:
-        sums = f". Of {one.wanted_gpus:,} of it, {could}."
+        sums = f". Of the {gpus(one.wanted_gpus)} asked about, {could}."
     parts: list[RenderableType] = [line((one.team, "bold"), has, sums)]
     parts += indent(line(_reason_text(r, one)) for r in one.reasons)
     if one.weaker is not None:

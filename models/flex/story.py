@@ -128,9 +128,12 @@ class FlexStory(Model):
         for n, step in enumerate(self.steps):
             if step.submit is not None:
                 if step.submit.team not in leaves:
-                    raise ValueError(
-                        f"steps[{n}].submit.team is {step.submit.team!r}, which is not a team without children"
+                    fault = (
+                        "which has children: only teams without children hold jobs"
+                        if step.submit.team in parents
+                        else "which is not among the file's teams"
                     )
+                    raise ValueError(f"steps[{n}].submit.team is {step.submit.team!r}, {fault}")
                 team_classes = classes[step.submit.team]
                 if step.submit.job_class is not None and step.submit.job_class not in team_classes:
                     raise ValueError(

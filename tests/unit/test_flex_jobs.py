@@ -678,7 +678,10 @@ def test_what_comes_between_two_steps_is_shown_with_its_time(
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
-        ([{"submit": {"job": "z", "team": "z", "gpus": 1}}], "steps[0].submit.team is 'z', which is not a team"),
+        (
+            [{"submit": {"job": "z", "team": "z", "gpus": 1}}],
+            "steps[0].submit.team is 'z', which is not among the file's teams",
+        ),
         ([submit("a1", 0)], "steps[0].submit.gpus must be above 0, not 0"),
         (
             [submit("a1", 1.5)],

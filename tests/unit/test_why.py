@@ -416,9 +416,9 @@ def said(found: TeamWhy, *flexes: FlexNow) -> list[str]:
 
 def test_what_is_none_is_not_counted_and_one_is_one() -> None:
     """Of 20, within what jobs leave free, none is held: 9 start and 11 lack hardware."""
-    assert said(asked(20))[2].endswith("Of 20 of it, 9 could start now and 11 are short.")
+    assert said(asked(20))[2].endswith("Of the 20 GPUs asked about, 9 could start now and 11 are short.")
     assert said(asked(150))[2].endswith(
-        "Of 150 of it, 9 could start now, 115 are held by its own jobs and 26 are short."
+        "Of the 150 GPUs asked about, 9 could start now, 115 are held by its own jobs and 26 are short."
     )
     assert "1 more is beyond the quota." in said(asked(346))
     assert "1 more is beyond the quota; flex has nothing free there." in said(asked(346), flex_of("h100-worked", 9, 9))

@@ -140,7 +140,7 @@ class LedgerSecondPersons(LedgerPart):
             one_at_a_time(session, _LOCK)
             row = session.get(EmergencyRow, number)
             if row is None or row.given_by != by.actor:
-                raise Refusal(f"{by.actor} did not act alone in an emergency {number}")
+                raise Refusal(f"there is no emergency {number} in which {by.actor} acted alone")
             if row.seen_at is None and _ADMITTED not in row.key:
                 row.seen_at, row.seen_reason = by.at, "its command was refused"
                 session.add(row)

@@ -339,7 +339,7 @@ def test_one_telling_is_for_one_command_and_what_was_not_told_is_told_as_it_is_a
 
 def test_a_refused_command_is_no_emergency_to_review_and_the_archive_keeps_it(desk: Desk, tool: ForeignTool) -> None:
     desk.alone(HW)
-    with pytest.raises(Refusal, match="user:research-lead did not act alone in an emergency 1"):
+    with pytest.raises(Refusal, match="there is no emergency 1 in which user:research-lead acted alone"):
         desk.alone(RESEARCH, refused=1)
     for _ in range(2):
         assert desk.alone(HW, refused=1).is_refused
