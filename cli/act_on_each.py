@@ -9,7 +9,7 @@ from typing import TypeVar
 from models.errors import BackstopError
 
 AT_ONCE = 8
-"""Commands, or questions, under way at the same time."""
+"""How many commands or questions run at the same time."""
 
 _T = TypeVar("_T")
 _AnswerT = TypeVar("_AnswerT")

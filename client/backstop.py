@@ -55,7 +55,7 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups):
         """Do nothing: the connection ends with the process."""
 
     async def countersign(self, digest: str) -> Countersigned:
-        """Countersign, as the second person, a command of somebody else. Errors: Refusal without a front."""
+        """Countersign another person's command, as the second person. Errors: Refusal without a front."""
         whose = "give the command through one (BACKSTOP_URL, or `backstop up` on this machine)"
         raise Refusal(f"only a front can countersign {digest}, because it knows who you are: {whose}")
 

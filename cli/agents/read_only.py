@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _AnswerT = TypeVar("_AnswerT")
 
 PROPOSES = frozenset({"request.ask"})
-"""The only tool that changes something: it asks for quota, and a person decides."""
+"""The commands that change something: only the request for quota, on which a person decides."""
 _NOT_FOR_AGENTS = frozenset({"access", "tokens", "token_of", "ended_sessions", "aim", "describe_slurm", "push_health"})
-"""Who may do what is no business of theirs; nor is reading a Slurm anew, or having the watch look."""
+"""Agents need neither rights and tokens, nor a new reading of Slurm, nor an extra round of the watch."""
 READS = frozenset(f"desk.{kind}" for kind in READS_DESK - _NOT_FOR_AGENTS)
 
 
@@ -53,4 +53,6 @@ class ReadingDoor:
 
 def _refuse(command: str) -> None:
     if not may(command):
-        raise Refusal(f"agents may not give {command}: they read and ask for quota, and people give all other commands")
+        raise Refusal(
+            f"agents may not give {command}: they may read, and ask for quota; only people give other commands"
+        )

@@ -29,9 +29,9 @@ MOST_ROWS = 100
 ToolAnswer = dict[str, Any]
 ToolCall = Callable[..., Awaitable[ToolAnswer]]
 NamedCluster = Annotated[str, Field(min_length=1, max_length=200, description="The cluster's name.")]
-OrAll = Annotated[str, Field(max_length=200, description="The cluster's name; empty: all.")]
+OrAll = Annotated[str, Field(max_length=200, description="The cluster's name; empty: all clusters.")]
 NamedTeam = Annotated[str, Field(min_length=1, max_length=200, description="The team whose quota it is.")]
-Rows = Annotated[int, Field(ge=1, le=MOST_ROWS, description="How many at most.")]
+Rows = Annotated[int, Field(ge=1, le=MOST_ROWS, description="The most items to return.")]
 WantedGpus = Annotated[int, Field(ge=1, le=10_000_000, description="Whole GPUs.")]
 
 
@@ -63,7 +63,9 @@ async def why(
     team: NamedTeam,
     cluster: OrAll = "",
     gpus: WantedGpus | None = None,
-    in_one_block: Annotated[bool, Field(description="As one contiguous block in one island.")] = False,
+    in_one_block: Annotated[
+        bool, Field(description="Whether the GPUs must be one contiguous block in one island.")
+    ] = False,
 ) -> ToolAnswer:
     answers = await door.ask(WhyNot(team=team, cluster=cluster, gpus=gpus, block=in_one_block))
     if not answers.teams:
@@ -127,16 +129,20 @@ TOOLS = (
     Tool(
         why,
         ("desk.why",),
-        "Why a team cannot use its quota: how many GPUs could start now, what keeps the rest, in numbers that add up.",
+        "Why a team cannot use its quota: how many GPUs could start now, and each reason for the rest with its GPUs.",
     ),
-    Tool(flex, ("desk.flex",), "The healthy GPUs that are not promised now, by cluster, with the largest free block."),
+    Tool(flex, ("desk.flex",), "Flex by cluster: healthy GPUs that no quota promises or that a quota leaves unused."),
     Tool(calendar, ("desk.calendar",), "Declared maintenance, incidents and freezes that are not over."),
-    Tool(requests, ("desk.requests",), "Requests for more quota, the newest first, and what became of them."),
-    Tool(plan, ("desk.snapshot",), "What a rollout would do to a cluster now: who gives how many GPUs, and why."),
+    Tool(requests, ("desk.requests",), "Requests for more quota, the newest first, each with its outcome so far."),
+    Tool(
+        plan,
+        ("desk.snapshot",),
+        "What a rollout would do to a cluster now: how many GPUs it would cut from which team, and why.",
+    ),
     Tool(
         propose_quota,
         ("request.ask",),
-        "Ask for more quota for a team. It is a request: a person, the cluster's owner, decides on it.",
+        "Ask for more quota for a team. Nothing changes until a person approves the request.",
     ),
 )
 

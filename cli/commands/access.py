@@ -56,15 +56,17 @@ _TYPED = {
     "audit": "read.audit",
     "why": "desk.why",
 }
-"""Commands as they are typed that are not named like their keys."""
+"""Keys of the commands whose typed words differ from the key, by these words."""
 
-FileOption = Annotated[str, opt("FILE", "The access file to look in. Default: the one in force.", "--file")]
-OfTeam = Annotated[str, opt("TEAM", "For this team.")]
-ClusterOrNone = Annotated[str, arg("CLUSTER", "The cluster's name; without it, all.", callback=optional_cluster)]
+FileOption = Annotated[str, opt("FILE", "The access file to read. Default: the one in force.", "--file")]
+OfTeam = Annotated[str, opt("TEAM", "The team that the command is for.")]
+ClusterOrNone = Annotated[
+    str, arg("CLUSTER", "The cluster's name; without it, all clusters.", callback=optional_cluster)
+]
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Say who may do what: roles, second persons and tokens.")
+    group = typer.Typer(no_args_is_help=True, help="Set and show who may do what: roles, second persons and tokens.")
     for name, command, lines in (
         (
             "import",
@@ -82,7 +84,7 @@ def add_to(app: typer.Typer) -> None:
             ("backstop access who-can approve h100-pods", "backstop access who-can 'fleet abort' --file access.yaml"),
         ),
         ("can", can, ("backstop access can tpm h100-pods",)),
-        ("seen", seen, ("backstop access seen 3 --reason 'the SEV was real, and it was right to promote'",)),
+        ("seen", seen, ("backstop access seen 3 --reason 'the SEV was real, the promotion was right'",)),
         ("recover", recover, ("backstop access recover access.yaml --reason 'both admins have left'",)),
     ):
         group.command(name, epilog=examples(*lines))(command)
@@ -153,7 +155,7 @@ def seen(
     from views.words import line
 
     looked = ask(actor_of(actor), lambda door: door.ask(SeenEmergency(number=number, reason=reason)))
-    undo = "It cannot be undone; the audit keeps both."
+    undo = "It cannot be undone; the audit keeps the emergency and this review."
     sentence = line((f"Emergency {looked.number}", "bold"), f" has been reviewed by {looked.seen_by}. {undo}")
     tell(EmergencySeenAnswer.grown_from(looked, undo=undo), lambda: [sentence], as_json=as_json)
 
@@ -191,7 +193,7 @@ def recover(
     sentence = recover_access(rules, person, reason)
     shown = [
         line(("RECOVERED", "bold red"), f": {sentence}"),
-        line("This bypassed all rules, and the audit says so: backstop audit '(access)'. Tell the other admins."),
+        line("This import bypassed all rules; the audit records it: backstop audit '(access)'. Tell the other admins."),
     ]
     tell(AccessRecoveredAnswer(hash=rules.hash, said=sentence), lambda: shown, as_json=as_json)
 
@@ -200,7 +202,9 @@ def recover(
 
 
 def who_can(
-    command: Annotated[str, arg("COMMAND", "The command as typed, or with dots: approve, 'fleet pace', fleet.pace.")],
+    command: Annotated[
+        str, arg("COMMAND", "The command as you type it, or with dots: approve, 'fleet pace', fleet.pace.")
+    ],
     cluster: ClusterOrNone = "",
     team: OfTeam = "",
     file: FileOption = "",
@@ -279,20 +283,19 @@ def _principal(user: str, groups: list[str]) -> Principal:
 
 def token_new(
     name: Annotated[str, arg("NAME", "The token's name.")],
-    owner: Annotated[str, opt("WHO", "Its owner: user:NAME or service:NAME.")],
-    role: Annotated[list[str], opt("ROLE", "One of its owner's roles. Repeatable.")],
+    owner: Annotated[str, opt("WHO", "The token's owner: user:NAME or service:NAME.")],
+    role: Annotated[list[str], opt("ROLE", "A role of the owner that the token gets. Repeatable.")],
     cluster: Annotated[list[str] | None, opt("PATTERN", "Only in these clusters. Repeatable.")] = None,
     team: Annotated[list[str] | None, opt("PATTERN", "Only for these teams. Repeatable.")] = None,
     command: Annotated[
         list[str] | None,
         opt(
             "PATTERN",
-            "Only these commands, by their names with "
-            "dots: 'fleet.*'; 'read.*' is everything "
-            "that only reads. Repeatable.",
+            "Only commands whose dotted name matches, such as 'fleet.*'; 'read.*' is everything that only reads. "
+            "Repeatable.",
         ),
     ] = None,
-    days: Annotated[int, opt("DAYS", "How many days it is valid.", min=1, max=366)] = 90,
+    days: Annotated[int, opt("DAYS", "How many days the token is valid.", min=1, max=366)] = 90,
     reason: ReasonOption = "",
     as_json: AsJson = False,
     actor: Actor = "",
@@ -318,7 +321,7 @@ def token_new(
             (token_line.name, "bold"),
             f" counts as {token_line.owner} ({token_line.scope.text}) until {token_line.expires_at:%Y-%m-%d}.",
         ),
-        line("The token is shown only this once. Set BACKSTOP_TOKEN to it where the program runs that uses it."),
+        line("The token is not shown again. Set BACKSTOP_TOKEN to it in the environment of the program that uses it."),
         line(f"Undo: {undo}"),
     ]
     tell(TokenMadeAnswer.grown_from(token_line, token=token, undo=undo), lambda: shown, as_json=as_json)
@@ -326,7 +329,7 @@ def token_new(
 
 @listed
 def token_list(
-    every: Annotated[bool, flag("--all", "Also expired and revoked tokens.")] = False,
+    every: Annotated[bool, flag("--all", "List expired and revoked tokens too.")] = False,
     *,
     how: Listing,
     actor: Actor = "",
@@ -356,8 +359,8 @@ def token_revoke(
     from views.words import line
 
     gone = ask(actor_of(actor), lambda door: door.ask(RevokeToken(name=name, reason=reason)))
-    undo = "It cannot be undone: make another one with backstop access token new."
-    sentence = line((gone.name, "bold"), f" of {gone.owner} is revoked: every front refuses it after a minute. {undo}")
+    undo = "It cannot be undone: make a new token with backstop access token new."
+    sentence = line((gone.name, "bold"), f" of {gone.owner} is revoked: within a minute every front refuses it. {undo}")
     tell(TokenMadeAnswer.grown_from(gone, undo=undo), lambda: [sentence], as_json=as_json)
 
 

@@ -48,35 +48,37 @@ def audit(
         str,
         arg(
             "CLUSTER",
-            "The cluster. Leave it out with --fleet, and with --seals to check all that is sealed.",
+            "The cluster. Leave it out with --fleet, or with --seals to check every archive.",
             show_default=False,
             callback=named_or_all,
         ),
     ] = "",
-    fleet: Annotated[bool, flag("--fleet", "Show the fleet rollouts themselves, from the archive.")] = False,
+    fleet: Annotated[
+        bool, flag("--fleet", "Show the archive of the fleet rollouts themselves, not of their clusters.")
+    ] = False,
     archive: Annotated[
-        bool, flag("--archive", "Read the ledger's archive, which also has refused commands and ended rollouts.")
+        bool, flag("--archive", "Read the ledger's archive, which also keeps refused commands and ended rollouts.")
     ] = False,
     verify: Annotated[
-        bool, flag("--verify", "Only check that the archive's hash chain is intact; end with 1 if not.")
+        bool, flag("--verify", "Only check that the archive's hash chain is intact; exit with 1 if not.")
     ] = False,
     seals: Annotated[
         str,
         opt("WHERE", "With --verify: check against these seals, a file or Git repository (docs/seals.md).", "--seals"),
     ] = "",
     seal_key: Annotated[
-        list[str] | None, opt("KEY", "The seals' public key, a file or its text. Repeatable.", "--seal-key")
+        list[str] | None, opt("KEY", "A public key of the seals: a file, or the key's text. Repeatable.", "--seal-key")
     ] = None,
     since: Annotated[
         str, opt("TIME", "From this time on: an age such as 7d, or a day or time such as 2026-11-01T12:00Z.")
     ] = "",
-    until: Annotated[str, opt("TIME", "Before this time, in the same forms; a day counts to its end.")] = "",
+    until: Annotated[str, opt("TIME", "Before this time, in the forms of --since; a day is included.")] = "",
     actor: Annotated[
         list[str] | None,
         opt(
             "NAME",
-            "Only what this actor did; * matches anything. Repeatable. Here --actor is a "
-            "filter; BACKSTOP_ACTOR says who you are.",
+            "Only what this actor did; * matches anything. Repeatable. Here --actor is a filter, not your own name "
+            "(BACKSTOP_ACTOR).",
         ),
     ] = None,
     kind: Annotated[
@@ -98,7 +100,7 @@ def audit(
     if (seals and not verify) or (seal_key and not seals):
         raise BadInput("--seals needs --verify, and --seal-key needs --seals")
     if verify and not (cluster or fleet or seals):
-        raise BadInput("--verify needs a CLUSTER, or --seals to check all that is sealed")
+        raise BadInput("--verify needs a CLUSTER, or --seals to check every archive")
     cluster = FLEET if fleet else cluster if seals else needed_cluster(cluster)
     person = actor_of(os.environ.get("BACKSTOP_ACTOR", ""))
     wanted = _read_filter(since, until, actor or (), kind or ())
@@ -248,7 +250,7 @@ def _time_line(lines: Iterable[AuditLine | ArchiveLine], few: str) -> list[Rende
         row(what_happened, moment(each.at), each.kind, who, text, each.reason or None, style=style)
     if what_happened.row_count:
         return [what_happened, *([line(f"{few}.")] if few else [])]
-    return [line("Nothing has happened to it yet.")]
+    return [line("The history has no entry yet.")]
 
 
 def _verify(cluster: str, actor: str, how: Listing) -> None:
@@ -296,7 +298,7 @@ def _chain_parts(answer: ChainAnswer, seals: Sequence[Seal] | None = None) -> li
     if seals is None:
         return parts
     if answer.seal is None:
-        return [*parts, line("No seal covers it, so nothing proves that it was not rewritten.")]
+        return [*parts, line("No seal covers this archive, so nothing proves that nobody rewrote it.")]
     return [
         *parts,
         line(f"The archive matches its seals, up to SEAL {answer.seal} of {answer.sealed_at:%Y-%m-%d %H:%M:%SZ}."),
@@ -312,7 +314,7 @@ def _unsealed_parts(chains: Sequence[ChainAnswer]) -> list[RenderableType]:
     if not later:
         return []
     return [
-        line(f"No seal covers the last {count(later, 'row')} yet: until the next seal they can be rewritten unseen.")
+        line(f"No seal covers the last {count(later, 'row')} yet: until the next seal, a rewrite there goes unnoticed.")
     ]
 
 

@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from models.cluster.derived_buffer import HealthTerms
 
 _FILE = arg("FILE", "Health history as CSV, gzipped or not (-: stdin).", show_default=False)
-TargetOption = Annotated[str, opt("SHARE", "The share of hours in which the promised GPUs must be healthy.")]
-GpusPerNode = Annotated[
-    str, opt("GPUS", "GPUs per node: needed where the file counts GPUs and not nodes.", show_default="8")
-]
+TargetOption = Annotated[str, opt("SHARE", "The share of hours in which all promised GPUs must be healthy.")]
+GpusPerNode = Annotated[str, opt("GPUS", "GPUs per node, for a file that counts GPUs and not nodes.", show_default="8")]
 _FIXED = "fixed-"
 _MOST_FIXED = 0.99
 
@@ -49,7 +47,9 @@ class PolicyOption(StrEnum):
 @listed
 def backtest(
     file: Annotated[str, _FILE],
-    horizon: Annotated[str, opt("WEEKS", "How many weeks a promise lasts; several with commas.")] = "1,4",
+    horizon: Annotated[
+        str, opt("WEEKS", "How many weeks a promise lasts; to compare several, put commas between them.")
+    ] = "1,4",
     policy: Annotated[
         list[PolicyOption] | None,
         opt(
@@ -64,10 +64,10 @@ def backtest(
     ] = "",
     cluster: Annotated[list[str] | None, opt("NAME", "Only this cluster. Repeatable.", show_default=False)] = None,
     target: TargetOption = "0.999",
-    floor: Annotated[str, opt("SHARE", "The buffer to use where history is too short or too old.")] = "0.15",
+    floor: Annotated[str, opt("SHARE", "The buffer where the history is too short or too old.")] = "0.15",
     gpus_per_node: GpusPerNode = "",
-    html: Annotated[str, opt("FILE", "Write one page with plots and tables.")] = "",
-    png: Annotated[str, opt("FILE", "Draw the plots.")] = "",
+    html: Annotated[str, opt("FILE", "Write one HTML page with plots and tables.")] = "",
+    png: Annotated[str, opt("FILE", "Write the plots as a PNG picture.")] = "",
     csv: Annotated[str, opt("FILE", "Write all figures as CSV (-: stdout).")] = "",
     decisions: Annotated[str, opt("FILE", "Write each week's promises as CSV (-: stdout).")] = "",
     *,
@@ -94,7 +94,7 @@ def backtest(
 def _one_to_standard_output(outputs: Mapping[str, str], how: Listing) -> None:
     claims = [f"{option} -" for option, file in outputs.items() if file == "-"] + [how.form_text] * (not how.for_people)
     if len(claims) > 1:
-        raise BadInput(f"{claims[0]} is given together with {claims[1]}: standard output takes one of them")
+        raise BadInput(f"{claims[0]} and {claims[1]} both write to standard output: give one of them")
 
 
 def _shares(text: str) -> list[Fraction]:

@@ -65,7 +65,7 @@ def add_to(app: typer.Typer) -> None:
         if name == "give-up":
             add_orders(group, BRINGUP_ROWS, _give, Cluster)
         group.command(name, epilog=examples(*lines))(command)
-    recipes = typer.Typer(no_args_is_help=True, help="Recipes: how clusters of one kind are made and validated.")
+    recipes = typer.Typer(no_args_is_help=True, help="Recipes: how clusters of one kind are built and validated.")
     recipes.command(
         "check", epilog=examples("backstop bringup recipe check recipes.yaml --entry entries.csv --entry quotas.csv")
     )(check)
@@ -118,10 +118,12 @@ def template_(
 
 def add(
     files: Annotated[
-        list[str], arg("FILE", "Entries: YAML, or tables of bringups and quotas as CSV.", show_default=False)
+        list[str], arg("FILE", "Entries: YAML, or CSV tables of bring-ups and quotas.", show_default=False)
     ],
-    recipes: Annotated[str, opt("FILE", "The entries' recipes. A cluster keeps the recipe that it begins with.")],
-    dry_run: Annotated[bool, flag("--dry-run", "Only check, and show what would be entered.")] = False,
+    recipes: Annotated[
+        str, opt("FILE", "The recipes that the entries name. A cluster keeps the recipe that it begins with.")
+    ],
+    dry_run: Annotated[bool, flag("--dry-run", "Check the entries and show them; enter nothing.")] = False,
     reason: ReasonOption = "",
     emergency: Alone = False,
     as_json: AsJson = False,
@@ -186,7 +188,7 @@ def _entered_parts(answers: list[BringupAnswer]) -> list[RenderableType]:
         if not one.begun:
             raise Refusal(one.reason)
         status_of = f"backstop bringup status {shlex.quote(one.cluster)}"
-        entered = f"{one.cluster} is entered; its bring-up goes on by itself: {status_of}"
+        entered = f"The bring-up of {one.cluster} has begun and goes on by itself: {status_of}"
         return [line(entered), line(undo_of_entry(one.cluster))]
     rows = table("CLUSTER", "~RESULT")
     for one in answers:
@@ -207,7 +209,7 @@ def _entered_parts(answers: list[BringupAnswer]) -> list[RenderableType]:
 @listed
 def status(
     cluster: ClusterOrAll = "",
-    ended: Annotated[bool, flag("--all", "Also those that have ended.")] = False,
+    ended: Annotated[bool, flag("--all", "Show ended bring-ups too.")] = False,
     *,
     how: Listing,
     actor: Actor = "",
@@ -286,7 +288,7 @@ def give_up(
     consent(f"Give up the bring-up of {cluster}?", lambda: (line(stands),), yes=yes, as_json=as_json)
     row = ask(actor_of(actor), lambda door: door.give_up_bringup(cluster, reason))
     shown = [
-        line(f"{cluster}: its bring-up is given up. What it made stays, and nobody manages it."),
+        line(f"{cluster}: its bring-up has ended in the ledger. What it built stays; Backstop does not manage it."),
         line(f"It cannot be undone. To bring {cluster} up again: backstop bringup add"),
     ]
     tell(BringupsAnswer(bringups=(row,)), lambda: shown, as_json=as_json)

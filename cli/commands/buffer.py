@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 def buffer(
     cluster: Cluster,
     health: Annotated[
-        str, opt("FILE", "Health history as CSV, gzipped or not (-: stdin); without it, the ledger.")
+        str, opt("FILE", "Health history as CSV, gzipped or not (-: stdin). Default: the ledger's.")
     ] = "",
     target: Annotated[
         str,
         opt(
             "SHARE",
-            "The share of hours in which the promised GPUs must be healthy.",
+            "The share of hours in which all promised GPUs must be healthy.",
             show_default="the cluster's policy, else 0.999",
         ),
     ] = "",
@@ -40,18 +40,18 @@ def buffer(
         str,
         opt(
             "SHARE",
-            "The buffer to use where history is too short or too old.",
+            "The buffer where the history is too short or too old.",
             show_default="the cluster's policy, else 0.15",
         ),
     ] = "",
     gpus_per_node: GpusPerNode = "",
-    png: Annotated[str, opt("FILE", "Draw healthy hardware and ceilings.")] = "",
+    png: Annotated[str, opt("FILE", "Write a PNG picture of healthy hardware and ceilings.")] = "",
     export: Annotated[
         str,
         opt(
             "FILE",
-            "Write the ledger's hourly health history as CSV, in the form "
-            "that `backstop backtest` reads (gzipped for .gz).",
+            "Write the ledger's hourly health history as the CSV that `backstop backtest` reads (-: stdout; gzipped "
+            "if the name ends in .gz).",
         ),
     ] = "",
     as_json: AsJson = False,
@@ -64,11 +64,13 @@ def buffer(
     have left unused. Changes nothing.
     """
     if export and health:
-        raise BadInput("--export writes the ledger's history, and --health reads another one: give one of them")
+        raise BadInput("--export writes the ledger's history, but --health names another history: give one of them")
     if export == "-" and as_json:
-        raise BadInput("--export - is given together with --json: standard output takes one of them")
+        raise BadInput("--export - and --json both write to standard output: give one of them")
     if gpus_per_node and not health:
-        raise BadInput("--gpus-per-node goes with --health: the ledger has it for each cluster; leave it out")
+        raise BadInput(
+            "--gpus-per-node is only for --health: the ledger knows each cluster's GPUs per node; leave it out"
+        )
     asked = _Asked(target, horizon, floor)
     if health:
         from client.inputs.health_series import read_series

@@ -54,7 +54,7 @@ def _parts(builds: Sequence[Build]) -> list[RenderableType]:
 
 
 def use(
-    build: Annotated[str, arg("BUILD", "The build, as its workers' BACKSTOP_BUILD_ID names it.")], actor: Actor = ""
+    build: Annotated[str, arg("BUILD", "The build's name: its workers' BACKSTOP_BUILD_ID.")], actor: Actor = ""
 ) -> None:
     """Make this build the current one. Each open rollout moves to it by itself, when it next does anything; see
     `builds show`.
@@ -76,7 +76,7 @@ def use(
 
 def _note(build: Build) -> tuple[str, str]:
     if build.is_stranded:
-        return "its rollouts do not go on: start a worker of this build", "red"
+        return "its rollouts wait for a worker: start one of this build", "red"
     if build.status != "current" and build.workers and not build.rollouts:
         return "its workers may be stopped", ""
     return "", ""

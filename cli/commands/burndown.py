@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 _STEPS = (1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400, 28 * 86400)
 """Seconds between two points."""
 _MOST = 40
-"""Points of one curve: more fit no screen."""
+"""The most points of one curve that fit on a screen."""
 CARRIED = timedelta(hours=3)
-"""A cluster whose tally is late counts with its last one for this long: the curve must not dip for it."""
+"""How long a cluster whose tally is late counts with its last tally, so that the curve does not dip."""
 
 
 @command(
@@ -49,7 +49,7 @@ def burndown(
     from views.burndown import as_csv, burndown_parts
 
     if csv == "-" and not how.for_people:
-        raise BadInput(f"--csv - is given together with {how.form_text}: standard output takes one of them")
+        raise BadInput(f"--csv - and {how.form_text} both write to standard output: give one of them")
     now = datetime.now(UTC)
     begin = beginning_of("--since", since, now)
 

@@ -49,8 +49,8 @@ _NAMED = 12
 Kind = Annotated[
     WindowKind,
     typer.Option(
-        help="maintenance and sev take capacity. A freeze takes none: it forbids "
-        "changes while it lasts, except rollbacks.",
+        help="maintenance and sev take capacity; a freeze takes none. While any of them lasts, gates stay shut; "
+        "rollbacks still happen.",
         show_default=False,
     ),
 ]
@@ -72,7 +72,7 @@ def add_to(app: typer.Typer) -> None:
         "end",
         epilog=examples(
             "backstop calendar end h100-worked 12 --reason 'done early'",
-            "backstop calendar end --hold 3f2a91c07b5e --reason 'the year has ended'",
+            "backstop calendar end --hold 3f2a91c07b5e --reason 'the year-end freeze is over'",
         ),
     )(end)
     app.add_typer(group, name="calendar", rich_help_panel=LOOK)
@@ -97,7 +97,7 @@ def hold(
         str,
         opt(
             "TIME",
-            "Its end: a time such as 2026-12-01T18:00Z, or how long it lasts, such as 4h. Both names mean the same.",
+            "The end: a time such as 2026-12-01T18:00Z, or a length such as 4h. --for means the same.",
             "--until",
             "--for",
             show_default=False,
@@ -108,12 +108,12 @@ def hold(
         list[str] | None,
         arg("CLUSTER", "One or more clusters, or globs of clusters in the ledger: 'h100-*'.", show_default=False),
     ] = None,
-    fleet: Annotated[bool, flag("--fleet", "Every cluster of the ledger, and those added later.")] = False,
+    fleet: Annotated[bool, flag("--fleet", "Every cluster of the ledger, and clusters that are added later.")] = False,
     begins: Annotated[
         str,
         opt(
             "TIME",
-            "Its start: a time such as 2026-12-01T06:00Z, or a delay from now such as 2h. Default: now.",
+            "The start: a time such as 2026-12-01T06:00Z, or a delay from now such as 2h. Default: now.",
             "--from",
         ),
     ] = "",
@@ -142,14 +142,15 @@ def hold(
         )
     if kind is WindowKind.FREEZE and (gpus is not None or islands):
         raise BadInput(
-            f"{'--gpus' if gpus is not None else '--islands'} is given, but a freeze takes no capacity: leave it out"
+            f"{'--gpus' if gpus is not None else '--islands'} is given, but a freeze takes no capacity: "
+            "leave this option out"
         )
     starts = instant("--from", begins, now) if begins else now
     ends = instant("--until", until, starts)
     if ends <= starts:
         raise BadInput(f"--until {until} is not after its start, {moment(starts)}")
     if ends <= now:
-        raise BadInput(f"--until {until} is in the past: it is {moment(now)}")
+        raise BadInput(f"--until {until} is in the past: the time is {moment(now)}")
     window = check_model(Window, kind=kind, starts=starts, ends=ends, reason=reason, islands=_names(islands), gpus=gpus)
     person = actor_of(actor)
     ahead_of = now if begins else now - timedelta.resolution  # one from now takes something too: it is named as ahead
@@ -180,7 +181,9 @@ def _matching(names: list[str], person: str) -> list[str]:
     for name in names:
         alike = [name] if name in ledger or not GLOB.search(name) else [c for c in ledger if fnmatchcase(c, name)]
         if not alike:
-            raise BadInput(f"{name}: the glob matches no cluster of the ledger: backstop fleet show")
+            raise BadInput(
+                f"{name}: the glob matches no cluster of the ledger; `backstop fleet show` lists the clusters"
+            )
         matched.update(dict.fromkeys(alike))
     return list(matched)
 
@@ -204,7 +207,7 @@ def _held_together(
     specs = {c.name: c for c in clusters}
     held = list(specs) if fleet else names
     if not held:
-        raise BadInput("the ledger has no cluster: `backstop fleet import FILE` brings them in")
+        raise BadInput("the ledger has no cluster: add clusters with `backstop fleet import FILE`")
     takes = {
         name: [
             f for f in forecast_windows(name, spec.quotas, spec.islands, (*spec.windows, window), now) if _is(f, window)
@@ -241,9 +244,14 @@ def show_calendar(cluster: ClusterOrAll = "", *, how: Listing, actor: Actor = ""
 def import_calendar(
     file: Annotated[str, arg("FILE", "An iCalendar file (.ics).")],
     cluster: Annotated[
-        str, opt("NAMES", "The clusters that every event of FILE is for; by default, those in each event's location.")
+        str,
+        opt(
+            "NAMES", "The clusters of every event in FILE. Default: the clusters that each event names as its location."
+        ),
     ] = "",
-    kind: Annotated[WindowKind, typer.Option(help="The kind of events without a category.")] = WindowKind.MAINTENANCE,
+    kind: Annotated[
+        WindowKind, typer.Option(help="The kind of events that name no category.")
+    ] = WindowKind.MAINTENANCE,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -301,7 +309,7 @@ async def _declare(door: Backstop, declared: Sequence[Declared]) -> tuple[Declar
 def end(
     reason: NeededReason,
     cluster: Annotated[str, arg("CLUSTER", "The window's cluster, given with ID.", callback=named_or_all)] = "",
-    number: Annotated[int | None, arg("ID", "The window; `calendar show` lists them.", min=1)] = None,
+    number: Annotated[int | None, arg("ID", "The window's ID, as `calendar show` lists it.", min=1)] = None,
     hold: Annotated[
         str, opt("NAME", "The name that `backstop hold` gave its windows; `calendar show` lists it.", "--hold")
     ] = "",

@@ -37,7 +37,7 @@ def confirm(
     from views.words import count, line
 
     if not source.strip():
-        raise BadInput("--source is empty: name the health source; backstop doctor shows those in doubt")
+        raise BadInput("--source is empty: name a health source; `backstop doctor` shows the sources in doubt")
     if not reason.strip():
         raise BadInput("--reason must say why")
 

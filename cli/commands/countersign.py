@@ -17,7 +17,7 @@ Hash = Annotated[str, arg("HASH", "The waiting command's hash, as `countersign l
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Countersign, as the second person, a command of somebody else.")
+    group = typer.Typer(no_args_is_help=True, help="Countersign another person's command, as the second person.")
     for name, command, lines in (
         ("list", list_, ("backstop countersign list",)),
         ("give", give, ("backstop countersign give 4f2a9c1b7d3e5f60",)),

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from client.backstop import Backstop
 
 Limits = dict[str, tuple[int | None, int | None]]
-"""Before and after, by name; None: no limit. Units: GPUs."""
-_UNDO = "Undo: import it again with its quota system, by backstop fleet import FILE"
+"""Each limit before and after, by its name; None: no limit. Units: GPUs."""
+_UNDO = "Undo: import the cluster with its quota system again: backstop fleet import FILE"
 
 
 @command(
@@ -30,7 +30,9 @@ _UNDO = "Undo: import it again with its quota system, by backstop fleet import F
 def detach(
     cluster: Cluster,
     reason: NeededReason,
-    restore: Annotated[bool, flag("--restore", "Restore the quotas from before Backstop wrote them.")] = False,
+    restore: Annotated[
+        bool, flag("--restore", "Give teams back the limits that they had before Backstop's first write.")
+    ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
     actor: Actor = "",
@@ -51,7 +53,7 @@ def detach(
     consent(f"Detach {cluster}?", lambda: _ahead(cluster, restore, reason, person), yes=yes, as_json=as_json)
     back = _detach(cluster, restore, reason, person)
     limits = tuple(LimitBack(name=n, before_gpus=b, after_gpus=a) for n, (b, a) in sorted(back.items()))
-    stands = ": Backstop no longer writes to its quota system; the ledger keeps its quotas as they are."
+    stands = ": Backstop no longer writes to the cluster's quota system; the ledger keeps the quotas as they are."
     shown = [line((cluster, "bold"), stands), *_limits(back, ">WAS", ">IS"), line(_UNDO)]
     tell(DetachedAnswer(cluster=cluster, limits=limits, undo=_UNDO), lambda: shown, as_json=as_json)
 
@@ -70,9 +72,9 @@ def _ahead(cluster: str, restore: bool, reason: str, person: str) -> list[Render
     from views.words import count, line
 
     back = _detach(cluster, restore, reason, person, look=True)
-    teams = "teams get back the limits from before Backstop" if restore else "teams keep their limits"
+    teams = "teams get back their limits from before Backstop's first write" if restore else "teams keep their limits"
     classes = sum(name.startswith(OF_CLASS) for name in back)
-    sentence = f"{count(len(back) - classes, 'limit')} of its quota system would be reset; {teams}."
+    sentence = f"{count(len(back) - classes, 'limit')} of the quota system would be reset; {teams}."
     if classes:
         sentence += f" {classes} QOS of job classes would be deleted; a QOS with jobs would stay, without effect."
     sentence += " No team is notified."

@@ -14,7 +14,9 @@ EXAMPLES = PAGES.parent / "examples"
 
 
 @command(LOOK, "backstop docs", "backstop docs commands", "backstop docs examples/fleet.yaml > fleet.yaml")
-def docs(name: Annotated[str, arg("NAME", "The page; without it, all names.", show_default=False)] = "") -> None:
+def docs(
+    name: Annotated[str, arg("NAME", "The page or example. Default: list all pages.", show_default=False)] = "",
+) -> None:
     """Print a page of the documentation, or an example file. NAME is what help texts and errors call it.
 
     Such names are docs/reading.md, docs/adr/0003 and examples/fleet.yaml. Pages are Markdown: `backstop docs

@@ -44,7 +44,7 @@ def show_(cluster: ClusterOrAll = "", *, how: Listing, actor: Actor = "") -> Non
         if one.cluster is not None and cluster in ("", one.cluster.name)
     ]
     if cluster and not clusters:
-        raise BadInput(f"cluster {cluster!r} is not in the ledger: `backstop fleet show` lists them")
+        raise BadInput(f"cluster {cluster!r} is not in the ledger: `backstop fleet show` lists the clusters")
     left_out(wrong if not cluster else {})
     if not cluster:
         note_fleet({c.name: c.stage or "" for c in clusters}, (q.team for c in clusters for q in c.quotas))

@@ -102,7 +102,7 @@ def diff(
     files: Files,
     prune: Annotated[bool, flag("--prune", "Show what an import with --prune would do.")] = False,
     reset: Annotated[bool, flag("--reset", "Show what an import with --reset would do.")] = False,
-    exit_code: Annotated[bool, flag("--exit-code", "End with 1 if there is a difference.")] = False,
+    exit_code: Annotated[bool, flag("--exit-code", "Exit with 1 if there is a difference.")] = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -137,9 +137,9 @@ def diff(
 
 
 def export(
-    file: Annotated[str, arg("FILE", "The file to write; without it, standard output.", show_default=False)] = "-",
+    file: Annotated[str, arg("FILE", "The file to write. Default: standard output.", show_default=False)] = "-",
     cluster: Annotated[list[str] | None, opt("NAME", "Only this cluster. Repeatable.", "--cluster")] = None,
-    removed: Annotated[str, opt("NAME", "A removed cluster, from its archive.")] = "",
+    removed: Annotated[str, opt("NAME", "Write a removed cluster instead, from the ledger's archive.")] = "",
     actor: Actor = "",
 ) -> None:
     """Write the fleet file that would recreate the ledger's present state. The same state always gives the
@@ -162,8 +162,8 @@ def export(
             for name, why in sorted(page.wrong.items()):
                 complain(f"left out: {name}: {why}")
             for name, teams in sorted(page.cut_floors.items()):
-                below = "because the quotas, or their parent quotas, are below the minimums"
-                complain(f"{name}: written with smaller minimums, {below}: {', '.join(teams)}")
+                below = "because these teams' quotas, or their parent quotas, are below the minimums"
+                complain(f"{name}: minimums are written smaller than in the ledger, {below}: {', '.join(teams)}")
     write(file, "FILE", fleet_yaml(document))
 
 
@@ -174,7 +174,7 @@ def _document(pages: Sequence[FleetPage], only: Sequence[str]) -> dict[str, Any]
 
     clusters = [c for page in pages for c in page.clusters if not only or c["name"] in only]
     if unknown := sorted(set(only) - {c["name"] for c in clusters}):
-        raise BadInput(f"cluster {unknown[0]!r} is not in the ledger: `backstop fleet show` lists them")
+        raise BadInput(f"cluster {unknown[0]!r} is not in the ledger: `backstop fleet show` lists the clusters")
     if not clusters:
         raise Refusal("there is nothing to export: the ledger has no cluster")
     document: dict[str, Any] = {"policy": pages[0].policy} if pages[0].policy and not only else {}
@@ -200,12 +200,14 @@ async def _read_removed(door: Backstop, cluster: str) -> dict[str, Any]:
     rows, _ = await door.archived(cluster)
     was = [row.entry.data["cluster"] for row in rows if isinstance(row.entry.data.get("cluster"), dict)]
     if not was:
-        raise Refusal(f"no cluster {cluster!r} has been removed here: see `backstop audit {_word(cluster)} --archive`")
+        raise Refusal(
+            f"the archive has no removal of cluster {cluster!r}: see `backstop audit {_word(cluster)} --archive`"
+        )
     return {"clusters": [in_file_order(was[-1])]}
 
 
 def template_(
-    what: Annotated[str, arg("WHAT", "clusters, quotas or teams: a table; fleet: a file in YAML.")] = "fleet",
+    what: Annotated[str, arg("WHAT", "clusters, quotas or teams (CSV tables), or fleet (a YAML file).")] = "fleet",
 ) -> None:
     """Print a file to start from: a table's header with an example row, or a small fleet file."""
     from cli.output import write
@@ -232,7 +234,7 @@ def remove(
 
     bring_back = f"backstop fleet export --removed {_word(cluster)} | backstop fleet import -"
     also = (
-        line("  remove it from the fleet file too, or the next import adds it again"),
+        line("  remove the cluster from the fleet file too, or the next import adds it again"),
         line(f"  to bring the cluster and its quotas back: {bring_back}"),
     )
     answer = _ask_and_do(asked, f"Remove {cluster} from the ledger?", *also, yes=yes, as_json=as_json, actor=actor)
@@ -258,7 +260,7 @@ def rename(
     def asked(dry_run: bool) -> RenameCluster:
         return RenameCluster(cluster=cluster, name=name, reason=reason, dry_run=dry_run)
 
-    also = line("  rename it in the fleet file too, and in exporters that write the ledger's tables")
+    also = line("  rename the cluster in the fleet file too, and in exporters that write the ledger's tables")
     answer = _ask_and_do(
         asked, f"Rename {cluster} to {name}?", also, yes=yes, as_json=as_json, actor=actor, renamed=True
     )

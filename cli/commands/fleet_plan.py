@@ -117,7 +117,9 @@ async def plan_now(door: Backstop, launch: FleetLaunch) -> tuple[FleetPlan, Cuts
     prospects += [unplanned_prospect(cluster, why) for cluster, why in unplannable.items()]
     missing = tuple(sorted({*launch.pilots} - {p.cluster for p in prospects}))
     if missing:
-        raise BadInput(f"--pilot {missing[0]}: the ledger has no such cluster: `backstop fleet show` lists them")
+        raise BadInput(
+            f"--pilot {missing[0]}: the ledger has no such cluster; `backstop fleet show` lists the clusters"
+        )
     taken = take_prospects(launch, prospects)
     mine = {p.cluster for p in taken}
     cuts = {p.cluster: {q.team: q.cut_gpus for q in p.quotas if q.cut_gpus} for p in plans if p.cluster in mine}

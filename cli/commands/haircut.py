@@ -77,7 +77,7 @@ def haircut(
     taken = ((how.form_text, not how.for_people), ("--csv -", csv == "-"), ("--html -", html == "-"))
     to_screen = [option for option, on in taken if on]
     if len(to_screen) > 1:
-        raise BadInput(f"{to_screen[0]} is given together with {to_screen[1]}: standard output takes one of them")
+        raise BadInput(f"{to_screen[0]} and {to_screen[1]} both write to standard output: give one of them")
     snapshots, _ = planned_from(file, named, actor_of(actor))
     if not snapshots:
         raise Refusal("there is no cluster in the ledger: import one with `backstop fleet import`, or give --file")

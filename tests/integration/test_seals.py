@@ -160,7 +160,7 @@ def test_who_verifies_reads_how_many_rows_no_seal_covers_yet(small: Site, capsys
             assert run([*verify, "--json"]) == 0
         answer = json.loads(capsys.readouterr().out)
         assert (answer["rows"], answer["sealed_rows"], answer["seal"]) == (3 + more, 3, 1)
-        assert ("No seal covers the last 2 rows yet: until the next seal they can be rewritten unseen." in told) is (
+        assert ("No seal covers the last 2 rows yet: until the next seal, a rewrite there goes unnoticed." in told) is (
             more == 2
         )
 

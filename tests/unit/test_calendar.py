@@ -506,12 +506,18 @@ def test_what_is_left_out_of_an_import_is_named_and_the_rest_is_declared(
     [
         ("--until never", "--until must be a time such as 2026-12-01T18:00Z, or 4h, not 'never'"),
         ("--until 2026-12-01T18:00", "--until needs a time zone (for example a final Z): 2026-12-01T18:00"),
-        ("--until 2001-01-01T00:00Z --from 2000-01-01T00:00Z", "--until 2001-01-01T00:00Z is in the past: it is "),
+        (
+            "--until 2001-01-01T00:00Z --from 2000-01-01T00:00Z",
+            "--until 2001-01-01T00:00Z is in the past: the time is ",
+        ),
         ("--until 2000-01-01T00:00Z --from 2001-01-01T00:00Z", "--until 2000-01-01T00:00Z is not after its start, "),
         ("--until 0s", "--until 0s is not after its start, "),
         ("--until 10000d", "--until a duration cannot be longer than ten years: '10000d'"),
-        ("--until 1h --kind freeze --gpus 5", "--gpus is given, but a freeze takes no capacity: leave it out"),
-        ("--until 1h --kind freeze --islands a", "--islands is given, but a freeze takes no capacity: leave it out"),
+        ("--until 1h --kind freeze --gpus 5", "--gpus is given, but a freeze takes no capacity: leave this option out"),
+        (
+            "--until 1h --kind freeze --islands a",
+            "--islands is given, but a freeze takes no capacity: leave this option out",
+        ),
         ("--until 1h --kind party", "Invalid value for '--kind': 'party' is not one of 'maintenance', 'sev', 'freeze'"),
     ],
 )

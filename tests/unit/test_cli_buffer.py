@@ -108,12 +108,12 @@ def test_what_is_exported_to_standard_output_is_alone_there(
     ("arguments", "said"),
     [
         (["--health", "h.csv", "--export", "x.csv"], "--export writes the ledger's history"),
-        (["--gpus-per-node", "4"], "--gpus-per-node goes with --health"),
+        (["--gpus-per-node", "4"], "--gpus-per-node is only for --health"),
         (["--horizon", "1,4"], "--horizon takes one number of weeks here, not 1,4"),
         (["--target", "0.2"], "--target must be from 0.5 to 0.99999, not 0.2"),
         (["--floor", "0.7"], "--floor must be from 0 to 0.5, not 0.7"),
         (["--export", "/nowhere/x.csv"], "--export /nowhere/x.csv: cannot be written"),
-        (["--export", "-", "--json"], "--export - is given together with --json"),
+        (["--export", "-", "--json"], "--export - and --json both write to standard output: give one of them"),
         (["--png", "-"], "--png takes the name of a file, not -"),
     ],
 )

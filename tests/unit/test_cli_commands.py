@@ -452,7 +452,7 @@ def test_builds_say_who_serves_and_who_may_go(fake: FakeBackstop, capsys: pytest
         ["2026-11-07.2", "draining", "0", "2"],
         ["2026-11-01.1", "drained", "1", "0"],
     ]
-    assert lines[2].endswith("its rollouts do not go on: start a worker of this build")
+    assert lines[2].endswith("its rollouts wait for a worker: start one of this build")
     assert lines[3].endswith("its workers may be stopped")
     assert run(["builds", "use", "2026-11-21.1"]) == 0
     assert "Serving build 2026-11-21.1; until now: 2026-11-07.2." in capsys.readouterr().out

@@ -343,8 +343,8 @@ def test_an_export_is_a_file_and_says_what_it_could_not_write(
             "backstop: contacts of 1 team contain secrets, which the file shows as ***; an import into this "
             "ledger keeps the secrets\n"
             "backstop: left out: i: makes no sense\n"
-            "backstop: k: written with smaller minimums, because the quotas, or their parent quotas, are below "
-            "the minimums: a\n"
+            "backstop: k: minimums are written smaller than in the ledger, because these teams' quotas, or their "
+            "parent quotas, are below the minimums: a\n"
         ),
     )
     out = tmp_path / "out.yaml"

@@ -282,9 +282,9 @@ def test_what_is_verified_is_a_cluster_or_what_is_sealed(capsys: pytest.CaptureF
     with answering(FakeBackstop()) as door:
         assert run(["audit", "--verify"]) == 2
     assert door.asked == []
-    assert capsys.readouterr().err == "backstop: --verify needs a CLUSTER, or --seals to check all that is sealed\n"
+    assert capsys.readouterr().err == "backstop: --verify needs a CLUSTER, or --seals to check every archive\n"
     assert run(["audit", "--help"]) == 0
-    assert "and with --seals to check all that is sealed" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "or with --seals to check every archive" in " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
 def test_a_time_may_be_so_long_ago(audited: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -190,7 +190,7 @@ def test_the_undo_of_an_import_is_of_what_it_changed(
         ),
         (
             "detach h100-worked --reason r --yes --json",
-            "Undo: import it again with its quota system, by backstop fleet import",
+            "Undo: import the cluster with its quota system again: backstop fleet import",
         ),
         ("confirm --source prometheus/local --reason r --json", "It cannot be undone. If the source is wrong"),
     ],

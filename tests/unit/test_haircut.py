@@ -207,8 +207,8 @@ def test_csv_on_standard_output_stands_alone(capsys: pytest.CaptureFixture[str])
             "--policy buffer is given, but the report compares the buffers of --buffers: leave it out",
         ),
         (["--html", "/nowhere/h.html"], "--html /nowhere/h.html: cannot be written: No such file or directory"),
-        (["--json", "--csv", "-"], "--json is given together with --csv -: standard output takes one of them"),
-        (["--csv", "-", "--html", "-"], "--csv - is given together with --html -: standard output takes one of them"),
+        (["--json", "--csv", "-"], "--json and --csv - both write to standard output: give one of them"),
+        (["--csv", "-", "--html", "-"], "--csv - and --html - both write to standard output: give one of them"),
     ],
 )
 def test_bad_input_is_one_sentence_and_changes_nothing(

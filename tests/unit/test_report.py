@@ -526,7 +526,7 @@ def test_a_report_is_written_beside_its_page(tmp_path: Path, capsys: pytest.Capt
         ("burndown --since 0s", "--since 0s is not over yet"),
         ("burndown --since 99999d", "--since a duration cannot be longer than ten years"),
         ("burndown --cluster nope", "the ledger has no cluster 'nope'"),
-        ("burndown --csv - --json", "--csv - is given together with --json"),
+        ("burndown --csv - --json", "--csv - and --json both write to standard output: give one of them"),
         ("burndown --csv /dev/null/x", "--csv /dev/null/x: cannot be written"),
     ],
 )
