@@ -172,10 +172,9 @@ def obey(
         case "promote":
             return fleet.but(waived=True), "the rest of this soak or bake is waived"
         case "skip":
-            return _skip(fleet, request), (
-                f"{count_text(len(request.clusters), 'cluster')} {verb_of(len(request.clusters))} skipped; "
-                "a rollout that is open there goes on"
-            )
+            opened = any(fleet.members[cluster].rollout for cluster in request.clusters)
+            skipped = f"{count_text(len(request.clusters), 'cluster')} {verb_of(len(request.clusters))} skipped"
+            return _skip(fleet, request), skipped + ("; a rollout that is open there goes on" if opened else "")
         case "move":
             return _move(fleet, request)
         case "pace":

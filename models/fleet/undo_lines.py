@@ -58,9 +58,7 @@ def _undo_skip(before: FleetRollout, after: FleetRollout, request: FleetCommandR
     members = [before.members[c] for c in request.clusters]
     lines, left = _move_lines((m for m in members if not m.rollout), after)
     if opened := [m for m in members if m.rollout]:
-        one = len(opened) == 1
-        go_on = "its rollout goes on" if one else "their rollouts go on"
-        left[f"{go_on}, and a cluster with a rollout cannot be added again"] = opened
+        left["a cluster with a rollout cannot be added again"] = opened
     return _lines(lines, left)
 
 

@@ -59,6 +59,8 @@ class Fleet:
         self.f = reducers.open_fleet(self.launch, self.now)
         self.started: list[tuple[datetime, str, int]] = []
         self.calls: Counter[str] = Counter()
+        self.said = ""
+        """The answer to the last command."""
         self.undo_line = ""
         """What whoever said the last command was told of how to undo it."""
         self.fallen: set[str] = set()
@@ -164,11 +166,11 @@ class Fleet:
         if refusal(self.f, command, request) is not None:
             return False
         before = self.f
-        self.f, said = obey(before, command, request, self.now)
+        self.f, self.said = obey(before, command, request, self.now)
         self.undo_line = fleet_undo_line(before, self.f, command, request)
         if command == "resume":
             self.fallen = set()
-        assert said
+        assert self.said
         self.step()
         return True
 

@@ -204,7 +204,7 @@ def test_the_undo_that_is_printed_is_taken(command: str, given: dict[str, Any]) 
         assert [(m.wave, m.state) for m in after] == [(m.wave, m.state) for m in named]
 
 
-THEIRS = "their rollouts go on, and a cluster with a rollout cannot be added again"
+THEIRS = "a cluster with a rollout cannot be added again"
 LIFTS_BREAKER = "`backstop fleet resume` would also lift hold breaker"
 
 
@@ -227,11 +227,7 @@ LIFTS_BREAKER = "`backstop fleet resume` would also lift hold breaker"
             "It cannot be undone: after: no cluster can be moved to after the last wave; pilot: the pilots are over.",
         ),
         ("skip", ("after",), "It cannot be undone: no cluster can be moved to after the last wave."),
-        (
-            "skip",
-            ("open",),
-            "It cannot be undone: its rollout goes on, and a cluster with a rollout cannot be added again.",
-        ),
+        ("skip", ("open",), f"It cannot be undone: {THEIRS}."),
         (
             "skip",
             ("open", "open-2", "idle"),
@@ -271,6 +267,23 @@ def test_an_undo_of_a_fleets_command_says_what_it_leaves_and_what_it_would_lift(
         typed = [w for w in words[1:] if not w.startswith("-") and w in members]
         again = FleetCommandRequest(actor="tpm", reason="r", clusters=tuple(typed), wave=Wave.IDLE)
         assert refusal(after, cast("FleetCommand", words[0]), again) is None
+
+
+@pytest.mark.parametrize(
+    ("clusters", "said"),
+    [
+        (("c0001",), "1 cluster is skipped"),
+        (("c0000", "c0001"), "2 clusters are skipped; a rollout that is open there goes on"),
+    ],
+)
+def test_a_skip_says_that_a_rollout_goes_on_once_and_only_where_there_is_one(
+    clusters: tuple[str, ...], said: str
+) -> None:
+    fleet = Fleet([prospect(0), prospect(1)], Pace(parallel=1))
+    assert [c for c, m in fleet.f.members.items() if m.rollout] == ["c0000"]
+    fleet.say("skip", clusters=clusters)
+    assert fleet.said == said
+    assert "goes on" not in fleet.undo_line
 
 
 def test_an_approval_is_undone_by_an_abort_that_undoes() -> None:
