@@ -250,6 +250,11 @@ def _parse(name: str, text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=each_once)
     except GivenTwice as error:
+        try:
+            plain_yaml.load(text, name)  # nearly all JSON is YAML too, and this reader names the line
+        except BadInput as placed:
+            if plain_yaml.GIVEN_TWICE in placed.message:
+                raise placed from None
         raise BadInput(f"{name}: {error}") from None
     except (ValueError, RecursionError) as error:
         if not called_json:  # YAML may begin with { too

@@ -31,6 +31,7 @@ _WORDS: dict[str, Any] = {
     **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
 }
 _TEXT_TAGS = frozenset({"!", "tag:yaml.org,2002:str"})
+GIVEN_TWICE = "is given twice in one mapping"
 _MAX_DEPTH = 100
 _FREE_NODES = 5_000_000
 """A document may stand for this many nodes more than it spells out, by repeating aliases."""
@@ -175,7 +176,7 @@ class _Folder:
             if name == "<<" and key.implicit[0]:
                 merged = {**self._merge(value, key.start_mark), **merged}
             elif name in fields:
-                raise self._bad(f"{name} is given twice in one mapping", key.start_mark)
+                raise self._bad(f"{name} {GIVEN_TWICE}", key.start_mark)
             else:
                 fields[name] = value
         return ({**merged, **fields} if merged else fields), size

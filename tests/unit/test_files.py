@@ -344,7 +344,12 @@ def test_a_bad_window_is_refused(tmp_path: Path, window: str, sentence: str) -> 
         ("a: {<<: 5}", "f.yaml", "line 1: << takes a mapping or a list of mappings"),
         ("a: " + "[" * 200, "f.yaml", "line 1: nested more than 100 deep"),
         ('{"clusters": [\n{"name" "c"}]}', "f.json", "f.json, line 2: not valid JSON: Expecting ':' delimiter"),
-        ('{"a": 1, "b": {"gpus": 1, "gpus": 2}}', "f.json", "f.json: gpus is given twice in one object"),
+        (
+            '{\n\t"a": 1,\n\t"b": {\n\t\t"gpus": 1,\n\t\t"gpus": 2}}',
+            "f.json",
+            "f.json, line 5: gpus is given twice in one mapping",
+        ),
+        ('{"a": "\\ud83d\\ude00", "b": 1, "b": 2}', "f.json", "f.json: b is given twice in one object"),  # no YAML
         ("[" * 100_000, "f.json", "f.json: not valid JSON: nested too deep"),
     ],
 )
