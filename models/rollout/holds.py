@@ -53,7 +53,7 @@ class Hold(Model):
     """An objection made too late to stop a gate: recorded, and answered by a person."""
 
 
-_NO_PERSON = (BACKSTOP, "guard", "calendar", "health")
+_NO_PERSON = (BACKSTOP, "guard", "calendar", "health", "planner")
 """Actors of holds that no person set."""
 _NAMED = 3
 
@@ -65,7 +65,7 @@ def holds_text(holds: Iterable[Hold]) -> str:
 
 def standing_text(hold: Hold) -> str:
     """Say that a person has to lift the hold."""
-    return f"a hold stands ({hold.reason})"
+    return f"held ({_hold_text(hold)})"
 
 
 def _hold_text(hold: Hold) -> str:

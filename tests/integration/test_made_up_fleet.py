@@ -185,9 +185,9 @@ def test_what_waits_for_a_person_in_the_made_up_fleet_is_of_many_kinds() -> None
     first = [(one.cluster[-4:], one.stage, one.needs or "") for one in waiting[:7]]
     expected = (
         ("0120", "stuck", "mend the cause, then give: backstop retry"),
-        ("0230", "buffered", "a hold stands (changed by others: code-data"),
+        ("0230", "buffered", "held (drift: changed by others: code-data"),
         ("0640", "rolled_back", "rolled back: backstop retry"),
-        ("0140", "planned", "a hold stands (a launch on Friday)"),
+        ("0140", "planned", "held (objection by user:recsys-lead: a launch on Friday)"),
         ("0350", "planned", "paused by user:sre"),
         ("0560", "planned", "no believable health since 2026-11-20"),
         ("0770", "planned", "approve the plan: backstop approve a100-us-east-0770"),

@@ -87,7 +87,7 @@ HELD = [
     summary(
         "h-unasked",
         "buffered",
-        "a hold stands (on a Friday): backstop resolve h-unasked --hold o-1",
+        "held (objection by lead: on a Friday): backstop resolve h-unasked --hold o-1",
         held="objection by lead: on a Friday",
         holds=(Hold(id="o-1", kind=HoldKind.OBJECTION, actor="lead", reason="on a Friday", at=NOW),),
         asked_at=NOW,
@@ -179,7 +179,7 @@ def test_every_cluster_is_a_square_of_the_map_once_and_few_have_none() -> None:
     ("needs", "news"),
     [
         (APPROVE.format("c"), "approve the plan"),
-        ("a hold stands (a run): `backstop resolve c --hold x --reason ...`", "a hold stands (a run)"),
+        ("held (breach: a run): `backstop resolve c --hold x --reason ...`", "held (breach: a run)"),
         ("answer bob: too late, then: backstop resolve c --hold o --reason x", "answer bob: too late"),
         ("told twice: backstop ack c --team a; and more", "told twice: backstop ack c --team a; and more"),
         ("rolled back: backstop retry c, or backstop close c", "rolled back: backstop retry c, or backstop close c"),

@@ -34,7 +34,7 @@ NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
     [
         ("approve the plan: backstop approve c --plan 0123", "Approve...", "/clusters/c/approve"),
         ("paused by user:ana: backstop resume c", "Resume...", "/clusters/c/resume"),
-        ("a hold stands (a run): backstop resolve c --hold x --reason ...", "Resolve...", "/clusters/c/resolve"),
+        ("held (breach: a run): backstop resolve c --hold x --reason ...", "Resolve...", "/clusters/c/resolve"),
         ("told twice: backstop ack c --team a", "Acknowledge...", "/clusters/c/ack"),
         # What is to be weighed or mended first is looked at.
         (

@@ -63,6 +63,9 @@ async def test_a_status_names_those_who_may_resolve_what_it_needs(made: Any) -> 
     world = made()
     (hold,) = world.status.holds
     assert f"--hold {hold.id}" in world.status.needs
+    assert world.status.needs.startswith(
+        "held (objection by kim: deadline): " if made is objected else f"held (drift: {hold.reason}): "
+    )
     named = world.status.lifters
     assert (
         set(named) == may_resolve(world, hold.id) == ({"tpm", "sre"} if made is objected else {"tpm", "sre", "hw-lead"})
@@ -129,7 +132,7 @@ def test_a_launch_says_it_where_it_is_so_and_in_json_too(words: list[str], capsy
 
 
 def test_a_status_shows_them_beside_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    needs = 'a hold stands (deadline): backstop resolve h100-worked --hold objection-b --reason "..."'
+    needs = 'held (objection by b: deadline): backstop resolve h100-worked --hold objection-b --reason "..."'
     with answering(FakeBackstop(statuses=[status().but(needs=needs, lifters=("tpm", "sre"))])):
         assert run(["status", "h100-worked"]) == 0
     assert [text.split() for text in capsys.readouterr().out.splitlines() if text.startswith("could act")] == [

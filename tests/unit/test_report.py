@@ -442,7 +442,7 @@ def hold(kind: HoldKind, actor: str, team: str | None = None, until: datetime | 
     return Hold(id="x", kind=kind, reason="because", actor=actor, at=NOON, team=team, until=until)
 
 
-LIFT = 'a hold stands (because): backstop resolve h100-worked --hold x --reason "..."'
+LIFT = 'held (objection by ana: because): backstop resolve h100-worked --hold x --reason "..."'
 APPROVE = "approve the plan: backstop approve h100-worked --plan 0123"
 
 
