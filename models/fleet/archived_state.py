@@ -29,18 +29,18 @@ class KeptFleet(Model):
     launched_by: str = ""
     stage: FleetStage = FleetStage.PLANNED
     pace: Pace | None = None
-    """Its pace; None: an earlier build did not archive it."""
+    """None: an earlier build did not archive the pace."""
     policy: dict[str, Any] = Field(default_factory=dict)
     plan_hash: str = ""
     approved_by: str = ""
     wave: Wave = Wave.PILOT
     """The last wave in which clusters were started."""
     through_at: Time | None = None
-    """Time at which that wave was through; None: it was not."""
+    """Time at which the last cluster of `wave` was through; None: some are not."""
     members: dict[str, Wave] = Field(default_factory=dict)
     """Waves by cluster, from the approved plan and later moves by people."""
     unplaced: tuple[Name, ...] = ()
-    """Clusters whose approved plan is in the ledger without a wave: an earlier build did not archive it."""
+    """Clusters of the approved plan whose wave the ledger lacks, because an earlier build did not archive it."""
     moved: tuple[Name, ...] = ()
     """Clusters whose wave a person chose."""
     skipped: tuple[Name, ...] = ()

@@ -22,7 +22,7 @@ FleetCommand = Literal["approve", "pause", "resume", "skip", "move", "promote", 
 FLEET_COMMANDS: tuple[FleetCommand, ...] = get_args(FleetCommand)
 _IN_FLIGHT = "; rollouts that are under way keep the budget that they were opened with"
 _WORDS_BYTES = 200
-"""Bytes of a reason that a member keeps: there may be thousands of members, and the archive has the whole text."""
+"""Bytes of a skip's reason that a member keeps: there may be thousands of members; the archive has the whole text."""
 
 
 class FleetCommandRequest(Order):
@@ -30,13 +30,13 @@ class FleetCommandRequest(Order):
 
     plan_hash: Text = Field(default="", max_length=64)
     clusters: tuple[Name, ...] = Field(default=(), max_length=10_000)
-    """skip, move."""
+    """For skip and move."""
     wave: Wave | None = None
-    """move."""
+    """For move."""
     undo: bool = False
-    """abort: also undo what it has done."""
+    """For abort: also undo what the fleet rollout has done."""
     pace: dict[str, Any] = Field(default_factory=dict)
-    """pace: the settings to change, by name."""
+    """For pace: the settings to change, by name."""
 
     _sized = field_validator("pace")(of_ordinary_size)
 

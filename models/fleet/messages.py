@@ -45,7 +45,7 @@ class FleetLaunch(Ticketed):
     policy: dict[str, Any] = Field(default_factory=dict)
     """Settings that override each cluster's own policy."""
     kept: KeptFleet | None = None
-    """The lost fleet rollout that it takes over: its members are the only ones."""
+    """The lost fleet rollout that this one takes over, with exactly its members; None: none is taken over."""
 
     _sized = field_validator("policy")(of_ordinary_size)
 
@@ -57,7 +57,7 @@ class FleetInput(Model):
     state: FleetRollout | None = None
     runs: Count = 1
     spent: tuple[Spent, ...] = Field(default=(), exclude_if=lambda spent: not spent)
-    """Tickets that its commands have used lately."""
+    """Tickets that recent commands used; none is accepted twice."""
 
 
 # --- activities --------------------------------------------------------------------------------
@@ -82,22 +82,22 @@ class Prospect(Model):
     healthy_gpus: GpuCount = 0
     plan_hash: str = ""
     stage: str = ""
-    """The stage of the rollout that is open there already."""
+    """The stage of the cluster's open rollout; empty: it has none."""
     rollout: str = ""
     rollbacks: Count = 0
     needs: str = ""
     why_not: str = ""
-    """The reason it could not be launched now; empty: it could."""
+    """Why the cluster's rollout could not be launched now; empty: it could."""
     why_last: str = ""
-    """The reason it comes after all waves; empty: it does not."""
+    """Why the cluster comes after all waves; empty: it does not."""
     health_at: Time | None = Field(default=None, exclude_if=lambda at: at is None)
-    """Time of its health sample; None: nobody said."""
+    """Time of the cluster's health sample; None: unknown."""
     stale_after: Duration | None = Field(default=None, exclude_if=lambda age: age is None)
-    """The age at which its policy calls such a sample stale, so that it opens no gate."""
+    """The age from which the policy calls that sample stale; a stale sample opens no gate."""
     own: bool = False
-    """The rollout belongs to the lost fleet rollout that is taken over."""
+    """The open rollout belongs to the lost fleet rollout that is taken over."""
     started_at: Time | None = None
-    """Time at which that rollout was opened."""
+    """Time at which the open rollout was opened."""
 
 
 class FleetPlan(Model):
@@ -128,16 +128,16 @@ class Candidate(Model):
 class PickRequest(Model):
     fleet: Name
     wave: Wave
-    """Clusters of later waves are looked at, and not picked."""
+    """The latest wave to pick from; clusters of later waves are looked at but not picked."""
     candidates: tuple[Candidate, ...]
     most: PositiveCount
     hour_gpus: GpuCount
     day_gpus: GpuCount
-    """Budget left by what the fleet rollout has started; GPUs booked in the ledger may leave less."""
+    """GPUs left of the day's budget after this fleet rollout's starts; moves booked in the ledger may leave less."""
     pace: Pace
     policy: dict[str, Any] = Field(default_factory=dict)
     shadow: bool = False
-    """The fleet rollout writes nothing itself, so that a rehearsal is one of its members."""
+    """The fleet rollout writes no quotas; only then can open shadow rollouts be its members."""
     at: Time
 
 
@@ -172,9 +172,9 @@ class PickAnswer(Model):
     joined: dict[str, Noted] = Field(default_factory=dict)
     """Clusters whose rollout somebody else has opened meanwhile."""
     waiting: dict[str, str] = Field(default_factory=dict)
-    """The reason others that could start were not picked: the budget, or a cluster before them."""
+    """Why clusters that could start were not picked, by cluster: no slot, no budget, or a cluster ahead of them."""
     left: BudgetLeft | None = None
-    """The budget left after these; None: an earlier version did not say."""
+    """The budget left after these picks; None: an earlier build did not report it."""
 
 
 class Entrant(Model):
@@ -207,17 +207,17 @@ class FollowRequest(Model):
     known: dict[str, Noted]
     unseen: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
-    """Clusters that have not started: a rollout that somebody else opens there is news."""
+    """Clusters that have not started; a rollout that somebody else opens in one of them is reported."""
     shadow: bool = False
-    """The same as in the pick: outside a shadow, an open rehearsal does not count."""
+    """As in `PickRequest`: unless set, open shadow rollouts are not reported."""
     every_seconds: float
 
 
 class FollowAnswer(Model):
     changed: dict[str, Noted] = Field(default_factory=dict)
-    """Rollouts by id."""
+    """Rollouts that differ from `known`, by id."""
     joined: dict[str, Noted] = Field(default_factory=dict)
-    """Rollouts by cluster."""
+    """Rollouts that somebody else opened, by cluster."""
 
 
 class AbortRequest(Model):
@@ -244,7 +244,7 @@ class FleetCommandAnswer(Model):
     stage: FleetStage
     said: str
     undo: str = ""
-    """The way to undo it, or the reason there is none; empty: the build that obeyed did not say."""
+    """How to undo the command, or why nothing can; empty: an earlier build did not say."""
 
 
 class FleetLaunchAnswer(Model):
@@ -284,19 +284,19 @@ class FleetProgress(Model):
 
     step: PositiveCount
     steps: PositiveCount
-    """The number of its waves, that of the pilots included."""
+    """The number of waves, including the pilot wave."""
     monitored: Count
     clusters: Count
     of_late: Count
     """Clusters that became monitored in the last `span`."""
     span: Duration
-    """One day, or the time since it was approved if shorter."""
+    """One day, or the time since the approval if that is shorter."""
     left: Count
-    """Clusters that are on their way, or wait."""
+    """Clusters that are under way or waiting."""
     not_before: Time
-    """The earliest end by its soaks and bakes alone."""
+    """The earliest possible end, by the soaks and bakes alone."""
     expected_end: Time | None = None
-    """The end at this rate; None: it is held, or no cluster became monitored lately."""
+    """The end at the present rate; None: the rollout is held, or no cluster became monitored lately."""
 
 
 class FleetStatus(Model):
@@ -319,27 +319,27 @@ class FleetStatus(Model):
     hour_gpus: GpuCount
     day_gpus: GpuCount
     budget_at: Time | None = None
-    """Time at which the ledger was asked what had been moved; None: not lately, so moves by others are not counted."""
+    """Time at which the ledger was last asked what others moved; None: not lately, so their moves are not counted."""
     failed: Count
     """Clusters that rolled back since a person last let the fleet go on."""
     failed_of: Count
-    """The number of clusters that `failed` is a share of."""
+    """The number of clusters of which `failed` is a share: those that started, but at least `breaker_clusters`."""
     trips_above: Share
     holds: tuple[Hold, ...]
     progress: FleetProgress | None = None
-    """Set from its approval until it ends."""
+    """Set from the approval until the end; None otherwise."""
     windows: tuple[DeclaredOver, ...] = ()
-    """Declared windows that are not over, of members that are on their way; from the ledger's calendar."""
+    """Declared windows in the ledger's calendar that are not over and affect clusters under way."""
     waves: tuple[WaveStatus, ...]
     members: tuple[Member, ...]
     would_end: tuple[Name, ...] = ()
-    """Clusters whose rollouts an abort ends: they have changed nothing yet."""
+    """Clusters whose rollouts an abort ends, because they have changed nothing yet."""
     would_undo: tuple[Name, ...] = ()
-    """Clusters whose rollouts an abort with undo undoes, the newest first, with those of `would_end`."""
+    """Clusters whose rollouts an abort with undo ends or undoes, the newest first; includes those of `would_end`."""
     needs: str = ""
     ended_because: str = ""
     lost: str = Field(default="", exclude_if=lambda text: not text)
-    """That Temporal stopped it before it came to its own end, and what to do; the rest is how it last stood."""
+    """Set if Temporal stopped the rollout before its end: what to do. The other fields are the last known."""
     history_events: Count = 0
     runs: Count = 1
 

@@ -112,10 +112,10 @@ class Basket:
         self._gpus = min(hour_gpus, day_gpus)
         self._of = "hour" if hour_gpus <= day_gpus else "day"
         self.short_for = ""
-        """The first cluster that the budget is too small for."""
+        """The first cluster whose cut exceeds the budget left; empty: none so far."""
         self.picked: list[Picked] = []
         self.waiting: dict[str, str] = {}
-        """The reason others that could start were not taken, by cluster."""
+        """Why clusters that could start were not taken, by cluster."""
 
     def offer(self, prospect: Prospect) -> None:
         """Take the cluster, unless one before it did not fit."""

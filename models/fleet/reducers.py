@@ -40,7 +40,7 @@ _STATE = {
     Stage.ABORTED: MemberState.ENDED,
     Stage.CLOSED: MemberState.ENDED,
 }
-"""The state of a member by its rollout's stage; in any other stage it is on its way."""
+"""A member's state by its rollout's stage; in any other stage the member is under way."""
 
 
 def open_fleet(launch: FleetLaunch, now: datetime) -> FleetRollout:

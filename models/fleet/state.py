@@ -35,18 +35,18 @@ class Pace(Model):
     """The speed of a fleet rollout, and the limits at which it stops by itself."""
 
     parallel: PositiveCount = 10
-    """Clusters on their way to `monitored` at once."""
+    """The most clusters on their way to `monitored` at once."""
     pilot_soak: Duration = timedelta(days=3)
     """The time for which all pilots must have been monitored before the first wave."""
     bake: Duration = timedelta(hours=24)
     """The time between the end of a wave and the start of the next one."""
     budget_per_hour: GpuCount = 512
     budget_per_day: GpuCount = 4096
-    """Blast radius: the GPUs by which quotas may change, |change| summed over the fleet."""
+    """Blast radius: the most GPUs by which quotas may change in a day, |change| summed over the fleet."""
     max_failed: Share = Fraction(10, 100)
-    """The circuit breaker: the share of clusters rolled back above which no new one is started."""
+    """The circuit breaker: if a larger share of clusters rolls back, no new one is started."""
     breaker_clusters: PositiveCount = 10
-    """The least number of started clusters to count, so that one early failure is not a large share."""
+    """The failure share is of at least this many clusters, so that one early failure does not trip the breaker."""
     recheck: Duration = timedelta(minutes=10)
     """The interval at which clusters that cannot start now are tried again."""
 
@@ -94,13 +94,13 @@ WAVES: tuple[Wave, ...] = (Wave.PILOT, *(Wave(tier.value) for tier in TIERS), Wa
 class MemberState(StrEnum):
     WAITING = "waiting"
     STARTING = "starting"
-    """Its budget is taken; its rollout is being opened."""
+    """Picked and counted in the budget; its rollout is being opened."""
     RUNNING = "running"
     """Its rollout is open and on its way."""
     DONE = "done"
     """Its rollout is monitored."""
     FAILED = "failed"
-    """Its rollout rolled back, or is stuck; it may still get there by itself."""
+    """Its rollout rolled back or is stuck; it may still reach `monitored` by itself."""
     ENDED = "ended"
     """Somebody aborted or closed its rollout."""
     SKIPPED = "skipped"
@@ -117,32 +117,32 @@ class Member(Model):
     cluster: Name
     wave: Wave
     moved: bool = False
-    """A person put it into this wave: fresh snapshots do not move it."""
+    """A person chose its wave; fresh snapshots do not change it."""
     cut_gpus: GpuCount = 0
-    """GPUs that its plan cuts: as approved with the fleet, then as last planned."""
+    """GPUs that its plan cuts: at first by the approved fleet plan, then by the latest plan."""
     state: MemberState = MemberState.WAITING
     rollout: str = ""
     stage: str = ""
     """The last noted stage of its rollout; empty before it is open."""
     rollbacks: Count = 0
-    """The last noted rollbacks of its rollout."""
+    """The number of its rollout's rollbacks, as last noted."""
     needs: str = ""
-    """The task for a person in its rollout."""
+    """The task for a person in its rollout; empty: none."""
     joined: bool = False
-    """The cluster's rollout was open before the fleet rollout, which only watches it and never undoes it."""
+    """Its rollout was open before the fleet rollout, which only watches that rollout and never undoes it."""
     started_at: Time | None = None
     done_at: Time | None = None
-    """Time at which it was first noted as monitored, if that was on this rollout's watch."""
+    """Time at which this fleet rollout saw it become monitored; None: it did not see that."""
     failed_at: Time | None = None
     forgiven: bool = False
-    """A person let the fleet go on after its failure."""
+    """A person let the fleet rollout go on after this cluster's failure, which no longer counts."""
     held: str = ""
-    """The reason it did not start at the last try."""
+    """Why it did not start at the last try, or the reason of its skip; empty: none."""
     held_until: Time | None = None
     retry_at: Time | None = None
-    """The earliest time of the next launch, after one was refused."""
+    """The earliest time of the next launch after a refused one."""
     waits: str = ""
-    """The reason it was not picked, though it could start; in a status also what its rollout waits for."""
+    """Why it was not picked though it could start; in a status, also what its rollout waits for."""
 
 
 class BudgetLeft(Model):
@@ -151,7 +151,7 @@ class BudgetLeft(Model):
     hour_gpus: GpuCount
     day_gpus: GpuCount
     short_for: str = ""
-    """The first cluster for which it was too small at the last pick; empty: it sufficed for all."""
+    """The first cluster whose cut did not fit the budget at the last pick; empty: all fitted."""
 
 
 class FleetStage(StrEnum):
@@ -181,14 +181,14 @@ class FleetRollout(Lifecycle):
     entered_at: Time
     ended_because: str = ""
     aborted_by: str = ""
-    """The person whose abort it carries out; empty: none, or an earlier build took it."""
+    """The person whose abort is being carried out; empty: nobody, or an earlier build took the abort."""
     plan_hash: str = ""
     approved_by: str = ""
     members: dict[str, Member] = Field(default_factory=dict)
     wave: Wave = Wave.PILOT
     """The wave in which clusters start now; those of earlier waves may still start."""
     settled_at: Time | None = None
-    """Time at which the last cluster of this wave was through; its soak or bake runs from here."""
+    """Time at which the last cluster of `wave` was through; the soak or bake starts then. None: some are not."""
     waived: bool = False
     """`promote` waived the rest of this wave's soak or bake."""
     holds: tuple[Hold, ...] = ()
@@ -197,11 +197,11 @@ class FleetRollout(Lifecycle):
     found_none: bool = False
     """The last pick could start no cluster."""
     left: BudgetLeft | None = None
-    """The budget left after the last pick; None: nobody has said."""
+    """The budget left after the last pick; None: unknown."""
     undo: bool = False
-    """Used while aborting: also undo what it has done."""
+    """While aborting: also undo what the fleet rollout has done."""
     asked: tuple[str, ...] = ()
-    """Used while aborting: clusters whose rollouts took the abort."""
+    """While aborting: clusters whose rollouts took the abort."""
 
     def in_state(self, *states: MemberState) -> Iterator[Member]:
         return (m for m in self.members.values() if m.state in states)

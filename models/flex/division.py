@@ -29,7 +29,7 @@ from models.cluster.quota import cycle_in
 from models.planning.divide import divide
 
 _GRAIN = 2**20
-"""Weights lowered by past use are whole numbers of this fineness."""
+"""The scale by which weights lowered by past use become whole numbers."""
 
 
 class FlexMode(StrEnum):
@@ -56,17 +56,17 @@ class FlexTeam(Model):
     team: Name
     parent: Name | None = None
     quota_gpus: GpuCount | None = None
-    """None: no quota for a team, the sum of the children's for a namespace."""
+    """None: a team has no quota; a namespace has the sum of its children's."""
     demand_gpus: GpuCount = 0
-    """The GPUs that it could use, those of its quota included. A namespace's demand is its children's."""
+    """The GPUs that it could use, including those in its quota. A namespace's demand is the sum of its children's."""
     weight: Weight | None = None
-    """None: 1."""
+    """Its weight in the fair division; None: 1."""
     limit_gpus: GpuCount | None = None
-    """The most that it may get in all; None: no limit."""
+    """The most GPUs that it may get in all; None: no limit."""
     priority: Annotated[int, Field(ge=-(10**6), le=10**6)] = 0
-    """Inside a namespace the larger is served first."""
+    """Inside a namespace, the team with the larger priority is served first."""
     classes: Classes = ()
-    """The classes of its jobs, the strongest first. They do not affect the division, nor other teams."""
+    """The classes of its jobs, the strongest first. They affect neither the division nor other teams."""
     namespaces: tuple[Name, ...] | None = None
     """The namespaces that may target its quota; None: all. They restrict jobs and do not affect the division."""
 
@@ -94,7 +94,7 @@ class FlexDemand(Model):
     usage: tuple[FlexUse, ...] = ()
     """Past use: a team that used much flex lately gets less of it now."""
     half_life_hours: Annotated[float, Field(gt=0, le=1e6)] = 168.0
-    """The time after which past use counts half."""
+    """Hours after which past use counts half."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -126,7 +126,7 @@ class Portion(Model):
     team: str
     gpus: int
     in_quota_gpus: int
-    """The part inside its own quota."""
+    """The part of `gpus` inside the team's own quota."""
 
     @property
     def flex_gpus(self) -> int:
@@ -145,9 +145,9 @@ class Claims:
     """The demand and use of teams whose jobs are known. Units: whole GPUs, by team without children."""
 
     for_quota: Mapping[str, int]
-    """The part of its demand that may run in quota; the rest may run on flex only."""
+    """By team, the part of its demand that may run in quota; the rest may run on flex only."""
     held: Mapping[str, int]
-    """The GPUs that its jobs hold now."""
+    """By team, the GPUs that its jobs hold now."""
 
 
 class Entitlement(NamedTuple):
@@ -156,7 +156,7 @@ class Entitlement(NamedTuple):
     share_gpus: int
     """Its share of the present capacity."""
     in_quota_gpus: int
-    """The part of its demand that its quota, inside its namespaces', promises if there is hardware for all."""
+    """The part of its demand that its quota, within its namespaces' quotas, promises if hardware backs all quotas."""
 
 
 def entitlements(asked: FlexDemand, claims: Claims) -> dict[str, Entitlement]:
@@ -204,7 +204,7 @@ class _Tree:
         self.quota: dict[str, int] = {}
         self.wants: dict[str, int] = {}
         self.callable: dict[str, int] = {}
-        """The part of `wants` that may run in quota, its own or its siblings'."""
+        """The part of `wants` that may run in quota: the team's own or its siblings'."""
         self.own: dict[str, int] = {}
         self.promised: dict[str, int] = {}
         self.held: dict[str, int] = {}

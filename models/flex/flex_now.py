@@ -25,7 +25,7 @@ class IslandNow(Model):
     total_gpus: GpuCount
     healthy_gpus: GpuCount
     block_gpus: GpuCount
-    """The largest contiguous block that healthy hardware could hold, were the island empty."""
+    """The largest contiguous block that the healthy hardware could hold if no job ran in the island."""
     free_block_gpus: GpuCount | None = None
     """The part of that block on which no job runs, as far as the jobs' islands are known; None: unknown."""
 
@@ -37,7 +37,7 @@ class OnFlex(Model):
     gpus: GpuCount
     """The GPUs that its jobs hold beyond its quota."""
     share_gpus: GpuCount
-    """The GPUs beyond its quota that the fair division gives it, of all that teams ask for now."""
+    """The GPUs beyond its quota that the fair division of all present demand gives it."""
 
     @property
     def above_gpus(self) -> int:
@@ -51,7 +51,7 @@ class FlexNow(Model):
     gpu_model: str | None = None
     at: Time
     health_at: Time | None
-    """None: the cluster's health is unknown, and all numbers below are zero."""
+    """Time of the latest health sample; None: health is unknown, and all numbers below are zero."""
     total_gpus: GpuCount = 0
     healthy_gpus: GpuCount = 0
     promised_gpus: GpuCount = 0
@@ -72,7 +72,7 @@ class FlexNow(Model):
     jobs: tuple[Job, ...] = ()
     """Jobs on flex in the order in which they would be preempted, as far as jobs are known by name."""
     yields: tuple[TeamWork, ...] = ()
-    """The GPUs of each class in teams with classes, the first to yield first; on flex if a job names its class."""
+    """For teams with classes: GPUs by class, the first to yield first; flex only where a job names its class."""
     lives: FlexLives | None = None
     """Lifetimes of flex jobs; None where no job is known by name."""
 

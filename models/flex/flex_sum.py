@@ -12,7 +12,7 @@ class FlexSum(Model):
     cluster: Name
     gpu_model: str | None = None
     health_at: Time | None
-    """None: the cluster's health is unknown, and all numbers below are zero."""
+    """Time of the latest health sample; None: health is unknown, and all numbers below are zero."""
     total_gpus: GpuCount = 0
     healthy_gpus: GpuCount = 0
     promised_gpus: GpuCount = 0

@@ -37,7 +37,7 @@ class JobNow(Model):
     team: str
     gpus: Gpus
     on: On | None
-    """None: the job waits."""
+    """The GPUs that the job runs on; None: it waits."""
     waits: Waits | None = None
     why: str = ""
     """The reason for waiting, in a sentence; empty for a running job."""
@@ -56,11 +56,11 @@ class TeamNow(Model):
     team: str
     quota_gpus: int
     share_gpus: int
-    """Its share by the fair division of all demand that could run now."""
+    """The team's share in the fair division of all demand that could run now."""
     allocated_gpus: Gpus
     in_quota_gpus: Gpus
     siblings_gpus: Gpus
-    """The GPUs on quota that its siblings leave unused."""
+    """The GPUs that its jobs hold on quota that siblings leave unused."""
     queued_jobs: int
     queued_gpus: Gpus
 
@@ -69,12 +69,12 @@ class Scene(Model):
     """The state after a step, or after the end of a `min_run` or `window` that changed something."""
 
     step: int
-    """The number of the step; after the end of a protection, of the step before it."""
+    """The number of the step; for a scene after the end of a protection, that of the last step."""
     woken: bool = False
-    """Whether the end of a protection made the scene, and not a step."""
+    """Whether the end of a protection, not a step, led to this scene."""
     what: str
     at: Duration
-    """The time since the beginning."""
+    """The time since the beginning of the story."""
     capacity_gpus: int
     started: tuple[str, ...]
     preempted: tuple[Taken, ...]

@@ -34,15 +34,15 @@ class StoryJob:
     spec: FlexJob
     size: int
     number: int
-    """The step that submitted it."""
+    """The number of the step that submitted it."""
     rank: int = 0
     """The rank of its class in its team: the larger, the weaker."""
     on: On | None = None
     since: timedelta = timedelta(0)
     began: int = 0
-    """The counted moment at which it started."""
+    """`Floor.moment` when it started."""
     had_since: int = 0
-    """The counted moment since which its team has had its GPUs, whichever of its jobs ran on them."""
+    """`Floor.moment` since which its team has held these GPUs, whichever of the team's jobs ran on them."""
     taken_at: timedelta | None = None
 
     @property
@@ -73,10 +73,10 @@ class Floor:
         self.moment = 0
         self.jobs: dict[str, StoryJob] = {}
         self.work: dict[str, dict[str, StoryJob]] = {team.team: {} for team in self.teams}
-        """The running jobs by team and name."""
+        """The running jobs, by team and name."""
         self.entitled: dict[str, Entitlement] = {}
         self.ages: dict[str, list[int]] = {}
-        """By team, since when it has had each job's GPUs as the moment began, the oldest first."""
+        """By team: the moments since which it has held each job's GPUs, at the start of this moment, oldest first."""
         self.pinned: set[str] = set()
         """Jobs that a claim has started in this round."""
         self.known: dict[tuple[Claim, bool, bool], tuple[list[StoryJob], dict[str, Beyond]]] = {}

@@ -15,7 +15,7 @@ from models.cluster.classes import classes_text
 from models.flex.division import FlexDemand, FlexMode, FlexTeam
 
 GRAIN = 1000
-"""A GPU has so many parts: fractions of one are exact to a thousandth."""
+"""Parts per GPU: fractions of a GPU are exact to a thousandth."""
 
 
 class JobTarget(StrEnum):
@@ -24,7 +24,7 @@ class JobTarget(StrEnum):
     QUOTA = "quota"
     FLEX = "flex"
     BOTH = "both"
-    """Quota where there is room, else flex: best effort over quota."""
+    """Quota where it has room, otherwise flex: best effort over quota."""
 
 
 def _number(value: Fraction) -> int | float:
@@ -64,9 +64,9 @@ class FlexJob(Model):
     preemptible: bool = True
     """False: the job runs in quota or waits."""
     priority: Annotated[int, Field(ge=-(10**6), le=10**6)] = 0
-    """The larger first, among jobs of one team and class."""
+    """Among jobs of one team and class, the larger priority goes first."""
     job_class: Name | None = None
-    """A class of its team; None: the strongest, so that a forgotten word kills no job."""
+    """A class of its team; None: the strongest, so that a forgotten class preempts no job."""
     namespace: Words = ""
     """The namespace that submits it; empty: the team itself, which may always target its own quota."""
 
@@ -91,7 +91,7 @@ class FlexStep(Model):
     delete: Name | None = None
     capacity_gpus: GpuCount | None = None
     after: Duration = timedelta(0)
-    """The time since the step before."""
+    """The time since the previous step."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -108,9 +108,9 @@ class FlexStory(Model):
     teams: tuple[FlexTeam, ...] = Field(min_length=1)
     steps: tuple[FlexStep, ...] = Field(max_length=10_000)
     min_run: Duration = timedelta(0)
-    """No other team's claim takes a job before it has run so long."""
+    """Claims of other teams take no job that has run for less than this."""
     window: Duration = timedelta(0)
-    """No claim on flex takes a job again within so long; the owner of a quota still may claim it."""
+    """After a claim on flex took a job, no other takes it within this time; the owner of a quota still may claim it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 _FEW = 8
-"""Up to so many jobs, every combination is tried."""
+"""Up to this many jobs, every combination is tried."""
 _NEVER = 2**40
-"""More than any number of jobs: marks a sum that no jobs make."""
+"""Marks a sum that no set of jobs makes; larger than any number of jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Running:
     team: str
     size: int
     had_since: int
-    """The counted moment since which its team has had the GPUs that it runs on."""
+    """The moment, as a count, since which its team has held the GPUs that it runs on."""
     place: int = 0
-    """Its place among the jobs of its team: the larger goes first."""
+    """Its place among its team's jobs: of equally old jobs, the one with the larger place yields first."""
     counts_in_quota: bool = True
     """False for a job that targets flex."""
     rank: int = 0
@@ -45,7 +45,7 @@ class Beyond:
     """The most that may be taken of one team. Units: parts of a GPU; None: all."""
 
     quota: int | None = None
-    """The bound for jobs that do not target flex."""
+    """The most that may be taken from jobs that do not target flex."""
     all: int | None = None
 
     def without_job(self, job: Running) -> Beyond:

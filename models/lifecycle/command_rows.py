@@ -15,7 +15,7 @@ from enum import StrEnum
 from models.access.rights import RIGHTS, Second
 
 REASON = "--reason '...'"
-"""A reason in a line that people complete."""
+"""The reason's option in a printed command that people complete."""
 NEVER = "It cannot be undone"
 DECIDE = "Decide"
 HALT = "Hold, undo, end"
@@ -49,12 +49,12 @@ class CommandField:
     name: str
     help: str
     metavar: str = ""
-    """Empty for a flag."""
+    """The name of the value in the help; empty: the field is a flag."""
     needed: bool = False
     argument: bool = False
     many: bool = False
     option: str = ""
-    """The option's name if it differs from the field's."""
+    """The option's name; empty: the same as the field's."""
     otherwise: str = ""
     """The default, as the help states it."""
 
@@ -63,7 +63,7 @@ class CommandField:
 class CommandRow:
     name: str
     help: str
-    """Lists, the API's document and the console use the first paragraph alone."""
+    """The help; lists, the API's document and the console use only its first paragraph."""
     examples: str
     """Examples, one a line."""
     fields: tuple[CommandField, ...] = ()
@@ -72,12 +72,12 @@ class CommandRow:
     question: str = "{label} {of}?"
     """The question to a person, with names in braces."""
     undo: str = ""
-    """The undo in one line, with names in braces; empty: it depends on the state, and `undo_lines` builds it."""
+    """The undo in one line, with names in braces; empty: the undo depends on the state, and `undo_lines` builds it."""
     button: str = ""
-    """The label of the console's button if it differs from the command."""
+    """The label of the console's button; empty: the command's name."""
     lifecycle: str = ""
     panel: str = ""
-    """The heading in `backstop --help`; empty for a command of a group."""
+    """The command's heading in `backstop --help`; empty: the command belongs to a group."""
 
     @property
     def key(self) -> str:

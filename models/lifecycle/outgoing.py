@@ -21,10 +21,10 @@ from models.temporal_names import TellAnswer
 from models.texts import count_text, verb_of
 
 MOST_BYTES = 3 * 2**19
-"""The largest size of a whole state, compressed."""
+"""The largest compressed size of a whole state, in bytes."""
 _LEAST_ROOM = 2**17
 _UNDER_WAY = 50
-"""The number of first entries that may be on their way to the archive: they are left out last."""
+"""This many of the first entries may be on their way to the archive; they are left out last."""
 _Item = TypeVar("_Item", bound=Model)
 
 
@@ -36,7 +36,7 @@ class Outgoing(Model):
     mail: tuple[Notice, ...] = Field(default=(), exclude_if=lambda notices: not notices)
     """Notices not delivered yet."""
     serial: Count = 0
-    """The count of entries and notices, which is part of their keys."""
+    """The number of entries and notices so far, which is part of their keys."""
 
     def with_entry(self, prefix: str, **fields: Any) -> Self:
         """Add an entry for the archive, under the next key. `fields`: its other fields."""

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 STAY = None
-"""The answer to a command that changes something but not the stage."""
+"""The next stage of a command that does not change the stage."""
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ class BreachTarget(Model):
     values: dict[str, int]
     touched: tuple[str, ...]
     broken_floors: tuple[str, ...]
-    """A sentence for each."""
+    """One sentence for each floor that the target breaks."""
     taken: dict[str, TiersTaken] = Field(default_factory=dict, exclude_if=lambda taken: not taken)
-    """The GPUs taken, by leaf that the shortage touches."""
+    """The GPUs taken, by tier, from each leaf that the shortage touches."""
 
 
 def breach_target(

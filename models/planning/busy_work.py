@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from models.planning.plan import Plan
 
 MOST_TEAMS_AT_WORK = 100
-"""A plan says for at most so many teams which jobs yield first: a rollout carries its plan for long."""
+"""The most teams for which a plan lists the jobs that yield first; a rollout stores its plan for long."""
 
 
 def work_under(snapshot: Snapshot, busy: Mapping[str, int]) -> tuple[TeamWork, ...]:

@@ -24,7 +24,7 @@ Oracle = Callable[[Mapping[str, int]], bool]
 Closed = Callable[[Mapping[str, int]], Iterable[str]]
 
 TierAmounts = dict[Tier, int]
-"""Whole GPUs by tier; `unallocated` never holds any of a quota's."""
+"""Whole GPUs by tier; `unallocated` GPUs belong to no quota."""
 
 
 def tiers_of(quota: Quota, floor: int) -> TierAmounts:

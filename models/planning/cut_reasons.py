@@ -15,7 +15,7 @@ from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot
 
 MOST_SHORT = 5
-"""A plan names at most so many sets of islands: the shortest ones."""
+"""The most sets of islands that a plan names: those that lack the most GPUs."""
 
 
 class ShortIslands(Model):
@@ -79,7 +79,7 @@ def reason_for(
 
 
 TiersTaken = tuple[int, int, int]
-"""The unscheduled, idle and busy GPUs that a quota gives."""
+"""GPUs that a quota gives up: unscheduled, idle and busy."""
 _HELD = ("no running job held", "idle jobs held", "working jobs held")
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 
 _EXACT_AS_FLOAT = 2**25
-"""Below this, two different quotients never round to the same float, so floats compare exactly."""
+"""Two different quotients of numbers below this never round to the same float, so floats compare exactly."""
 
 
 def divide(

@@ -19,7 +19,7 @@ from models.planning.plan import Plan, make_plan
 USUAL = (Fraction(5, 100), Fraction(10, 100), Fraction(15, 100), Fraction(20, 100))
 """The buffers that people usually ask about."""
 WITHOUT = Fraction(0)
-"""The buffer zero."""
+"""No buffer."""
 
 
 class Part(Model):
@@ -88,9 +88,9 @@ class WorkCut(Model):
     team: Name
     gpus: int
     text: Words
-    """A sentence that says how many of them jobs of each class hold."""
+    """A sentence that says how many of these GPUs the jobs of each class hold."""
     wave: Name = Tier.BUSY
-    """Its cluster's wave, as in `Haircut.waves`."""
+    """The cluster's wave, a key of `Haircut.waves`."""
 
 
 class Haircut(Model):
@@ -102,14 +102,14 @@ class Haircut(Model):
 
     buffers: tuple[Share, ...]
     without: Part
-    """The cut without any buffer: hardware demands it, not the buffer."""
+    """The cut with no buffer, which missing hardware alone demands."""
     fleet: tuple[Part, ...]
     waves: dict[str, tuple[Part, ...]]
-    """The parts by tier, with `after all` where there are such clusters."""
+    """The parts by wave; `after all` only if some clusters come after all waves."""
     clusters: dict[str, tuple[Part, ...]]
     teams: dict[str, tuple[TeamPart, ...]]
     works: tuple[tuple[WorkCut, ...], ...] = ()
-    """Teams that give GPUs in use, where their jobs are known by name and have classes: the largest first."""
+    """At each buffer, teams that give up GPUs in use and whose jobs have names and classes, the largest cut first."""
 
 
 class FleetHaircut(Model):
@@ -117,7 +117,7 @@ class FleetHaircut(Model):
 
     report: Haircut
     untold: tuple[Count, ...] = ()
-    """The number of `works` that are left out at each buffer."""
+    """At each buffer, the number of `works` that are left out."""
     left_out: Count = 0
     """Clusters that cannot be planned now."""
 
@@ -133,7 +133,7 @@ class Cost(NamedTuple):
 
 PartT = TypeVar("PartT", Part, TeamPart)
 Progress = Callable[[int, int], object]
-"""A callback after each cluster: how many are done, of how many."""
+"""A callback after each cluster, with the number of clusters done and of all clusters."""
 
 
 def haircut(

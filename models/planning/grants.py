@@ -28,7 +28,7 @@ class GrantOrder(Model):
     team: Name
     gpus: PositiveCount
     raised: dict[Name, GpuCount] = Field(default_factory=dict)
-    """The recorded raises by team, for a grant that ends. Empty: the grant is to be made."""
+    """When a grant ends: the GPUs that it added, by team. Empty: the grant is to be made."""
     actor: Text = Field(default="", max_length=200)
     reason: Words = ""
 
@@ -61,9 +61,9 @@ class Room(Model):
     ceiling_gpus: GpuCount
     assigned_gpus: GpuCount
     fits_gpus: GpuCount
-    """At most the number asked for."""
+    """The GPUs that fit, at most the number asked for."""
     why: str = ""
-    """The reason why not all of it fits; empty where all does."""
+    """Why not all of them fit; empty: all do."""
 
 
 def raises(tree: QuotaTree, values: Mapping[str, int], team: str, gpus: int) -> dict[str, int]:

@@ -13,7 +13,7 @@ from models.cluster.snapshot import Snapshot
 from models.planning.placement import PlacementSolver
 
 _SOLVED = 200
-"""The backing is computed for at most so many times in the past; earlier ones are not judged."""
+"""The most past times for which the backing is computed; earlier times are not judged."""
 
 
 def lacking_since(snapshot: Snapshot, history: Mapping[str, Stretch]) -> Since | None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     IntArray = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
 SMALL = 150
-"""Up to so many edges the flow is solved here: that takes no longer than to hand the network to scipy."""
+"""Up to this many edges the flow is solved here, which is no slower than handing the network to scipy."""
 _SOURCE, _SINK = 0, 1
 
 

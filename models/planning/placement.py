@@ -16,7 +16,7 @@ from math import comb, prod
 from models.planning.island_reach import BlockCounts, Ground, Placement, SolverFailed
 
 FEW = 32
-"""Up to so many ways to place blocks, each is tried: that takes no longer than the integer program, nor its import."""
+"""Up to this many ways to place blocks are tried one by one, no slower than an integer program and its import."""
 
 
 @dataclass

@@ -45,7 +45,7 @@ class QuotaPlan(Model):
     to_flex_gpus: int
     cuts: tuple[Cut, ...] = ()
     namespaces: tuple[str, ...] | None = Field(default=None, exclude_if=lambda gate: gate is None)
-    """The namespaces that may target it; left out where all may."""
+    """The namespaces that may target the quota; None, and left out: all."""
 
     @property
     def cut_gpus(self) -> int:
@@ -86,23 +86,23 @@ class Plan(Model):
     usage_from: str
     quotas: tuple[QuotaPlan, ...]
     derived: Derived | None = None
-    """The derivation of the buffer, where it comes from health history."""
+    """How the buffer was derived from health history; None: it was not."""
     out_of_reach: tuple[tuple[str, int], ...] = ()
     """Leaves that would still promise more GPUs than their islands hold, and the most that each could have."""
     short_islands: tuple[ShortIslands, ...] = Field(default=(), exclude_if=lambda short: not short)
     """Sets of islands that are still short under the plan, which is why it is not backed."""
     hash_rule: Literal[1, 2] = 1
-    """The rule by which its hash is made; histories hold plans and approvals from before there was a choice."""
+    """The rule that makes the hash; histories hold plans and approvals made under rule 1."""
     phantom_since: Since | None = None
-    """The time since which the phantom GPUs have had no healthy one behind; None: not asked for, or unknown."""
+    """Time since which no healthy GPU has backed the phantom GPUs; None: not asked for, or unknown."""
     work: tuple[TeamWork, ...] = Field(default=(), exclude_if=lambda work: not work)
-    """The jobs of teams that give GPUs in use, by class, the first to yield first, where that is known."""
+    """For teams that give up GPUs in use: their jobs by class, the first to yield first, where known."""
     advice: str = Field(default="", exclude_if=lambda advice: not advice)
     """Advice on classes of jobs; empty: none."""
     health_at: Time | None = Field(default=None, exclude_if=lambda at: at is None)
-    """The time of its health sample; None: a fleet file has no time."""
+    """Time of the health sample; None: the snapshot is from a fleet file, which has no time."""
     stale_after: Duration | None = Field(default=None, exclude_if=lambda age: age is None)
-    """The age from which such a sample opens no gate, by the policy."""
+    """The age from which the policy calls that sample stale; a stale sample opens no gate."""
 
     @cached_property
     def hash(self) -> str:
@@ -202,7 +202,7 @@ class Envelope(Model):
     largest_cut: dict[str, int]
     deepest_tier: Tier
     gates: dict[str, tuple[str, ...]] = Field(default_factory=dict, exclude_if=lambda gates: not gates)
-    """The namespaces that may target a quota, where not all may: a part of the promise."""
+    """By quota, the namespaces that may target it, part of the promise; quotas that all may target are left out."""
 
     def holds(self, plan: Plan) -> bool:
         """Return whether a re-plan needs no new approval."""
