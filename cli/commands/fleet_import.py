@@ -52,28 +52,31 @@ FleetFiles = Annotated[
         show_default=False,
     ),
 ]
-HealthFile = Annotated[str, opt("CSV", "Health history: cluster, island, time, total_gpus, healthy_gpus.")]
+HealthFile = Annotated[
+    str, opt("CSV", "Health history, with columns cluster, island, time, total_gpus and healthy_gpus.")
+]
 JobsFile = Annotated[str, opt("CSV", "The list of running jobs (docs/flex.md).")]
 Slurm = Annotated[str, opt("NAME", "Import this Slurm cluster; its limits become the quotas.")]
 Root = Annotated[
-    str, opt("ACCOUNT", "With --slurm: the account above the teams' accounts. Default: as imported before, else root.")
+    str,
+    opt("ACCOUNT", "With --slurm: the parent account of the teams' accounts. Default: as imported before, else root."),
 ]
 ConnectionName = Annotated[
     str,
-    opt("NAME", "With --slurm: how the worker reaches it (docs/slurm.md). Default: as imported before, else local."),
+    opt("NAME", "With --slurm: how the worker reaches Slurm (docs/slurm.md). Default: as imported before, else local."),
 ]
 SizeFlex = Annotated[
     bool | None,
     flag(
         "--size-flex/--no-size-flex",
-        "With --slurm: from now on Backstop also sets the limit of the flex QOS, as an Administrator in Slurm; "
-        "the import itself writes nothing to Slurm.",
+        "With --slurm: from now on Backstop also sets the limit of the flex QOS, which needs "
+        "AdminLevel=Administrator in Slurm; the import itself writes nothing to Slurm.",
         show_default=False,
     ),
 ]
 DryRun = Annotated[bool, flag("--dry-run", "Show what the import would do; change nothing.")]
 Whole = Annotated[
-    bool, flag("--whole", "Import nothing at all if any line of the file is refused; without it the rest goes in.")
+    bool, flag("--whole", "Import nothing if any line of the file is refused. Default: import the other lines.")
 ]
 
 
@@ -118,13 +121,13 @@ def import_(
         raise BadInput("FILE is missing: give a fleet file, --health, --jobs or --slurm, or several")
     if paths and slurm:
         raise BadInput(
-            f"--slurm {slurm} is given together with {paths[0]}: give only one of them (in a fleet file a cluster has "
-            "the field `slurm`)"
+            f"--slurm {slurm} is given together with {paths[0]}: give one of them (in a fleet file, use the cluster's "
+            "field `slurm`)"
         )
     if prune and slurm:
         raise BadInput(
-            "--prune is given with --slurm, which imports the limits that Slurm has now, so there is nothing to remove "
-            "(to remove a whole cluster: backstop fleet remove)"
+            "--prune is given together with --slurm: leave --prune out, because the import already removes the quotas "
+            "that Slurm no longer has (to remove a whole cluster: backstop fleet remove)"
         )
     _refuse_without_file(bool(paths), prune=prune, reset=reset, whole=whole, dry_run=dry_run)
     document, samples, by_name = _read(paths, health, jobs)
@@ -150,7 +153,7 @@ class _Asked(NamedTuple):
     slurm: str
     document: FleetDocument | None
     samples: Sequence[HealthSample]
-    """Of the clusters of the document; of others they are read when the ledger has said which it has."""
+    """Health of the document's clusters. Without a document it is read later, for the ledger's clusters."""
     by_name: Sequence[ClusterJob]
     source: dict[str, Any]
     policy: dict[str, Any]
@@ -238,7 +241,7 @@ def _tell(asked: _Asked, answer: ImportAnswer, outcome: FleetOutcome | None, *, 
         if document is not None and outcome is not None:
             _show_beside(document, outcome)
         if answer.health_rows:
-            show(line("The import of health cannot be undone: its samples stay, and the latest of each island counts."))
+            show(line("The import of health cannot be undone: samples stay, and the latest of each island counts."))
     for sentence in (*answer.gone, *answer.unread):
         complain(f"warning: {asked.slurm}: {sentence}")
     for cluster, why in sorted(answer.left_out.items()):
@@ -333,7 +336,7 @@ def _source(
             ("--size-flex", size_flex is not None),
         ):
             if setting:
-                raise BadInput(f"{option} is given without --slurm: write it into the fleet file")
+                raise BadInput(f"{option} needs --slurm; without --slurm, write this setting into the fleet file")
     check_model(SlurmSource, **source)
     return source
 
@@ -411,5 +414,5 @@ def _lost_with(quota: Quota) -> str:
     """Say what was lost with a removed account; empty: nothing that a person had set."""
     fields = ("islands", "protected_blocks", "minimum_gpus", "namespaces", "classes")
     lost = [field for field in fields if getattr(quota, field) not in (None, (), 0)]
-    what = f"Slurm no longer has a quota for {quota.team}: the import removes it with settings that only the ledger has"
-    return f"{what}: {', '.join(lost)}" if lost else ""
+    what = f"Slurm no longer has a quota for {quota.team}: the import removes the quota and these settings, which only"
+    return f"{what} the ledger has: {', '.join(lost)}" if lost else ""

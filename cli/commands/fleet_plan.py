@@ -19,8 +19,8 @@ _NOT_LAUNCHED = "not launched"
 
 
 def plan(
-    out: Annotated[str, opt("FILE", "Keep the plan there.", "--out")] = "",
-    wave: Annotated[list[str] | None, opt("N|TIER", "Only this wave, as `launch --wave`. Repeatable.")] = None,
+    out: Annotated[str, opt("FILE", "Write the plan to this file.", "--out")] = "",
+    wave: Annotated[list[str] | None, opt("N|TIER", "Only this wave: 1 to 4, or its tier. Repeatable.")] = None,
     pilot: Annotated[list[str] | None, opt("A,B", "Clusters that go first.")] = None,
     buffer: Buffer = "",
     max_tier: MaxTier = "",
@@ -60,9 +60,9 @@ def plan(
 
 
 Cuts = dict[str, dict[str, int]]
-"""By cluster and team, of those that a plan cuts."""
+"""GPUs that a plan cuts, by cluster and team; those without a cut are left out."""
 _ASKED = 200
-"""Clusters of one question."""
+"""How many clusters one question asks about."""
 
 
 async def _plan_to_show(
@@ -132,8 +132,8 @@ def _as_it_was(file: str, kept: Prospect, now: Prospect) -> None:
         was, is_ = getattr(kept, name), getattr(now, name)
         if was != is_:
             raise BadInput(
-                f"{file} was edited: it has {name} {was} for {kept.cluster}, but the plan of its hash has {is_}; write "
-                f"it again with `backstop fleet plan --out {file}`"
+                f"{file} was edited: it has {name} {was} for {kept.cluster}, but the plan that awaits approval has "
+                f"{is_}; write the file again with `backstop fleet plan --out {file}`"
             )
 
 
@@ -145,9 +145,8 @@ def _cut_as_it_was(file: str, of: Prospect, kept: Mapping[str, int] | None, now:
         was, is_ = kept.get(team, 0), now.get(team, 0)
         if was != is_:
             raise BadInput(
-                f"{file} was edited: it cuts {gpus_text(was)} of team {team} in {of.cluster}, but the plan of its "
-                f"hash cuts {is_}; "
-                f"write it again with `backstop fleet plan --out {file}`"
+                f"{file} was edited: it cuts {gpus_text(was)} of team {team} in {of.cluster}, but the plan that awaits "
+                f"approval cuts {is_}; write the file again with `backstop fleet plan --out {file}`"
             )
 
 
@@ -167,7 +166,8 @@ def agreed_by_file(file: str, person: str, *, as_json: bool) -> str:
     )
     if (own := plan_hash(kept.plan.clusters)) != kept.plan.hash:
         raise BadInput(
-            f"{file}: plan.hash is {kept.plan.hash}, but its clusters have hash {own}: somebody has changed the file"
+            f"{file} was edited: plan.hash is {kept.plan.hash}, but the hash of its clusters is {own}; write the file "
+            f"again with `backstop fleet plan --out {file}`"
         )
     before = {p.cluster: p for p in kept.plan.clusters}
 
@@ -190,8 +190,8 @@ def agreed_by_file(file: str, person: str, *, as_json: bool) -> str:
         if not as_json:
             show(*parts)
         raise Refusal(
-            f"the plan that awaits approval is {now.hash}, and {file} has {kept.plan.hash}: write the file again with "
+            f"plan {now.hash} awaits approval, but {file} has plan {kept.plan.hash}: write the file again with "
             f"`backstop fleet plan --out {file}`, or approve the current plan with --plan {now.hash}"
         )
-    shown_and_asked(f"Approve plan {now.hash} of {now.size_text}, as it is now?", parts)
+    shown_and_asked(f"Approve the current plan, {now.hash}, of {now.size_text}?", parts)
     return now.hash

@@ -125,7 +125,7 @@ def _pace(pace_options: Sequence[str], option: str = "--pace") -> Pace:
         return Pace.model_validate(settings)
     except ValidationError as error:
         fields = ", ".join(Pace.model_fields)
-        raise BadInput(f"{option} {first_problem(error, settings).text} (it takes {fields})") from None
+        raise BadInput(f"{option} {first_problem(error, settings).text} (the fields: {fields})") from None
 
 
 def _approve_line(plan_hash: str) -> str:
@@ -134,9 +134,9 @@ def _approve_line(plan_hash: str) -> str:
 
 @listed
 def status(
-    waiting: Annotated[bool, flag("--waiting", "A line for each cluster that waits, and why.")] = False,
-    failed: Annotated[bool, flag("--failed", "A line for each cluster that rolled back.")] = False,
-    every: Annotated[bool, flag("--all", "A line for each cluster.")] = False,
+    waiting: Annotated[bool, flag("--waiting", "Show a line for each cluster that waits, with the reason.")] = False,
+    failed: Annotated[bool, flag("--failed", "Show a line for each cluster that rolled back.")] = False,
+    every: Annotated[bool, flag("--all", "Show a line for each cluster.")] = False,
     *,
     how: Listing,
     actor: Actor = "",
@@ -252,7 +252,7 @@ def _ending(person: str, *, undo: bool) -> list[RenderableType]:
     going = [a for a in aheads if a.cluster not in refusals]
     first = undo_parts(going, ends=True) if going else []
     unknown = [
-        line(f"The rollout of {c} would end too; Backstop does not know what would follow: {e.message}.")
+        line(f"The rollout of {c} would end too; what that would change is unknown: {e.message}.")
         for c, e in silent.items()
     ]
     return [*first, *refusing_parts([a for a in aheads if a.cluster in refusals], refusals), *unknown, *parts]

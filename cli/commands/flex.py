@@ -22,7 +22,9 @@ _MOST_TIMES = 490
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(cls=_Flex, help="Healthy GPUs that quotas do not hold or do not use, and how teams share them.")
+    group = typer.Typer(
+        cls=_Flex, help="Healthy GPUs that no quota promises or that a quota leaves unused, and how teams share them."
+    )
     group.command(
         "show",
         epilog=examples(
@@ -117,8 +119,10 @@ def _tell(offers: list[FlexNow], points: list[Point], *, single: bool, begin: da
 
 @listed
 def divide(
-    file: Annotated[str, opt("FILE", "Each team's demand: YAML or JSON (-: stdin).", show_default=False)],
-    mode: Annotated[str, opt("MODE", "How flex is shared: equal, quota or weight; replaces the file's.")] = "",
+    file: Annotated[
+        str, opt("FILE", "The GPUs to divide and each team's demand: YAML or JSON (-: stdin).", show_default=False)
+    ],
+    mode: Annotated[str, opt("MODE", "How flex is shared: equal, quota or weight. Default: the file's mode.")] = "",
     *,
     how: Listing,
 ) -> None:

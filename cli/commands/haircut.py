@@ -44,9 +44,9 @@ _USUAL = "0.05,0.10,0.15,0.20"
 @listed
 def haircut(
     named: ClusterOrAll = "",
-    file: Annotated[str, opt("FILE", "A fleet file (-: stdin); without it, the ledger.")] = "",
+    file: Annotated[str, opt("FILE", "Read a fleet file (-: stdin) instead of the ledger.")] = "",
     buffers: Annotated[str, opt("SHARES", "The buffers to compare, with commas between them.")] = _USUAL,
-    by: Annotated[By, typer.Option(help="What each row of the table shows.")] = By.FLEET,
+    by: Annotated[By, typer.Option(help="What a row of the table stands for.")] = By.FLEET,
     at: Annotated[
         str,
         opt(
@@ -55,7 +55,7 @@ def haircut(
             show_default=False,
         ),
     ] = "",
-    html: Annotated[str, opt("FILE", "Write one self-contained page with plots.")] = "",
+    html: Annotated[str, opt("FILE", "Write one self-contained HTML page with plots.")] = "",
     csv: Annotated[str, opt("FILE", "Write all figures as CSV (-: stdout).")] = "",
     max_tier: MaxTier = "",
     policy: SettingsOption = None,
@@ -71,16 +71,18 @@ def haircut(
     explained = _index_of(at, wanted)
     overlay = overlay_of(policy, max_tier=max_tier)
     if "buffer" in overlay.settings:
-        raise BadInput("--policy buffer is given, but the report compares the buffers of --buffers: leave it out")
+        raise BadInput(
+            "--policy buffer is given, but the report compares the buffers of --buffers: leave --policy buffer out"
+        )
     if by is By.FLEET:
-        how.of_one("--by fleet, which is one")
+        how.of_one("--by fleet")
     taken = ((how.form_text, not how.for_people), ("--csv -", csv == "-"), ("--html -", html == "-"))
     to_screen = [option for option, on in taken if on]
     if len(to_screen) > 1:
         raise BadInput(f"{to_screen[0]} and {to_screen[1]} both write to standard output: give one of them")
     snapshots, _ = planned_from(file, named, actor_of(actor))
     if not snapshots:
-        raise Refusal("there is no cluster in the ledger: import one with `backstop fleet import`, or give --file")
+        raise Refusal("the ledger has no cluster: import one with `backstop fleet import`, or give --file")
     fleet = [(snapshot, overlay.apply_to(default)) for snapshot, default in snapshots]
     comparison = _report(fleet, wanted)
     _answer(comparison, explained, by=by, html=html, csv=csv, how=how)
@@ -95,7 +97,7 @@ def shares(option: str, text: str) -> tuple[Fraction, ...]:
         except (ValueError, ZeroDivisionError):
             raise BadInput(f"{option} must be shares such as 0.05,0.10, not {word.strip()!r}") from None
         if not 0 <= share < 1:
-            raise BadInput(f"{option} must be from 0 to below 1, not {word.strip()}")
+            raise BadInput(f"{option} must be at least 0 and less than 1, not {word.strip()}")
         distinct.add(share)
     if len(distinct) > _MOST:
         raise BadInput(f"{option} takes at most {_MOST} shares, not {len(distinct)}")

@@ -24,7 +24,7 @@ RevokedSince = Annotated[
     str,
     opt(
         "TIME",
-        "The time since which its signatures are void. Default: now, so earlier signatures stay valid.",
+        "From this time on the key's signatures are void. Default: now, so earlier signatures stay valid.",
         "--since",
     ),
 ]
@@ -42,7 +42,7 @@ def add_to(app: typer.Typer) -> None:
 
 def new(
     lost: Annotated[
-        bool, flag("--lost", "Also declare the earlier private key lost: what it signs from now on is refused.")
+        bool, flag("--lost", "Also declare the earlier private key lost: workers refuse what it signs from now on.")
     ] = False,
 ) -> None:
     """Make the key that a front signs with. The private half stays here; workers read the public half from the
@@ -70,7 +70,7 @@ def rotate() -> None:
     from views.words import line
 
     _show_new_key(rotate_key(datetime.now(UTC)))
-    end = "in ten minutes workers refuse what the earlier key signs. To replace the new key, rotate again."
+    end = "ten minutes from now, workers refuse what the earlier key signs. To replace the new key, rotate again."
     show(line(f"It cannot be undone: {end}"))
 
 
@@ -89,7 +89,9 @@ def revoke(key_id: Annotated[str, arg("KEY", "The key, as `keys show` names it."
     when = moment_of("--since", since, now) if since else now
     revoke_key(key_id, when)
     show(line(("Revoked", "bold"), f" {key_id} from {when:%Y-%m-%d %H:%M:%SZ}, in {key_book_file()}."))
-    show(line("A revocation cannot be undone: approvals that this key has signed since then have to be given again."))
+    show(
+        line("A revocation cannot be undone. People must give again the approvals that this key has signed since then.")
+    )
 
 
 @listed
@@ -122,7 +124,7 @@ def _parts(keys: Sequence[KeyLine]) -> list[RenderableType]:
     from views.words import line, moment, row, table
 
     if not keys:
-        return [line("The file of public keys has no key.")]
+        return [line("The book of keys has no key.")]
     rows = table("KEY", "=STATUS", "=FROM", "=UNTIL", "=REVOKED", least=["REVOKED"])
     for key in keys:
         times = (moment(key.valid_from), moment(key.valid_until), moment(key.revoked_from))

@@ -47,12 +47,14 @@ NamesOrGlobs = Annotated[
 WholeFleet = Annotated[bool, flag("--fleet", "Every cluster of the ledger, in waves.")]
 Waves = Annotated[list[str] | None, opt("N|TIER", "Only this wave: 1 to 4, or its tier. Repeatable.")]
 Pilots = Annotated[
-    list[str] | None, opt("A,B", "Clusters that go first, with their own soak; without --fleet and --wave, only these.")
+    list[str] | None,
+    opt("A,B", "Clusters that go first, with their own soak. Without --fleet and --wave, no others follow."),
 ]
 PaceOptions = Annotated[
-    list[str] | None, opt("KEY=VALUE", "How fast a fleet rollout goes: parallel=20 (docs/reading.md). Repeatable.")
+    list[str] | None,
+    opt("KEY=VALUE", "How fast a fleet rollout goes, such as parallel=20 (docs/reading.md). Repeatable."),
 ]
-OwnerOption = Annotated[str, opt("NAME", "The rollout's owner. Default: the actor.")]
+OwnerOption = Annotated[str, opt("NAME", "The rollout's owner. Default: you (--actor).")]
 Shadow = Annotated[bool, flag("--shadow", "Rehearse: write no quota, notify no team, wait for no notice period.")]
 Adopt = Annotated[bool, flag("--adopt", "Take over a lost rollout; with --fleet, the lost fleet rollout.")]
 EveryLost = Annotated[bool, flag("--all", "With --adopt: every lost rollout.")]
@@ -110,7 +112,7 @@ def launch(
     elif len(names) < 2 and not launching.has_globs:
         _launch_one(launching, adopt=adopt)
     elif adopt:
-        raise BadInput("--adopt takes over one cluster, or with --all every rollout that is lost")
+        raise BadInput("--adopt takes one CLUSTER: name one, or give --all for every lost rollout")
     else:
         launch_many(launching)
 
@@ -138,7 +140,7 @@ def _take_over_fleet(launching: Launching, of_fleet: _OfFleet, *, every: bool) -
         "--wave or --pilot": bool(of_fleet.waves or of_fleet.pilots),
         "--shadow": launching.shadow,
     }
-    _refuse(options, "--fleet --adopt: it takes over the lost fleet rollout as it was")
+    _refuse(options, "--fleet --adopt, which takes over the lost fleet rollout as it was")
     adopt_fleet(launching, pace=of_fleet.pace)
 
 
@@ -148,15 +150,15 @@ def _take_over_all(launching: Launching, of_fleet: _OfFleet, *, adopt: bool) -> 
 
     if not adopt:
         raise BadInput(
-            "--all is only for --adopt, where it means every rollout that Temporal has lost; for "
-            "every cluster give --fleet"
+            "--all is only for --adopt, and means every rollout that Temporal has lost; to launch every cluster, give "
+            "--fleet"
         )
     options = {
         launching.clusters_text: bool(launching.names),
-        "what is of a fleet": of_fleet.is_asked or bool(of_fleet.pace),
+        "--wave, --pilot or --pace": of_fleet.is_asked or bool(of_fleet.pace),
         "--shadow": launching.shadow,
     }
-    _refuse(options, "--adopt --all: it takes over each lost rollout as it was")
+    _refuse(options, "--adopt --all, which takes over each lost rollout as it was")
     adopt_all(launching)
 
 
@@ -165,14 +167,14 @@ def _launch_fleet(launching: Launching, of_fleet: _OfFleet, *, adopt: bool) -> N
     from cli.commands.fleet_rollout import launch_fleet
 
     options = {launching.clusters_text: bool(launching.names), "--adopt": adopt}
-    _refuse(options, "--fleet, --wave or --pilot: it is of one cluster's rollout")
+    _refuse(options, "--fleet, --wave or --pilot, which open a fleet rollout")
     launch_fleet(launching, **of_fleet._asdict())
 
 
 def _refuse(options: Mapping[str, bool], beside: str) -> None:
     """Raise BadInput naming the first of these options that was given."""
     for option in (option for option, is_there in options.items() if is_there):
-        raise BadInput(f"{option} is given together with {beside}")
+        raise BadInput(f"{option} is given together with {beside}: leave {option} out")
 
 
 def _launch_one(launching: Launching, *, adopt: bool) -> None:
@@ -226,7 +228,7 @@ def _show_launched(answer: LaunchAnswer, resolves: str, launching: Launching) ->
     document = LaunchedAnswer.of(answer, resolves, shadow=launching.shadow)
     shown = [] if answer.plan is None else [*plan_parts(answer.plan), line()]
     if answer.gave_way:
-        shown += [line(f"The rehearsal {answer.gave_way} is aborted to make room; it had written no quota.")]
+        shown += [line(f"Backstop aborted rehearsal {answer.gave_way} of this cluster; it had written no quota.")]
     shadow = " (shadow: no quota is written)." if launching.shadow else "."
     shown += [line((f"Rollout {answer.rollout} is open", "bold"), shadow)]
     if document.approve:

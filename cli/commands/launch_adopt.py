@@ -13,6 +13,7 @@ from cli.list_options import tell
 from cli.options import check_model
 from cli.session import ask
 from models.errors import BackstopError, Refusal
+from models.texts import verb_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from models.status_questions import Overview
 
 
-_ADOPTED = "Each adopted rollout waits for an approval, and nobody guards its quotas until it is buffered."
+_ADOPTED = "Each adopted rollout waits for an approval; Backstop does not guard its quotas until it is buffered."
 
 
 def adopt_all(launching: Launching) -> None:
@@ -52,7 +53,7 @@ def adopt_all(launching: Launching) -> None:
         row(rows, document.cluster, document.stage.value, document.approve or None)
     for cluster, message in refused:
         row(rows, cluster, "not adopted", message, style="red")
-    sentence = f"{len(taken)} of {count(len(lost), 'lost rollout')} adopted: the quotas stay."
+    sentence = f"{len(taken)} of {count(len(lost), 'lost rollout')} adopted. No quota changes."
     sentence += f" {_ADOPTED}" if taken else ""
     none = line("No rollout is lost: Temporal runs all that the ledger has open.")
     shown: list[RenderableType] = [rows, line(), line(sentence)] if lost else [none]
@@ -76,7 +77,7 @@ def adopt_fleet(launching: Launching, *, pace: Sequence[str]) -> None:
 
     kept, lost = ask(launching.person, question)
     if kept is None:
-        raise Refusal("no fleet rollout is lost: none is open in the ledger, or Temporal runs it")
+        raise Refusal("no fleet rollout is lost: the ledger has none open, or Temporal runs it")
     launch = _taking_over(kept, launching, pace_of(kept, pace))
     what = f"Take over fleet rollout {kept.fleet}?"
     consent(what, lambda: _kept_parts(kept, launch, lost), yes=launching.yes, as_json=launching.as_json)
@@ -87,7 +88,8 @@ def adopt_fleet(launching: Launching, *, pace: Sequence[str]) -> None:
         complain(f"{cluster} was not adopted: {message}")
     if refused:
         raise Refusal(
-            f"the fleet rollout cannot be taken over while {len(refused)} of its rollouts are lost: try again"
+            f"fleet rollout {kept.fleet} cannot be taken over while {len(refused)} of its rollouts "
+            f"{verb_of(len(refused))} lost: try again"
         )
     with show_waiting("planning its clusters"):
         plan = ask(launching.person, lambda door: door.launch_fleet(launch))
@@ -147,7 +149,7 @@ def _lost_parts(lost: Sequence[Overview]) -> list[RenderableType]:
     for one in lost:
         row(rows, one.cluster, one.stage, one.owner or None, one.rollout)
     clusters = count(len(lost), "cluster")
-    sentence = f"{clusters}: the quotas stay. {_ADOPTED}"
+    sentence = f"{clusters}. No quota changes. {_ADOPTED}"
     return [rows, line(), line(sentence)]
 
 
@@ -165,6 +167,6 @@ def _taken_over(plan: FleetPlan, launch: FleetLaunch, *, as_json: bool) -> None:
 
     assert launch.kept is not None
     if not as_json:
-        show(line((f"{launch.kept.fleet} is taken over", "bold"), "; what is no longer known:"))
+        show(line((f"{launch.kept.fleet} is taken over", "bold"), "; Backstop no longer knows:"))
         show(*unknown_lines(launch.kept), line())
     launched_parts(plan, launch, as_json=as_json)

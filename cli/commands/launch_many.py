@@ -118,7 +118,7 @@ def _agree_to_plans(of: Launching, clusters: Sequence[str]) -> dict[str, Backsto
     parts: list[RenderableType] = plans_parts(plans)
     parts += [line(f"{cluster} is left out: {error.message}.") for cluster, error in left.items()]
     shadow = "; no quota is written, no team is notified" if of.shadow else ""
-    parts.append(line(f"Each gets a rollout of its own, which waits for an approval of its plan{shadow}."))
+    parts.append(line(f"Each cluster gets its own rollout, which waits until somebody approves its plan{shadow}."))
     opens = "a rollout" if len(plans) == 1 else f"{len(plans)} rollouts"
     shown_and_asked(f"Open {opens}?", parts)
     return left

@@ -35,7 +35,7 @@ def login() -> None:
 
 
 @command(SET_UP, "backstop open", "backstop open --print", name="open")
-def open_(only_print: Annotated[bool, flag("--print", "Print the link; open no browser.")] = False) -> None:
+def open_(only_print: Annotated[bool, flag("--print", "Only print the link; do not open a browser.")] = False) -> None:
     """Open the console in a browser, already logged in.
 
     The link can be used once, within two minutes. Where BACKSTOP_URL names a front, you log in there yourself.
@@ -51,7 +51,9 @@ def open_(only_print: Annotated[bool, flag("--print", "Print the link; open no b
 
     place = front(actor_of(""))
     if place is None:
-        raise Unavailable("no front answers here: start one with `backstop up`, or name one in BACKSTOP_URL")
+        raise Unavailable(
+            "no front answers on this machine: start one with `backstop up`, or set BACKSTOP_URL to another front"
+        )
     if isinstance(place, AtUrl):
         link = place.url
     else:
@@ -83,7 +85,11 @@ def whoami(as_json: AsJson = False) -> None:
 
     place = front(actor_of(""))
     if place is None:
-        identity = {"name": actor_of(""), "proof": "asserted", "how": "not checked, because no front answers here"}
+        identity = {
+            "name": actor_of(""),
+            "proof": "asserted",
+            "how": "not checked, because no front answers on this machine",
+        }
         where = "Temporal"
     else:
         identity, where = _ask_who(place), str(place.path if isinstance(place, AtSocket) else getattr(place, "url", ""))
@@ -106,7 +112,7 @@ def _configured_front() -> AtUrl:
     url = os.environ.get("BACKSTOP_URL", "")
     if not url:
         raise BadInput(
-            "BACKSTOP_URL is not set: set it to the front to log in to (the front on this machine needs no login)"
+            "BACKSTOP_URL is not set: set it to the address of the front (the front on this machine needs no login)"
         )
     return AtUrl(url)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Milestones of the plan.")
+    group = typer.Typer(no_args_is_help=True, help="Milestones of your project plan.")
     group.command("set", epilog=examples("backstop milestones set examples/milestones.yaml"))(set_milestones)
     group.command(
         "note", epilog=examples("backstop milestones note 'users trained' 12 --reason 'second class, 24 November'")
@@ -28,7 +28,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def set_milestones(
-    file: Annotated[str, arg("FILE", "YAML or JSON (-: stdin).")], as_json: AsJson = False, actor: Actor = ""
+    file: Annotated[str, arg("FILE", "The milestones: YAML or JSON (-: stdin).")],
+    as_json: AsJson = False,
+    actor: Actor = "",
 ) -> None:
     """Set the milestones of your project plan; they replace the earlier ones.
 
@@ -44,13 +46,13 @@ def set_milestones(
 
         return await door.ask(PlanMilestones(**dict(milestones)))
 
-    undo = "To undo it, set the previous file again. A milestone that this file left out then starts anew."
+    undo = "To undo this, set the previous file again. A milestone that the new file leaves out then begins anew."
     _answer(ask(actor_of(actor), question), plain_listing(as_json), undo)
 
 
 def note(
     name: Annotated[str, arg("NAME", "The milestone.", show_default=False)],
-    number: Annotated[int, arg("NUMBER", "The new total.", min=0, max=10**7, show_default=False)],
+    number: Annotated[int, arg("NUMBER", "The milestone's new total.", min=0, max=10**7, show_default=False)],
     reason: NeededReason,
     as_json: AsJson = False,
     actor: Actor = "",
@@ -69,7 +71,9 @@ def note(
 
         return await door.ask(NoteMilestone(milestone=name, number=number, reason=reason))
 
-    undo = "It cannot be undone: all notes are kept, and the latest counts; to mend it, note the right number."
+    undo = (
+        "It cannot be undone: the audit keeps every note, and the latest counts. To correct it, note the right number."
+    )
     _answer(ask(actor_of(actor), question), plain_listing(as_json), undo)
 
 

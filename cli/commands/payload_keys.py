@@ -45,13 +45,13 @@ def new() -> None:
     write_keys(path, PayloadKeys(since=now, keys=(key,)))
     show(line(("Made", "bold"), f" payload key {key.key_id} in {path}: give this file to every worker and client"))
     show(
-        line("(BACKSTOP_PAYLOAD_KEYS), and start them again. Without it no history can be read any more: keep a copy.")
+        line("(BACKSTOP_PAYLOAD_KEYS), and restart them. Keep a copy: without the file nobody can read the histories.")
     )
 
 
 def rotate(
     after: Annotated[
-        str, opt("TIME", "How long until the new key encrypts; all machines need the file by then.", "--after")
+        str, opt("TIME", "The wait before the new key encrypts; by its end, all machines need the file.", "--after")
     ] = "0s",
 ) -> None:
     """Add a new key to the file. The earlier keys stay there and decrypt what they encrypted.
@@ -72,7 +72,7 @@ def rotate(
     keys = rotate_keys(read_keys(path), datetime.now(UTC), later)
     write_keys(path, keys)
     when = f"in {duration_text(later)}" if later else "from now on"
-    show(line(("Rotated", "bold"), f": payload key {keys.keys[-1].key_id} encrypts {when}; {path} has it."))
+    show(line(("Rotated", "bold"), f": payload key {keys.keys[-1].key_id} encrypts {when}; the key is in {path}."))
 
 
 @listed

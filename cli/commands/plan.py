@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 def plan(
     named: ClusterOrAll = "",
     cluster: Annotated[str, opt("NAME", "The same as CLUSTER.")] = "",
-    file: Annotated[str, opt("FILE", "A fleet file (-: stdin); without it, the ledger.")] = "",
+    file: Annotated[str, opt("FILE", "Read a fleet file (-: stdin) instead of the ledger.")] = "",
     health: Annotated[
         str,
         opt(
             "FILE",
-            "With --file: health history as CSV, for policies with `buffer: health`; without it they "
-            "use the fallback buffer (the policy's `floor`), 15 % by default.",
+            "With --file: health history as CSV, for policies with `buffer: health`. Without a history, these "
+            "policies use their fallback buffer (`floor`, 15 % by default).",
         ),
     ] = "",
     buffer: Buffer = "",
@@ -52,23 +52,23 @@ def plan(
         str,
         opt(
             "DIALECT",
-            "Print the plan as a change of quota files: yaml, kueue, kai, volcano, yunikorn, or git, which takes "
-            "the files of the cluster's Git branch and clones them with this machine's git (docs/git.md).",
+            "Print the plan as a change of quota files: yaml, kueue, kai, volcano or yunikorn, or git: the files of "
+            "the cluster's Git branch, which your own git clones (docs/git.md).",
         ),
     ] = "",
     manifests: Annotated[
         str,
         opt(
             "PATH",
-            "With --render: the file or folder that the change is computed for; Backstop does not write it. "
+            "With --render: the file or folder to compute the change for; Backstop only reads it. "
             "Default: complete new objects are printed (for git: the change to the branch's files).",
         ),
     ] = "",
     pointer: Annotated[
-        str, opt("POINTER", "With --render yaml: the place of a team's number, as in /teams/{team}/gpus.")
+        str, opt("POINTER", "With --render yaml: where a team's GPU count is in the file, such as /teams/{team}/gpus.")
     ] = "",
     resource: Annotated[
-        str, opt("NAME", "With --render: the GPU resource in the files. Default: nvidia.com/gpu.")
+        str, opt("NAME", "With --render: the GPU resource's name in the files. Default: nvidia.com/gpu.")
     ] = "",
     *,
     how: Listing,
@@ -80,12 +80,12 @@ def plan(
     suffice (docs/reading.md).
     """
     if named and cluster and named != cluster:
-        raise BadInput(f"--cluster is {cluster!r} beside CLUSTER {named!r}: give one of them")
+        raise BadInput(f"--cluster {cluster!r} is given together with CLUSTER {named!r}: give one of them")
     import_lightly()
     from models.cluster.policy import Policy
 
     if health and not file:
-        raise BadInput("--health goes with --file: the ledger has its own history")
+        raise BadInput("--health is only for --file: without --file, the plan uses the ledger's own health history")
     _check_rendering(render, {"--manifests": manifests, "--pointer": pointer, "--resource": resource}, how)
     wanted = cluster or named
     if wanted:
@@ -107,7 +107,7 @@ def _check_rendering(render: str, options: Mapping[str, str], how: Listing) -> N
     if render and (not how.for_people or how.options):
         raise BadInput(f"--render prints a change of files: leave out {(how.options or [how.form_text])[0]}")
     for option in () if render else (name for name, value in options.items() if value):
-        raise BadInput(f"{option} goes with --render DIALECT")
+        raise BadInput(f"{option} needs --render DIALECT")
 
 
 def _print_change(
@@ -133,7 +133,8 @@ def _print_change(
         source = source_for(render, pointer, resource, source)
     elif manifests or pointer or resource:
         raise BadInput(
-            "--render git takes the files, the pointer and the resource from the cluster's git: leave them out"
+            "--render git reads the files, pointer and resource from the cluster's field `git`: leave --manifests, "
+            "--pointer and --resource out"
         )
     if len(plans) != 1:
         which = f": name one of {_some(plan.cluster for plan in plans)}" if plans else ", and no cluster has a plan"
@@ -141,7 +142,7 @@ def _print_change(
     if source is None:
         source = None if file else _own_git(plans[0].cluster, actor)
     if source is None:
-        raise BadInput(f"--render git: no Git repository holds the quotas of {plans[0].cluster}: name a dialect")
+        raise BadInput(f"--render git: no Git repository holds the quotas of {plans[0].cluster}; give another DIALECT")
     texts = branch_files(source) if render == OWN else read_manifests(manifests) if manifests else None
     (snapshot, policy), *_ = snapshots
     parents = {quota.parent for quota in snapshot.quotas}  # only leaves hold jobs

@@ -52,7 +52,7 @@ def status(
     at_risk: Annotated[bool, flag("--at-risk", "Only rollouts with quota that lacks hardware.")] = False,
     held: Annotated[bool, flag("--held", "Only rollouts on hold.")] = False,
     only_open: Annotated[bool, flag("--open", "Only rollouts that have not ended.")] = False,
-    every: Annotated[bool, flag("--all", "A line for each, however many.")] = False,
+    every: Annotated[bool, flag("--all", "Show a line for each rollout, however many there are.")] = False,
     *,
     how: Listing,
     actor: Actor = "",

@@ -356,8 +356,8 @@ def test_an_import_from_slurm_keeps_what_slurm_cannot_say(
         assert run(asked) == 0
     assert rows("SELECT team, gpus FROM quotas WHERE cluster = 'bad'") == [("other", 8)]
     assert capsys.readouterr().err == (
-        "backstop: warning: bad: Slurm no longer has a quota for team: the import removes it with settings that only "
-        "the ledger has: islands, protected_blocks, minimum_gpus, namespaces, classes\n"
+        "backstop: warning: bad: Slurm no longer has a quota for team: the import removes the quota and these "
+        "settings, which only the ledger has: islands, protected_blocks, minimum_gpus, namespaces, classes\n"
     )
 
 

@@ -276,7 +276,10 @@ def test_a_history_that_no_buffer_goes_by_is_refused(tmp_path: Path, capsys: pyt
 
 def test_a_history_without_a_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "h100-worked", "--health", "h.csv"]) == 2
-    assert "--health goes with --file: the ledger has its own history" in capsys.readouterr().err
+    assert (
+        "--health is only for --file: without --file, the plan uses the ledger's own health history"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_ledger_is_asked_with_the_buffer_that_was_given(fake: FakeBackstop) -> None:

@@ -321,7 +321,7 @@ def test_one_cluster_that_makes_no_sense_keeps_no_other_from_its_answer(
 
 def test_plan_takes_one_cluster(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "a", "--cluster", "b"]) == 2
-    assert "--cluster is 'b' beside CLUSTER 'a'" in capsys.readouterr().err
+    assert "--cluster 'b' is given together with CLUSTER 'a'" in capsys.readouterr().err
 
 
 def test_fleet_import_checks_both_files_before_anything_is_sent(
@@ -472,7 +472,7 @@ def test_health_may_come_without_a_fleet_file(tmp_path: Path, capsys: pytest.Cap
     assert [what for what, *_ in door.asked] == ["clusters", "add_health"]
     assert capsys.readouterr().out == (
         f"Imported {health}: 1 health row.\n"
-        "The import of health cannot be undone: its samples stay, and the latest of each island counts.\n"
+        "The import of health cannot be undone: samples stay, and the latest of each island counts.\n"
     )
 
 
@@ -555,7 +555,7 @@ def test_what_is_said_of_a_slurm_needs_its_name(option: list[str], capsys: pytes
     with answering(FakeBackstop()) as door:
         assert run(["fleet", "import", "--health", "-", *option]) == 2
     assert door.asked == []
-    said = f"backstop: {option[0]} is given without --slurm: write it into the fleet file\n"
+    said = f"backstop: {option[0]} needs --slurm; without --slurm, write this setting into the fleet file\n"
     assert capsys.readouterr().err == said
 
 

@@ -292,8 +292,8 @@ def test_nothing_is_pruned_of_a_slurm_whose_limits_are_the_quotas(capsys: pytest
     code, out, err = told(capsys, "import", "--slurm", "h100", "--prune")
     assert (code, out) == (2, "")
     assert err == (
-        "backstop: --prune is given with --slurm, which imports the limits that Slurm has now, so there is nothing to "
-        "remove (to remove a whole cluster: backstop fleet remove)\n"
+        "backstop: --prune is given together with --slurm: leave --prune out, because the import already removes the "
+        "quotas that Slurm no longer has (to remove a whole cluster: backstop fleet remove)\n"
     )
 
 

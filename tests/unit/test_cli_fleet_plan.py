@@ -113,16 +113,16 @@ def test_a_figure_of_a_team_that_is_not_the_plans_is_refused_by_its_team(
 
     code, sent, err = approve(lambda d: d["cuts"]["c0001"].update(a=3))
     assert (code, sent) == (2, [])
-    assert "was edited: it cuts 3 GPUs of team a in c0001, but the plan of its hash cuts 19" in err
+    assert "was edited: it cuts 3 GPUs of team a in c0001, but the plan that awaits approval cuts 19" in err
     code, sent, err = approve(lambda d: d["cuts"]["c0001"].pop("b"))
     assert (code, sent) == (2, [])
-    assert "was edited: it cuts 0 GPUs of team b in c0001, but the plan of its hash cuts 1" in err
+    assert "was edited: it cuts 0 GPUs of team b in c0001, but the plan that awaits approval cuts 1" in err
     code, sent, err = approve(lambda d: d["cuts"]["c0000"].update(a=3), NOW)
     assert (code, sent) == (2, []), "also where another cluster's plan is another by now"
-    assert "team a in c0000, but the plan of its hash cuts 9" in err
+    assert "team a in c0000, but the plan that awaits approval cuts 9" in err
     code, sent, err = approve(lambda d: d["plan"]["clusters"][0].update(cut_gpus=1))
     assert (code, sent) == (2, [])
-    assert "was edited: it has cut_gpus 1 for c0000, but the plan of its hash has 10" in err
+    assert "was edited: it has cut_gpus 1 for c0000, but the plan that awaits approval has 10" in err
     assert approve(lambda d: None) == (0, [BEFORE.hash], "")
 
 
@@ -147,7 +147,7 @@ def test_what_is_another_now_is_shown_and_not_approved_unseen(kept: Path, capsys
     assert rows["c0002"].endswith("is gone")
     assert rows["c0003"].endswith("comes in")
     assert "3 clusters differ, 1 is alike; GPUs cut: 40 -> 67." in " ".join(out.split())
-    assert f"the plan that awaits approval is {NOW.hash}, and {kept} has {BEFORE.hash}" in err
+    assert f"plan {NOW.hash} awaits approval, but {kept} has plan {BEFORE.hash}" in err
 
 
 @pytest.mark.parametrize(

@@ -285,7 +285,7 @@ def test_a_launch_of_a_fleet_sends_its_waves_pilots_and_pace(capsys: pytest.Capt
         (["launch", "--fleet", "--pace", "parallel"], "--pace takes KEY=VALUE, not 'parallel'"),
         (
             ["launch", "--fleet", "--pace", "parallel=0"],
-            "--pace parallel must be at least 1, not 0 (it takes parallel, pilot_soak, bake,",
+            "--pace parallel must be at least 1, not 0 (the fields: parallel, pilot_soak, bake,",
         ),
         (["launch", "--fleet", "--pace", "paralel=3"], "--pace paralel"),
         (
@@ -343,7 +343,7 @@ def test_what_a_fleet_s_abort_ends_is_told_of_those_that_can_be_ended(
     out = capsys.readouterr().out
     assert "1 rollout ends; 39 GPUs come back to 1 team;" in out
     assert f"{names[1]} (rolling_back) will refuse: a rollback is running and cannot be stopped" in out
-    assert f"The rollout of {names[2]} would end too; Backstop does not know what would follow: {names[2]}: no" in out
+    assert f"The rollout of {names[2]} would end too; what that would change is unknown: {names[2]}: no" in out
 
 
 def test_the_audit_of_a_fleet_reads_its_own_chain(capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,10 @@ def test_names_and_globs_of_clusters_without_a_rollout_are_launched(words: list[
         (["a100-*"], "a100-*: the glob matches no cluster: see `backstop fleet show`"),
         (["h100-w*"], "h100-w*: every cluster that the glob matches (1) already has an open rollout"),
         (["h100-01", "", "h100-02"], "CLUSTER is empty: name a cluster"),
-        (["h100-01", "h100-02", "--adopt"], "--adopt takes over one cluster, or with --all every rollout that is lost"),
+        (
+            ["h100-01", "h100-02", "--adopt"],
+            "--adopt takes one CLUSTER: name one, or give --all for every lost rollout",
+        ),
         (["h100-01", "h100-02", "--fleet"], "CLUSTER 'h100-01 h100-02' is given together with --fleet"),
     ],
 )
@@ -97,7 +100,7 @@ def test_the_plans_are_shown_and_asked_for_together(
     assert len(launched(fake)) == 2 * yes
     out = capsys.readouterr().out
     assert "2 clusters; 78 GPUs cut: 52 are phantom, 26 move to flex." in out
-    assert "Each gets a rollout of its own" in out
+    assert "Each cluster gets its own rollout" in out
     assert "no quota is written, no team is notified" in " ".join(out.split())
 
 

@@ -309,7 +309,7 @@ def test_lost_rollouts_are_adopted_for_their_owners_and_a_refusal_is_told(
     with answering(fake):
         assert run([*line, "--policy", "notice=1d"]) == 1
     said = capsys.readouterr().out
-    assert "2 of 3 lost rollouts adopted: the quotas stay. Each adopted rollout waits for an approval" in said
+    assert "2 of 3 lost rollouts adopted. No quota changes. Each adopted rollout waits for an approval" in said
     assert "b was not launched: another has it" in said
     assert "backstop approve 'c d' --plan" in said
     requests = [asked[1] for asked in fake.asked if asked[0] == "launch"]
@@ -323,7 +323,7 @@ def test_where_every_adoption_was_refused_no_rollout_is_said_to_wait(capsys: pyt
     with answering(FakeBackstop(lost_rollouts=lost("a"), taken=("a",))):
         assert run(["launch", "--adopt", "--all", "--reason", "moved", "--yes"]) == 1
     said = capsys.readouterr().out
-    assert "0 of 1 lost rollout adopted: the quotas stay." in said
+    assert "0 of 1 lost rollout adopted. No quota changes." in said
     assert "waits" not in said
 
 
@@ -333,7 +333,7 @@ def test_where_every_adoption_was_refused_no_rollout_is_said_to_wait(capsys: pyt
         (["--all"], "--all is only for --adopt"),
         (["--all", "--adopt", "c"], "CLUSTER 'c' is given together with --adopt --all"),
         (["--all", "--adopt", "--fleet"], "--all is given together with --fleet --adopt"),
-        (["--all", "--adopt", "--wave", "1"], "what is of a fleet is given together with"),
+        (["--all", "--adopt", "--wave", "1"], "--wave, --pilot or --pace is given together with"),
         (["--all", "--adopt", "--shadow"], "--shadow is given together with"),
         (["--fleet", "--adopt", "c"], "CLUSTER 'c' is given together with --fleet --adopt"),
         (["--fleet", "--adopt", "--wave", "1"], "--wave or --pilot is given together with --fleet --adopt"),

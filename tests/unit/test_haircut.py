@@ -197,14 +197,14 @@ def test_csv_on_standard_output_stands_alone(capsys: pytest.CaptureFixture[str])
     ("words", "said"),
     [
         (["--buffers", "0.1,lots"], "--buffers must be shares such as 0.05,0.10, not 'lots'"),
-        (["--buffers", "1.5"], "--buffers must be from 0 to below 1, not 1.5"),
+        (["--buffers", "1.5"], "--buffers must be at least 0 and less than 1, not 1.5"),
         (["--buffers", "nan"], "--buffers must be shares such as 0.05,0.10, not 'nan'"),
         (["--buffers", ",".join(f"0.{n}" for n in range(10, 20))], "--buffers takes at most 8 shares, not 10"),
         (["--at", "0.3"], "--at must be one of --buffers (0.05, 0.1, 0.15, 0.2), not 0.3"),
         (["--at", "x"], "--at must be shares such as 0.05,0.10, not 'x'"),
         (
             ["--policy", "buffer=0.2"],
-            "--policy buffer is given, but the report compares the buffers of --buffers: leave it out",
+            "--policy buffer is given, but the report compares the buffers of --buffers: leave --policy buffer out",
         ),
         (["--html", "/nowhere/h.html"], "--html /nowhere/h.html: cannot be written: No such file or directory"),
         (["--json", "--csv", "-"], "--json and --csv - both write to standard output: give one of them"),

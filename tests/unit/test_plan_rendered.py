@@ -216,7 +216,7 @@ def test_without_files_the_objects_have_the_new_quotas_and_nothing_else(
         ("--render kueue --pointer /{team}", "--render kueue needs no --pointer: leave it out"),
         ("--render kueue --json", "--render prints a change of files: leave out --json"),
         ("--render kueue --sort team", "--render prints a change of files: leave out --sort"),
-        ("--manifests queues", "--manifests goes with --render DIALECT"),
+        ("--manifests queues", "--manifests needs --render DIALECT"),
         ("--render kueue --manifests nowhere", "--manifests: nowhere cannot be read: No such file or directory"),
         ("--render kueue --manifests empty", "--manifests: empty has no .yaml, .yml or .json file"),
         ("--render kueue --manifests pod.yaml", "pod.yaml has no quota of speech, vision: it has none in this dialect"),
@@ -371,9 +371,9 @@ def test_the_diff_of_the_clusters_own_branch_needs_no_checkout(
         (
             {},
             ["--manifests", "h100"],
-            "--render git takes the files, the pointer and the resource from the cluster's git",
+            "--render git reads the files, pointer and resource from the cluster's field `git`",
         ),
-        (None, [], "--render git: no Git repository holds the quotas of h100: name a dialect"),
+        (None, [], "--render git: no Git repository holds the quotas of h100; give another DIALECT"),
     ],
 )
 def test_a_branch_that_cannot_be_rendered_is_one_sentence(
