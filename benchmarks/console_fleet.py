@@ -279,7 +279,7 @@ class DeskDoor(Composed):
             return status_of(self._fleet, self._now())
 
     async def fleet_plan(self) -> FleetPlan:
-        raise Refusal("no plan of the fleet rollout awaits approval: it is running")
+        raise Refusal("no plan of the fleet rollout awaits approval: its stage is running")
 
     async def lost_fleet(self) -> None:
         """The fleet rollout of this scene runs."""

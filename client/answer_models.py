@@ -11,7 +11,7 @@ from models.audit_chain import AuditKind
 from models.base import Model, Time
 
 STALE = timedelta(minutes=30)
-"""Health older than this is doubted; a policy's `stale_after` is what gates go by."""
+"""The age from which views doubt a health figure. Gates use the policy's `stale_after` instead."""
 
 
 class Check(Model):
@@ -33,11 +33,11 @@ class Check(Model):
 
 
 class Build(Model):
-    """A build of the worker. `rollouts`: open ones that it holds; `workers`: its workers that poll."""
+    """A build of the worker. `rollouts`: open rollouts that run on it; `workers`: its workers that poll."""
 
     build: str
     status: str
-    """current: it serves what begins. ramping, draining, drained or inactive otherwise."""
+    """current: new rollouts start on it. Otherwise ramping, draining, drained or inactive."""
     workers: int
     rollouts: int
     created: Time

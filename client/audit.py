@@ -25,9 +25,9 @@ from models.texts import gpus_text
 
 _T = TypeVar("_T")
 _RECORDED = frozenset({AuditKind.PLAN, AuditKind.TRANSITION, AuditKind.EFFECT, AuditKind.HOLD, AuditKind.GUARD})
-"""What is told as it was sent to the archive."""
+"""Kinds whose records are shown as they were sent to the archive."""
 WAITS = "waits"
-"""In the data of a notice that had not gone by then."""
+"""A key in the data of a notice that had not been delivered by then."""
 
 
 async def audit_of(histories: AsyncIterable[WorkflowHistory], converter: DataConverter) -> list[AuditRecord]:
@@ -76,19 +76,19 @@ class _Reader:
         self._records: list[AuditRecord] = []
         self._launch: list[AuditRecord] = []
         self._effects: list[AuditRecord] = []
-        """As their activities tell: what became of each is sent to the archive soon after, in order."""
+        """As their activities report them. The run sends each effect to the archive soon after, in the same order."""
         self._admitted: dict[str, AdmitAnswer] = {}
-        """What was admitted, by its nonce: on what commands stand, and who they are from."""
+        """The answers of `admit` by nonce: what authorizes each command, and who gave it."""
         self._sent: set[str] = set()
-        """Keys of entries. One may be sent twice: by a run that ends meanwhile, and by the next one."""
+        """Keys of entries. An entry may be sent twice: by a run that is ending, and by the next run."""
         self._last_told: dict[str, str] = {}
-        """By a notice's key what was told last of it."""
+        """By a notice's key, the last text of its records."""
         self._converter = converter
         self._run = ""
         self._of_request = False
         self._scheduled: dict[int, HistoryEvent] = {}
         self._given: dict[int, tuple[int, str]] = {}
-        """By the event that took a command in: where its record stands, and which command it is."""
+        """By the event that accepted a command: the index of its record, and the command's name."""
 
     def tell_records(self) -> list[AuditRecord]:
         """Return what was sent to the archive, and everything else that only the events tell."""
@@ -234,7 +234,7 @@ class _Reader:
             change = (await self._one(asked.input, EffectRequest)).change
             receipt = await self._one(done.result, Receipt)
             data = {"fence": change.fence.counter, "receipt": receipt.model_dump(mode="json")}
-            text = f"{change.kind} has landed, and is not archived yet"
+            text = f"{change.kind} was carried out, and is not archived yet"
             self._effects.append(self._of(event, AuditKind.EFFECT, BACKSTOP, text, data=data))
         elif asked.activity_type.name == "tell":
             await self._read_notices(

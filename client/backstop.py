@@ -56,8 +56,8 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups):
 
     async def countersign(self, digest: str) -> Countersigned:
         """Countersign another person's command, as the second person. Errors: Refusal without a front."""
-        whose = "give the command through one (BACKSTOP_URL, or `backstop up` on this machine)"
-        raise Refusal(f"only a front can countersign {digest}, because it knows who you are: {whose}")
+        how = "give the command through a front (BACKSTOP_URL, or `backstop up` on this machine)"
+        raise Refusal(f"only a front can countersign {digest}, because a front knows who you are: {how}")
 
     async def doctor(self) -> list[Check]:
         """Return all checks, each with what to do when it fails."""

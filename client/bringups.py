@@ -39,7 +39,7 @@ class Bringups(Questions):
                 BRINGUP_WORKFLOW,
                 BringupInput(start=self._sign(start, "bringup.add", workflow_id)),
                 workflow_id,
-                f"bring-up of {cluster} by {start.recipe.name}, entered by {start.actor}",
+                f"bring-up of {cluster} with recipe {start.recipe.name}, entered by {start.actor}",
                 BringupAnswer,
                 f"the bring-up of {cluster}",
             )
@@ -93,7 +93,9 @@ class Bringups(Questions):
             raise Refusal(f"the ledger has no open bring-up of {cluster}")
         if await runs_there(self._client, bringup_workflow_id(cluster)):
             line = f"backstop bringup cancel {shlex.quote(cluster)}"
-            raise Refusal(f"Temporal runs the bring-up of {cluster}: `{line}` tears down what it made")
+            raise Refusal(
+                f"Temporal still runs the bring-up of {cluster}: end it with `{line}`, which tears down what it made"
+            )
         return await self.ask(GiveUpBringup(cluster=cluster, reason=reason))
 
     async def _open_bringups(self) -> tuple[BringupRow, ...]:

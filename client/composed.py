@@ -38,10 +38,10 @@ _PART = 700_000
 _AT_ONCE = 2000
 """Samples or jobs in one question."""
 _CLUSTERS = 1000
-"""Of which flex is asked for at once."""
+"""Clusters in one question about flex."""
 
 StagePart = Callable[[str, int, bytes], None]
-"""Keeps a part of an import: its id, the part's number, and the part."""
+"""Stores one part of an import, given the import's id, the part's number and the part."""
 _ANOTHER_LEDGER = (
     "the workers use another ledger than this machine, so nothing is imported: set BACKSTOP_LEDGER_URL to theirs"
 )

@@ -14,14 +14,14 @@ from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadCodec
 
 ENCODING = b"binary/zlib"
-"""As the Go SDK's zlib codec marks them, so that a codec server built on it can show them."""
+"""The mark of the Go SDK's zlib codec, so that a codec server built on that SDK can decode our payloads."""
 COMPRESS_FROM = 32 * 1024
 """Bytes from which a payload is compressed."""
 LARGEST = 64 * 1024 * 1024
-"""Bytes that one payload may unfold to: a few bytes of another's making must not fill the memory."""
+"""Bytes to which one payload may decompress: a small payload from a stranger must not fill the memory."""
 _LEVEL, _HARDER = 1, 6
 _LARGE = 1024 * 1024
-"""Bytes above which it is worth a worker's time to compress again, harder: Temporal takes 2 MiB."""
+"""Bytes above which a payload is compressed again, at a higher level: Temporal accepts at most 2 MiB."""
 
 
 class Zlib(PayloadCodec):

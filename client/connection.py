@@ -18,7 +18,7 @@ from models.errors import BadInput, Unavailable
 
 NAMESPACE = "backstop"
 current_actor: contextvars.ContextVar[str] = contextvars.ContextVar("backstop_actor", default="")
-"""Who is speaking: it becomes the `identity` that Temporal's history shows beside each command."""
+"""Who gives the command: the name becomes the `identity` that Temporal's history shows beside each command."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ _STARTS = frozenset(
         "models.requests.messages:RequestInput",
     }
 )
-"""With them a workflow begins, and goes on in its next run."""
+"""Inputs with which a workflow starts, and continues as new."""
 _LARGE = frozenset(
     {
         "models.fleet.messages:FleetInput",
@@ -41,7 +41,7 @@ _LARGE = frozenset(
         "models.temporal_names:WatchInput",
     }
 )
-"""They may name every cluster of a fleet, or say something of each."""
+"""Messages that may name every cluster of a fleet, or have values for each."""
 FROM_OUTSIDE = frozenset(
     {
         *_STARTS,
@@ -52,11 +52,11 @@ FROM_OUTSIDE = frozenset(
         "models.rollout.messages:HealthChanged",
     }
 )
-"""What people and other programs may send, by name: a client that reads answers imports none of it."""
+"""Messages that people and other programs may send. By name, so that a client that only reads answers imports none."""
 SMALL_BYTES = 65_536
-"""Far more than any of these takes, but for what the desk is asked and a state that a run hands to the next.
+"""Far more than these messages need, except questions to the desk and a state that a run hands to the next run.
 
-Reading on would only take time, which a workflow task has little of.
+Reading a larger one would only take time, of which a workflow task has little.
 """
 
 
@@ -138,7 +138,7 @@ def _refuse_what_is_hidden(payloads: Sequence[Payload], type_hints: list[type] |
 
 
 data_converter = DataConverter(payload_converter_class=PayloadConverter, payload_codec=Zlib())
-"""Of every client, worker and replay where payloads are not encrypted."""
+"""Every client, worker and replay uses it where payloads are not encrypted."""
 
 
 def converter_with(ring: KeyRing | None) -> DataConverter:

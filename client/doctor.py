@@ -53,14 +53,14 @@ _REMEDIES = {
 }
 
 _LATE_NOTICE = timedelta(minutes=5)
-"""From then on a notice that is due should have gone: the watch looks every few seconds."""
+"""A due notice is late after this time: the watch looks for due notices every few seconds."""
 
 START_WORKER = "backstop up, or backstop worker"
 
 _LATE_SEALS = 2
-"""Times between two seals after which the last one is late."""
+"""A seal is late after this many of its intervals."""
 _TOLD = 5
-"""Sentences on rows that make no sense."""
+"""Most items that one check lists."""
 
 
 async def temporal_checks(client: Client, target: TemporalTarget) -> list[Check]:
@@ -82,9 +82,7 @@ async def _namespace(client: Client) -> Check:
         name="namespace",
         ok=days >= 30,
         text=f"{client.namespace}, keeps ended rollouts for {count_text(days, 'day')}",
-        remedy=""
-        if days >= 30
-        else f"temporal operator namespace update -n {client.namespace} --retention 3650d (the archive keeps all)",
+        remedy="" if days >= 30 else f"temporal operator namespace update -n {client.namespace} --retention 3650d",
     )
 
 
@@ -123,7 +121,7 @@ async def _builds(client: Client) -> Check:
         runs = f"build {current}, and no worker runs it" if current else "workers without a build, and none is running"
         text = f"new rollouts begin on {runs}"
         return Check.bad("builds", text, f"backstop builds use {newest}")
-    return Check.good("builds", f"build {current} serves" if current else "workers are not versioned")
+    return Check.good("builds", f"new rollouts start on build {current}" if current else "workers are not versioned")
 
 
 def access_checks(access: AccessCheck | None, *, tickets: bool, proven: bool = False) -> list[Check]:
@@ -135,26 +133,27 @@ def access_checks(access: AccessCheck | None, *, tickets: bool, proven: bool = F
         text = "not configured: everybody who reaches Temporal may do everything, under any name (docs/access.md)"
         if proven:
             text = (
-                "no access file: the front checks who calls, but nothing checks who reaches Temporal, and all of them "
-                "may do everything (docs/access.md)"
+                "no access file: the front checks who calls, but nothing checks who reaches Temporal, so everybody "
+                "who does may do everything (docs/access.md)"
             )
         if tickets:
             text = (
-                "no access file: every command needs a front's ticket; who runs the front may do all, others only read"
+                "no access file: every command needs a front's ticket; only the user who runs the front may give "
+                "commands, others may only read"
             )
         return [Check.good("access", text)]
     if access.wrong:
         return [Check.bad("access", access.wrong, "backstop access recover FILE --reason ...")]
     text, remedy = f"{count_text(access.admins, 'admin')} by name", ""
     if not access.two_person:
-        text += "; two_person is off: one person alone launches, approves and changes roles"
+        text += "; two_person is off: one person alone can launch, approve and change roles"
         remedy = "set two_person: true in the access file"
     elif access.admins < 2:
         text += "; nobody could countersign the next change of roles"
         remedy = "name another admin in the access file"
     if not tickets:
         text += "; no front signs commands, so everybody who reaches Temporal bypasses the access file"
-        remedy = "backstop keys new, then start front and workers again (docs/security.md, Keys)"
+        remedy = "backstop keys new, then restart the front and the workers (docs/security.md, Keys)"
     checks = [Check(name="access", ok=not remedy, text=text, remedy=remedy)]
     if access.expiring:
         ends = verb_of(len(access.expiring), "expires", "expire")
@@ -167,9 +166,12 @@ def keys_checks(unknown: Sequence[str]) -> list[Check]:
     """Report keys that signed people's approvals and that workers do not know; no check where they know all."""
     if not unknown:
         return []
-    whose = f"keys.json does not have {some_of(list(unknown), _TOLD)}, but the ledger has tickets with such signatures"
-    text = f"{whose}; approvals signed so are not valid, and their rollouts do not go on"
-    remedy = "bring keys.json back from the backup (docs/security.md, Keys), or approve anew"
+    keys = some_of(list(unknown), _TOLD)
+    text = (
+        f"keys.json lacks {keys}, which signed tickets in the ledger; workers refuse the approvals with these tickets, "
+        "so the rollouts do not go on"
+    )
+    remedy = "restore keys.json from the backup (docs/security.md, Keys), or approve again"
     return [Check.bad("keys", text, remedy)]
 
 
@@ -179,8 +181,8 @@ def contacts_checks(teams: Sequence[str]) -> list[Check]:
         return []
     whose = f"contacts of {some_of(list(teams), _TOLD)} contain a token in clear text, which an import now refuses"
     remedy = (
-        f"put each into a file of the workers' folder of secrets (BACKSTOP_SECRETS), import {SECRET}NAME in its place, "
-        "and renew the token (docs/secrets.md, Contacts)"
+        f"put each token into a file of the workers' secrets folder (BACKSTOP_SECRETS), import {SECRET}NAME in its "
+        "place, and renew the token (docs/secrets.md, Contacts)"
     )
     return [Check.bad("contacts", whose, remedy)]
 
@@ -199,8 +201,8 @@ def no_ledger_check(error: BackstopError | None, *, heard: bool, seconds: float)
     if not heard:
         return Check.bad("ledger", f"not asked: {NO_WORKER}", START_WORKER)
     if error is None:
-        text = f"a worker asked the ledger and all sources, and has no answer after {seconds:.0f} s"
-        return Check.bad("ledger", text, "one of them is slow: see the log of the worker")
+        text = f"a worker asked the ledger and all sources, but did not answer within {seconds:.0f} s"
+        return Check.bad("ledger", text, "the ledger or a source is slow: see the worker's log")
     migrates = "backstop migrate" in error.message
     remedy = "backstop migrate, then backstop up" if migrates else "correct the cause; workers try again by themselves"
     return Check.bad("ledger", error.message, remedy)
@@ -214,7 +216,7 @@ def health_source_checks(ledger: LedgerCheck) -> list[Check]:
         for cluster, text in wrong.items()
     ]
     if ledger.prometheus and not wrong:
-        summary = f"tells the health of {count_text(len(ledger.prometheus), 'cluster')}"
+        summary = f"reports the health of {count_text(len(ledger.prometheus), 'cluster')}"
         checks.append(Check.good("prometheus", summary))
     checks += [
         Check.bad("kubernetes", f"{cluster}: {text}", "see docs/kubernetes.md, When health is unknown")
@@ -224,7 +226,7 @@ def health_source_checks(ledger: LedgerCheck) -> list[Check]:
     if ledger.kubernetes and not any(ledger.kubernetes.values()):
         summary = f"reports the health of {count_text(len(ledger.kubernetes), 'cluster')}"
         checks.append(Check.good("kubernetes", summary))
-    remedy = "declare it anew with `backstop hold`, and delete its row"
+    remedy = "declare the window again with `backstop hold`, and delete its row by SQL"
     return checks + [
         Check.bad("calendar", f"{cluster}: {text}", remedy) for cluster, text in sorted(ledger.windows.items())
     ]
@@ -236,13 +238,13 @@ def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
     silent = [r for r in opened if r.health_at is None or now - r.health_at >= STALE]
     if not silent:
         return Check.good(
-            "health", f"none is older than {duration_text(STALE)}, for {count_text(len(opened), 'open rollout')}"
+            "health", f"no figure is older than {duration_text(STALE)}, in {count_text(len(opened), 'open rollout')}"
         )
     names = some_of([r.cluster for r in silent], 3)
     oldest = min((r.health_at for r in silent if r.health_at is not None), default=None)
-    since = "" if oldest is None else f", the oldest of {oldest:%Y-%m-%d %H:%M:%SZ}"
+    since = "" if oldest is None else f"; the oldest figure is of {oldest:%Y-%m-%d %H:%M:%SZ}"
     of = f"{len(silent)} of {count_text(len(opened), 'open rollout')}"
-    text = f"none for {duration_text(STALE)} in {of}: {names}{since}"
+    text = f"no figures for {duration_text(STALE)} in {of}: {names}{since}"
     return Check.bad("health", text, "mend their health source")
 
 
@@ -259,20 +261,21 @@ def notice_checks(ledger: LedgerCheck, now: datetime) -> list[Check]:
     checks = [
         Check.bad(
             "notices",
-            f"{_notices(w)} for {w.audience} since {w.since:%Y-%m-%d %H:%MZ}: {w.trouble or 'due, and not sent'}",
+            f"{_notices(w, 'has waited', 'have waited')} since {w.since:%Y-%m-%d %H:%MZ}: "
+            f"{w.trouble or 'due, but not sent'}",
             (w.remedy or "correct the contact in the fleet file; Backstop tries again by itself")
             if w.trouble
-            else "due notices are sent by the watch: mend what its line in this list says",
+            else "the watch sends due notices: mend what the line `watch` of this list says",
         )
         for w in late
     ]
-    waiting = [f"{_notices(w)} for {w.audience} until {w.due:%Y-%m-%d %H:%MZ}" for w in ledger.notices if w not in late]
+    waiting = [f"{_notices(w, 'waits', 'wait')} until {w.due:%Y-%m-%d %H:%MZ}" for w in ledger.notices if w not in late]
     text = some_of(waiting, _TOLD, by="; ") if waiting else "none waits"
     return [*checks, Check.good("notices", text)] if waiting or not late else checks
 
 
-def _notices(waits: Untold) -> str:
-    return f"{count_text(waits.notices, 'notice')} {'waits' if waits.notices == 1 else 'wait'}"
+def _notices(waits: Untold, one: str, several: str) -> str:
+    return f"{count_text(waits.notices, 'notice')} for {waits.audience} {verb_of(waits.notices, one, several)}"
 
 
 def seals_check(sealing: Sealing | None, now: datetime) -> list[Check]:
@@ -299,7 +302,9 @@ def grants_check(requests: Sequence[RequestState], now: datetime) -> Check:
     named = some_of([f"{r.ask.request}: {r.wanted_text}, {r.waits_for or r.stage.value}" for r in late], 3, by="; ")
     text = f"{len(late)} {'is' if len(late) == 1 else 'are'} overdue: {named}"
     return Check.bad(
-        "grants", text, "the watch takes back a grant within a minute of its end, unless the grant waits for something"
+        "grants",
+        text,
+        "`backstop request show ID` shows what each waits for; the watch takes back the others within a minute",
     )
 
 
@@ -338,7 +343,7 @@ def promises_checks(rollouts: Sequence[Overview]) -> list[Check]:
     """Report quotas that nobody approved, or that their parents do not allow; no check where all are kept."""
     marks = (CHANGED_BY_OTHERS, NOBODY_APPROVED, ABOVE_ITS_PARENT)
     wrong = [r for r in rollouts if not r.ended and any(mark in r.needs for mark in marks)]
-    remedy = "do what it asks for; `backstop status CLUSTER` shows which values are promised"
+    remedy = "do what the line asks for; `backstop status CLUSTER` shows which values are promised"
     return [Check.bad("promises", f"{r.cluster}: {r.needs}", remedy) for r in wrong]
 
 
@@ -350,13 +355,13 @@ def histories_check(rollouts: Sequence[Overview], statuses: Mapping[str, Rollout
         text = f"{count_text(len(answers), 'open rollout')} compared: none lacks effects that the ledger has"
         return Check.good("histories", text)
     sentences = [
-        f"{row.cluster}: the ledger has effect {row.counter} of {row.rollout}, Temporal has effect {s.fence} "
+        f"{row.cluster}: the ledger is at effect {row.counter} of {row.rollout}, Temporal at effect {s.fence} "
         f"of {s.rollout}"
         for row, s in behind
     ]
     cluster = behind[0][0].cluster
     remedy = (
-        "a rollout reads such effects when it next looks at its cluster; if one does not, end its run and adopt it"
+        "a rollout reads missing effects when it next looks at its cluster; if it does not, end its run and adopt it"
         f"{'' if len(behind) == 1 else f' (here the rollout of {cluster})'}: "
         f"temporal workflow terminate -w {rollout_workflow_id(cluster)}, then {adopt_line(cluster)}"
     )
@@ -383,7 +388,7 @@ def bringups_checks(rows: Sequence[BringupRow], lost: Sequence[BringupRow]) -> l
         return [Check.good("bring-ups", _all_run_text(len(rows)))]
     names = some_of([f"{row.cluster} ({row.stage.words})" for row in lost], 3)
     opened = count_text(len(rows), "bring-up")
-    text = f"Temporal has lost {len(lost)} of {opened} that the ledger has open, so no workflow moves {names}"
+    text = f"Temporal has lost {len(lost)} of {opened} that the ledger has open, so nothing drives {names}"
     return [Check.bad("bring-ups", text, lost_bringup_remedy(lost[0].cluster))]
 
 
@@ -399,7 +404,7 @@ def clock_check(ahead_seconds: float) -> Check:
     if abs(ahead_seconds) <= CLOCK_SKEW_SECONDS:
         return Check.good("clocks", "the worker's and Temporal's agree within a minute")
     by, way = duration_text(timedelta(seconds=round(abs(ahead_seconds)))), "ahead of" if ahead_seconds > 0 else "behind"
-    text = f"the worker's clock is {by} {way} Temporal's, by which notices, soaks and breach timers run"
+    text = f"the worker's clock is {by} {way} Temporal's, which times notices, soaks and breaches"
     return Check.bad("clocks", text, "set both clocks right (NTP)")
 
 

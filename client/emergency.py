@@ -10,5 +10,5 @@ from contextvars import ContextVar
 acts_alone: ContextVar[bool] = ContextVar("backstop_acts_alone", default=False)
 NEEDS_FRONT = (
     "--emergency needs a front, which knows who you are (BACKSTOP_URL, or `backstop up` on this machine); without a "
-    "front no command needs a second person: leave --emergency out"
+    "front no command needs a second person, so leave --emergency out"
 )

@@ -33,9 +33,9 @@ from client.payload_keys import KeyRing, cipher_of
 ENCRYPTED = b"binary/encrypted"
 KEY_ID, WORKFLOW_ID = "encryption-key-id", "encryption-workflow-id"
 IN_CLEAR = "backstop-in-clear"
-"""In the metadata of a payload that was not encrypted, once it is decoded; it holds the date of the switch."""
+"""A key in the metadata of a decoded payload that was not encrypted; its value is the date of the switch."""
 run_began: ContextVar[datetime | None] = ContextVar("when the run that is activated began", default=None)
-"""None: what is read is a client's answer."""
+"""None: the payload is an answer that a client reads."""
 arrived_in_clear: ContextVar[bool] = ContextVar("whether an activity's arguments arrived in clear", default=False)
 _NONCE_BYTES = 12
 _VERSION = b"backstop 1"

@@ -47,7 +47,7 @@ class FleetRollouts(Questions):
             FLEET_WORKFLOW,
             FleetInput(launch=self._sign(request, "fleet.launch", FLEET_ID)),
             FLEET_ID,
-            f"fleet rollout of {request.owner}{' (shadow)' if request.shadow else ''}",
+            f"fleet rollout, owner {request.owner}{' (shadow)' if request.shadow else ''}",
             FleetLaunchAnswer,
             "the launch of the fleet rollout",
             _FLEET_SECONDS,
@@ -55,7 +55,7 @@ class FleetRollouts(Questions):
 
     async def _fleet_already_open(self, request: FleetLaunch, *, rehearsal: bool = False) -> Refusal:
         what = " (a rehearsal that writes no quota)" if rehearsal else ""
-        why = f"a fleet rollout{what} is open already, and there is one at a time: see `backstop fleet status`"
+        why = f"a fleet rollout{what} is open already, and only one can be open: see `backstop fleet status`"
         await self._archive_fleet_refusal("launch", request.reason, why)
         return Refusal(why)
 
@@ -122,7 +122,7 @@ class FleetRollouts(Questions):
         except QUERY_FAILED as error:
             raise await self._explain_fleet(error) from error
         if answer.stage is not FleetStage.PLANNED:
-            raise Refusal(f"no plan of the fleet rollout awaits approval: it is {answer.stage}")
+            raise Refusal(f"no plan of the fleet rollout awaits approval: its stage is {answer.stage}")
         if answer.plan is None:
             raise Refusal("the fleet rollout has no plan to show yet: see `backstop fleet status`")
         return answer.plan

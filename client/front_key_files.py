@@ -24,7 +24,7 @@ from models.errors import BadInput, Refusal
 
 log = logging.getLogger("backstop.front")
 SIGNS_ON = timedelta(minutes=10)
-"""How long a key that was rotated away still signs: a book takes a while to reach every worker."""
+"""How long a rotated key still signs: the key book with the new key takes a while to reach every worker."""
 
 
 def key_book_file() -> Path:
@@ -97,8 +97,8 @@ def load_signing_key() -> SigningKey:
     entry = next((one for one in read_book(key_book_file()).keys if _public(one.pem) == public), None)
     if entry is None:
         raise BadInput(
-            f"{key_book_file()} does not have the public half of {private}, so workers would refuse what it "
-            "signs: `backstop keys rotate`"
+            f"{key_book_file()} does not have the public half of {private}, so workers would refuse what "
+            "this key signs: run `backstop keys rotate`"
         )
     return SigningKey(key, entry.key_id)
 

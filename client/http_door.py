@@ -31,13 +31,13 @@ _SLACK_SECONDS = 15.0
 """The front gives up first, and says why."""
 _TRIES = 6
 _SILENT_SECONDS = 2.0
-"""After which the caller hears that an answer is late."""
+"""Seconds after which the caller is told that the answer is late."""
 _FRONT_GOES_ON = (
     "The front has the command, and withdraws it if no worker takes it up within half a minute; "
-    "`backstop audit` says what came of it."
+    "`backstop audit` shows the outcome."
 )
 _WAIT_SECONDS = 5.0
-"""Between two tries at most, where the front asks for patience."""
+"""Longest wait between two tries, where the front answers 429."""
 ALONE = "backstop-emergency"
 """The header by which an approver says that they act alone."""
 HEARD = "backstop-worker-heard"

@@ -15,10 +15,10 @@ from typing import NamedTuple, Protocol
 from models.errors import BadInput, Unavailable
 
 _PATH_BYTES = 100
-"""Of a socket's path, as far as every system takes it."""
+"""The longest path of a socket that every system accepts."""
 _NO_URL = "BACKSTOP_URL must be the front's address, such as https://backstop.example, not "
 _MOST = 512 * 1024 * 1024
-"""Bytes of an answer: more than any there is."""
+"""Most bytes of an answer: more than any real one has."""
 
 
 class Reply(NamedTuple):

@@ -171,7 +171,7 @@ _OPENER = build_opener(_NoRedirect)
 def _post(url: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Post a form; return the answer's JSON, an error's too. Errors: Unavailable."""
     if not url.startswith(("https://", "http://127.0.0.1:", "http://localhost:", "http://[::1]:")):
-        raise Unavailable("the provider's address is neither https:// nor on this machine")
+        raise Unavailable(f"the provider's address must begin with https:// or be on this machine, not {url}")
     request = Request(  # noqa: S310 - its scheme was looked at
         url, urlencode(fields).encode(), {"accept": "application/json"}
     )

@@ -42,8 +42,8 @@ def lost_bringup_sentence(row: BringupRow) -> str:
 def lost_bringup_remedy(cluster: str) -> str:
     """Say what to do about a lost bring-up."""
     return (
-        f"add {cluster} again with the same entry, which takes it up; or tear down by hand what it made, then: "
-        f"backstop bringup give-up {shlex.quote(cluster)}"
+        f"add {cluster} again with the same entry, which continues the bring-up; or tear down by hand what it made, "
+        f"then: backstop bringup give-up {shlex.quote(cluster)}"
     )
 
 
@@ -57,8 +57,8 @@ def lost_fleet_sentence(kept: KeptFleet) -> str:
 
 
 def stopped_sentence(what: str) -> str:
-    """What is so of one that the ledger has open no more, or where it does not answer."""
-    return f"Temporal stopped {what} before it came to its own end, so nothing drives it: see `backstop doctor`"
+    """Say that Temporal stopped it, where the ledger no longer has it open or does not answer."""
+    return f"Temporal stopped {what} before it was finished, so nothing drives it: see `backstop doctor`"
 
 
 def summary_of(row: Overview) -> RolloutSummary:

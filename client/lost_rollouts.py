@@ -24,7 +24,7 @@ STOPPED = {
     WorkflowExecutionStatus.FAILED,
     WorkflowExecutionStatus.TIMED_OUT,
 }
-"""How Temporal has a workflow that neither runs nor came to its own end."""
+"""Statuses of a workflow that does not run and did not finish by itself."""
 _RowT = TypeVar("_RowT")
 
 

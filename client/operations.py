@@ -32,17 +32,17 @@ class Operation(NamedTuple):
     fields: tuple[str, ...] = ()
     """Arguments that are neither in the path nor the body."""
     in_query: tuple[str, ...] = ()
-    """Fields of the body that may stand in the query: whoever sends it speaks no language of ours."""
+    """Fields of the body that may be in the query instead, because another program defines the body."""
     seconds: float = 60.0
     """How long an answer may take."""
     paged: bool = False
-    """A list, of which parts can be asked for."""
+    """The answer is a list, which can be read in parts."""
     tagged: bool = False
-    """It has an ETag."""
+    """The answer has an ETag."""
     watched: bool = False
-    """With `?watch` it is told whenever it changes."""
+    """`?watch` sends the answer again at each change."""
     question: str = ""
-    """Of the ledger's desk: its kind."""
+    """The kind of question that it asks the desk."""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -152,12 +152,12 @@ COMPOSED = (
     *("snapshot", "flex", "calendar", "tallies", "past", "archived", "import_fleet", "take_fleet", "fleet_pages"),
     *("add_health", "add_jobs"),
 )
-"""Methods that are made of questions, each a call by itself (client/composed.py): in parts that a request can hold."""
+"""Methods of client/composed.py, each made of several calls: one request could not hold everything."""
 _THEIR_OWN = ("_pages", "_described", "_now")
-"""What those methods call of each other's."""
+"""Helpers that those methods share."""
 
 INNER = frozenset({"archive", "token_of", "ended_sessions", "aim", "keep_waiting", "turn_waiting", "tell_emergency"})
-"""Questions that only the door and the front ask: what people say goes into the archive by what they do."""
+"""Questions that only the door and the front ask: people write into the archive only by giving commands."""
 
 
 def composed_method(door: Any, name: str) -> Any:

@@ -90,7 +90,7 @@ def read_keys(path: Path) -> PayloadKeys:
     try:
         with regular_file(path) as (file, status):
             if status.st_mode & 0o077 and not _is_mounted_for_us(status):
-                raise BadInput(f"{path} holds keys and may be read by others: chmod 600 {path}")
+                raise BadInput(f"{path} holds keys, but other users may read it: chmod 600 {path}")
             content = file.read(_FILE_BYTES + 1)
     except FileNotFoundError:
         where = "copy it from a machine that has it (or set BACKSTOP_PAYLOAD_KEYS to where it is)"

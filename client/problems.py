@@ -10,10 +10,10 @@ from models.errors import BY_NAME, AwaitsSecond, BackstopError, BadFile, BadInpu
 
 MEDIA = "application/problem+json"
 KIND = "urn:backstop:problem:"
-"""Before the name of the error's class. The front's own kinds have names in small letters."""
+"""A problem's type begins with this; the error's class follows, or a lower-case name for the front's own problems."""
 
 _STATUS: dict[str, int] = {"BadInput": 422, "BadFile": 422, "Unavailable": 503, "Barred": 403}
-"""Of an HTTP answer; of all others 409: what is asked does not fit what is."""
+"""HTTP status by error class. Others have 409: the request does not fit the current state."""
 _TITLES = {
     "BadInput": "What was given is malformed.",
     "BadFile": "What was given is malformed.",
@@ -22,7 +22,7 @@ _TITLES = {
     "Refusal": "It is not allowed now.",
     "BlastRadius": "The command would move more GPUs than may be moved at once.",
     "AwaitsSecond": "It waits for a second person.",
-    "Conflict": "Somebody newer owns this.",
+    "Conflict": "A newer owner has taken over.",
     "Drift": "Something has changed in the meantime: look again.",
     "Stuck": "Backstop cannot go on: a person must act.",
 }
@@ -31,7 +31,7 @@ _OWN: dict[str, type[BackstopError]] = {
     **dict.fromkeys(("not-found", "not-allowed", "too-large", "not-json", "not-a-form", "precondition"), BadInput),
     **dict.fromkeys(("too-many", "too-slow", "fault", "stopping"), Unavailable),
 }
-"""What the front says by itself, as errors of ours."""
+"""The error class for each problem that the front itself raises."""
 
 
 def problem(error: BackstopError, request_id: str) -> tuple[int, dict[str, Any]]:
@@ -79,7 +79,9 @@ def error_from(status: int, body: bytes) -> BackstopError:
         document = json.loads(body)
         kind, detail = str(document["type"]), str(document["detail"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return Unavailable(f"the server there is not a front of Backstop: it answers {status}")
+        return Unavailable(
+            f"the server that answered (HTTP status {status}) is not a front of Backstop: check its address"
+        )
     name = kind.removeprefix(KIND)
     if name == "BadFile":
         error: BackstopError = BadFile([str(one) for one in document.get("sentences", [detail])])

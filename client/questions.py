@@ -39,13 +39,13 @@ else:
 
 
 _WAITS = (1, 1, 2, 4, 12)
-"""Seconds after which an answer is waited for anew; the last for ever.
+"""Seconds after which the client starts to wait for an answer again; the last one repeats for ever.
 
 A busy server (1.32) can miss that a run has ended while somebody waits for it, and then lets them wait for the whole
 of its 20 s: one of some hundreds of questions on two full cores. Whoever asks after the end is answered at once.
 """
 _SURE_SECONDS = 2
-"""From then on a question is given up where no worker polls, as far as Temporal knows."""
+"""Seconds after which the client withdraws a question if Temporal knows of no worker that polls."""
 
 _AnswerT = TypeVar("_AnswerT")
 
@@ -116,7 +116,7 @@ class Questions(Calls, Composed):
         elif (waited >= sum(_WAITS) or await self.unserved()) and await _stop_unserved(handle):
             raise Unavailable(NO_WORKER)
         else:
-            self.note(f"No worker has answered yet.{' Ctrl-C withdraws it.' * changes}")
+            self.note(f"No worker has answered yet.{' Ctrl-C withdraws the command.' * changes}")
 
     async def _archive_refusal(
         self, cluster: str, command: str, reason: str, why: str, request: Model | None = None

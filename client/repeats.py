@@ -14,7 +14,7 @@ from models.access.tickets import arguments_hash
 from models.base import Model
 
 repeat_key: ContextVar[str] = ContextVar("backstop_repeat_key", default="")
-"""Of what is being said now, the speaker included; empty: nothing is a repeat."""
+"""The key of the current command, with its author; empty: the command cannot be repeated."""
 
 
 def repeatable() -> bool:

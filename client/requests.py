@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from models.requests.state import QuotaAsk, RequestState
 
 _BESIDE_SECONDS = 10
-"""What is only shown beside something else is not waited for longer."""
+"""The longest wait for an answer that is only shown beside another one."""
 
 
 class QuotaRequests(Questions):

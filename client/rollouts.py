@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 OVERVIEW_SECONDS = 10
 MOST_ASKED = 200
-"""Rollouts that are asked themselves in one overview; of more it is told what the ledger noted."""
+"""Most rollouts that one overview asks; of the others it shows what the ledger last noted."""
 _AT_ONCE = 16
-"""Questions to rollouts under way at the same time."""
+"""Most questions to rollouts at the same time."""
 _OPENING = "opening"
 _BEFORE = (
-    "its rollout runs on an earlier version, which cannot show the impact beforehand: look at `status`, then give --yes"
+    "its rollout runs on an earlier version, which cannot show what a command changes: see `status`, then give --yes"
 )
 _T = TypeVar("_T")
 

@@ -18,8 +18,8 @@ from models.texts import brief
 _VARIABLE = "BACKSTOP_SLACK_SIGNING_SECRET"
 _SIGNING = re.compile(r"[!-~]{16,200}")
 _REMEDY = (
-    "put the app's signing secret (Slack: Basic Information, App Credentials) into that file of the folder that "
-    "BACKSTOP_SECRETS names (docs/slack.md)"
+    f"put the app's signing secret (Slack: Basic Information, App Credentials) into the file NAME of the folder "
+    f"BACKSTOP_SECRETS, and set {_VARIABLE} to {SECRET}NAME (docs/slack.md)"
 )
 
 
@@ -30,7 +30,7 @@ def slack_secret_name(text: str) -> str:
         return ""
     if not bare.lower().startswith(SECRET) or not bare[len(SECRET) :]:
         raise BadInput(
-            f"{_VARIABLE} must be {SECRET}NAME, the name of a file, and not the secret itself (docs/slack.md)"
+            f"{_VARIABLE} must be {SECRET}NAME with the name of a file, not the secret itself (docs/slack.md)"
         )
     return bare[len(SECRET) :]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TRACE = "BACKSTOP_TRACE"
 """`console`: spans go to the error stream (the CLI's --trace)."""
 _CONNECT_SECONDS, _GOODBYE_SECONDS = 0.2, 1.0
-"""What a command gives a collector at most: one that does not listen, and one that does."""
+"""The longest that a command waits for a collector: to accept a connection, and to take the traces."""
 _WORKER_SECONDS = 5.0
 _EXPORTER_LOGS = ("opentelemetry.exporter", "opentelemetry.sdk.metrics", "opentelemetry.sdk.trace.export")
 
@@ -127,9 +127,9 @@ class _Outage:
         with self._lock:
             changed, self._away = failed != self._away, failed
         if changed and not self._quiet and failed:
-            logger.warning("the OTLP collector at %s takes nothing: traces and metrics are dropped", self._endpoint)
+            logger.warning("the OTLP collector at %s accepts no data: traces and metrics are dropped", self._endpoint)
         elif changed and not self._quiet:
-            logger.warning("the OTLP collector at %s takes traces and metrics again", self._endpoint)
+            logger.warning("the OTLP collector at %s accepts traces and metrics again", self._endpoint)
         return result
 
 

@@ -62,9 +62,9 @@ async def _watch_check(client: Client, workflow_id: str) -> Check:
         return Check.bad("watch", "running, not watching yet")
     last, timeout = max(beats)
     if datetime.now(UTC) - last < max(_SILENCE, 2 * timeout):
-        return Check.good("watch", f"watching, last heard of at {last:%Y-%m-%d %H:%M:%SZ}")
+        return Check.good("watch", f"watching, last heartbeat at {last:%Y-%m-%d %H:%M:%SZ}")
     return Check.bad(
         "watch",
-        f"silent since {last:%Y-%m-%d %H:%M:%SZ}; rollouts still look by themselves once an hour",
+        f"silent since {last:%Y-%m-%d %H:%M:%SZ}; each rollout still looks at its cluster, but seldom (`safety_poll`)",
         "backstop worker",
     )

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 _NAMED = 5
 _COULD = 3
-"""People who could open a gate that are named where it is waited for."""
+"""Most people that a message names who could open a gate."""
 _UNLESS = "unless an access file says otherwise"
-UNKNOWN = "nobody knows who: no worker answered"
+UNKNOWN = "who could act is unknown: no worker answered"
 _SECONDS = 5
-"""What is only shown beside something else is not waited for longer."""
+"""The longest wait for an answer that is only shown beside another one."""
 AskWhoCould = Callable[[str, str], Awaitable[Sequence[str]]]
-"""`Backstop.who_could`, with the line and the cluster."""
+"""`Backstop.who_could`, called with the command line and the cluster."""
 AskDesk = Callable[[Question[Any]], Awaitable[Any]]
 
 
@@ -85,11 +85,11 @@ async def lifted_by_others(ask: AskDesk, answer: LaunchAnswer, launcher: str) ->
     may = some_of(answer.lifters, _NAMED)
     if is_one_of(launcher, answer.deciders):
         return (
-            f"An objection to it can be resolved by {may}; {launcher}, who launched it, can resolve only other holds."
+            f"Objections can be resolved by {may}; {launcher}, who launched the rollout, can resolve only other holds."
         )
     others = [name for name in answer.deciders if name not in answer.lifters]
-    more = f" (other holds: {some_of(others, _NAMED)} too)" if others else ""
-    return f"Its holds can be resolved by {may}{more}, not by {launcher}, who launched it."
+    more = f" (holds other than objections also by {some_of(others, _NAMED)})" if others else ""
+    return f"Holds can be resolved by {may}{more}, not by {launcher}, who launched the rollout."
 
 
 class Openers(NamedTuple):

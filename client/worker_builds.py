@@ -31,7 +31,7 @@ _HEARD_BY_THEN = 10
 _POLL_SECONDS = 130
 """Twice a poll, for clocks that differ."""
 _NEXT_POLL_SECONDS = 70
-"""After one poll a worker that serves has begun the next by then, by the server's clock."""
+"""Seconds from one poll until a worker that serves has begun the next one, by the server's clock."""
 _VERSION = "TemporalWorkerDeploymentVersion"
 
 
@@ -140,7 +140,7 @@ async def _serve(client: Client, request: SetWorkerDeploymentCurrentVersionReque
             if error.status is not RPCStatusCode.FAILED_PRECONDITION:
                 raise
             if not patience:
-                raise Refusal(f"the server does not take build {request.build_id} yet: {error.message}") from error
+                raise Refusal(f"Temporal does not accept build {request.build_id} yet: {error.message}") from error
             await asyncio.sleep(1)
 
 

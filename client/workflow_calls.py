@@ -38,19 +38,19 @@ from models.temporal_names import LAUNCHED_UPDATE, MOVES_ON, TAKE_BACK_SIGNAL, T
 
 UPDATE_FAILED = (WorkflowUpdateFailedError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError)
 QUERY_FAILED = (WorkflowQueryFailedError, RPCError)
-"""How an update or a query fails, in Temporal's errors."""
+"""Temporal's errors for an update or a query that fails."""
 
 _PATIENCE = timedelta(seconds=30)
 """How long a person waits for a worker's answer."""
 _ENDS_SECONDS = 60.0
 """How long a rehearsal that gives way may take to end."""
 _QUESTIONS, _MOMENT_SECONDS = 24, 0.5
-"""For a question that came at a moment when nobody may answer it: ten seconds where a worker died with a task."""
+"""Tries of a query, and the pause between them: after a worker died with a task nobody answers for ten seconds."""
 _FIRST_STEP = "Workflow Task in failed state"
-"""How Temporal says that the step which an update came with has failed."""
+"""Temporal's words for a failed workflow task with which an update came."""
 _STOPPED = "the workflow was stopped before it came to its end"
 _CLOSING = "workflow is closing"
-"""How Temporal says that a run is just ending: it continues as new, or for good."""
+"""Temporal's words for a run that is ending, for good or to continue as new."""
 _AnswerT = TypeVar("_AnswerT", bound=Model)
 _MessageT = TypeVar("_MessageT", bound=Model)
 _T = TypeVar("_T")
@@ -60,15 +60,15 @@ _START_ONE = "start one with `backstop up` or `backstop worker`"
 NO_WORKER = f"no worker is running: {_START_ONE}"
 _NO_ANSWER = f"no worker has answered in time: if none is running, {_START_ONE} (see `backstop doctor`)"
 _SHORT = timedelta(seconds=5)
-"""How long Temporal itself may take to say what became of something."""
+"""How long Temporal itself may take to answer."""
 _LOOKS, _LOOK_SECONDS = 3, 0.4
-"""For a worker that polls: one that has just started may do so a moment later."""
+"""Looks for a worker that polls, and the pause between them: a new worker polls a moment after its start."""
 _SILENT_SECONDS, TAKEN_SECONDS = 2.0, 30.0
-"""After the first the caller hears that a command waits for a worker; after both it is taken back."""
+"""After the first, the caller is told that the command waits for a worker; after both, it is withdrawn."""
 _SETTLE_SECONDS = 1.0
-"""A command that a worker took up just before it was taken back is answered by then."""
+"""By then a worker has answered a command that it took up just before the command was withdrawn."""
 NEW_EVENTS = 2
-"""In the history of a workflow that no worker has taken up: it was started, and its first task waits."""
+"""Events in the history of a workflow that no worker has taken up: its start, and its first task."""
 
 
 class Calls:
@@ -85,7 +85,7 @@ class Calls:
         self.heard = asyncio.Event()
         """Some worker has answered something."""
         self.note: Callable[[str], None] = lambda _: None
-        """Takes what a person should read while they wait, a sentence at a time."""
+        """Called with each sentence that a person should read while they wait."""
 
     async def unserved(self) -> bool:
         """Return whether no worker polls, as far as Temporal knows; False also where it does not say."""
@@ -140,8 +140,8 @@ class Calls:
                 return before
             except TimeoutError:
                 await _read(start)
-                why = f"a worker has taken up {what}, which goes on; it has not answered within {seconds:.0f} s"
-                raise Unavailable(f"{why}: look at its status later") from None
+                why = f"a worker has taken up {what}, but has not answered within {seconds:.0f} s"
+                raise Unavailable(f"{why}: {what} goes on, so look at its status later") from None
             except UPDATE_FAILED as error:
                 await _read(start)
                 if not (isinstance(error, RPCError) and _was_not_taken(error)):
@@ -282,9 +282,9 @@ class Calls:
                 if left:
                     await asyncio.sleep(_LOOK_SECONDS)
         except asyncio.CancelledError:
-            self.note(f"Interrupted: {what} was not given.")
+            self.note(f"Interrupted: {what} was not sent.")
             raise
-        raise Unavailable(f"no worker is running, and {what} was not given: {_START_ONE}")
+        raise Unavailable(f"no worker is running, so {what} was not sent: {_START_ONE}")
 
     async def _try_take_back(
         self, asking: asyncio.Future[_T], take_back: Callable[[asyncio.Future[_T]], Awaitable[bool]]

@@ -260,5 +260,5 @@ def _parse(name: str, text: str) -> Any:
         if not called_json:  # YAML may begin with { too
             return plain_yaml.load(text, name)
         place = _JSON_PLACE.search(str(error))
-        what = "nested too deep" if isinstance(error, RecursionError) else _JSON_PLACE.sub("", str(error))
+        what = "nested too deeply" if isinstance(error, RecursionError) else _JSON_PLACE.sub("", str(error))
         raise BadInput(f"{name}{f', line {place[1]}' if place else ''}: not valid JSON: {what}") from None

@@ -97,7 +97,7 @@ async def test_a_rollout_moves_on_to_the_next_build_between_two_runs(world: Worl
         await world.fleet(worked_case(old), worked_case(young))
         await world.start(old)
         await world.until(old, Stage.MONITORED)
-        assert (await check(world)).text == "build one serves"
+        assert (await check(world)).text == "new rollouts start on build one"
 
         await second.enter_async_context(build(world, sqlite_ledger_url, "two"))
         assert await world.tpm.use_build("two") == "one"

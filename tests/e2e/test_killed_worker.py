@@ -47,4 +47,4 @@ async def test_right_after_its_worker_was_killed_nothing_is_called_well(
         checks = {check.name: check for check in await door.doctor()}
         assert [name for name, check in checks.items() if not check.ok] == ["workers", "watch", "ledger"]
         assert checks["workers"].text.endswith("; but no worker answers")
-        assert "last heard of at" in checks["watch"].text
+        assert "last heartbeat at" in checks["watch"].text

@@ -98,7 +98,7 @@ async def test_without_a_worker_nothing_is_given(deserted: Client, hasty: None) 
         with pytest.raises(Unavailable) as refused:
             await give(door_of(deserted, []))
         assert refused.value.message == (
-            f"no worker is running, and {what} was not given: start one with `backstop up` or `backstop worker`"
+            f"no worker is running, so {what} was not sent: start one with `backstop up` or `backstop worker`"
         )
     assert await started(deserted) == []
 

@@ -62,7 +62,7 @@ async def test_a_watch_that_nobody_runs_any_more_is_started_by_a_worker_that_liv
         async with asyncio.timeout(60):
             while True:
                 client = await connected(server.address)
-                if (await checks.watch_check(client)).text.startswith("watching, last heard of"):
+                if (await checks.watch_check(client)).text.startswith("watching, last heartbeat"):
                     return (await client.get_workflow_handle(WATCH_ID).describe()).run_id
                 await asyncio.sleep(0.2)
 
@@ -107,7 +107,7 @@ async def test_a_watch_in_shards_is_well_when_every_shard_is(
         monkeypatch.setattr(workers.main, "_KEEP_SECONDS", 3600)  # or a worker would start what is terminated here
         parts = watch_parts("health-watch/ledger/0-of-2")
         async with serving(whole):
-            await until("watching, last heard of")
+            await until("watching, last heartbeat")
             await listed(WATCH_ID)
         async with serving(dataclasses.replace(whole, watch_shards=2)):
             await until("watching, in 2 shards")
@@ -115,7 +115,7 @@ async def test_a_watch_in_shards_is_well_when_every_shard_is(
             await client.get_workflow_handle(parts[1]).terminate(reason="a story")
             await until(f"1 of 2 shards; {parts[1]}: not running")
         async with serving(whole):
-            await until("watching, last heard of")
+            await until("watching, last heartbeat")
             await listed(WATCH_ID)
 
 

@@ -112,7 +112,7 @@ async def test_what_a_status_counts_is_counted_when_it_is_asked(stage: Stage) ->
         await story.handle.terminate(reason="the story is over")
         status = await door.bringup_status(name)
         assert status.waits_for == "waits for its supply: supply is red", "it answers as it last stood"
-        stopped = f"Temporal stopped the bring-up of {name} before it came to its own end, so nothing drives it"
+        stopped = f"Temporal stopped the bring-up of {name} before it was finished, so nothing drives it"
         assert (status.lost, status.needs) == (f"{stopped}: see `backstop doctor`", ""), "this worker has no board"
 
 

@@ -381,7 +381,7 @@ async def test_one_that_was_terminated_awaits_no_approval(world: World) -> None:
 async def test_one_fleet_rollout_at_a_time(world: World) -> None:
     await world.fleet(cluster(fresh("a"), 95, 98, busy=60))
     await world.launch_fleet(fresh("fleet"))
-    with pytest.raises(Refusal, match="a fleet rollout is open already, and there is one at a time"):
+    with pytest.raises(Refusal, match="a fleet rollout is open already, and only one can be open"):
         await world.launch_fleet(fresh("fleet"))
     handle = world.client.get_workflow_handle(FLEET_ID)
     for command in FLEET_COMMANDS:  # one that cannot be read is refused to its face

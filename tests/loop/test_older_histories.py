@@ -39,7 +39,7 @@ async def test_an_abort_undoes_what_an_older_history_does_not_have(world: World,
     written_since(sqlite_ledger_url, name, later(name, 3, EffectKind.HARDEN, mode=LimitMode.HARD))
     (check,) = [c for c in await world.tpm.doctor() if c.name == "histories"]
     assert not check.ok
-    assert f"{name}: the ledger has effect 3 of {name}/1, Temporal has effect 2 of {name}/1" in check.text
+    assert f"{name}: the ledger is at effect 3 of {name}/1, Temporal at effect 2 of {name}/1" in check.text
     await world.say(name, Command.ABORT)
     result = await world.ended(name)
     assert result["stage"] == "aborted"

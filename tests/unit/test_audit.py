@@ -99,7 +99,7 @@ async def test_what_is_not_archived_yet_is_told_as_it_happened() -> None:
     straight = history("straight")
     (first, *_) = [cut for cut in cuts(straight) if await landed(cut)]
     (effect,) = [r for r in await told(first) if r.kind == "effect"]
-    assert effect.text == "reserve has landed, and is not archived yet"
+    assert effect.text == "reserve was carried out, and is not archived yet"
     assert effect.data["receipt"]["fence"]["counter"] == 1
     opened = WorkflowHistory("rollout/x", straight.events[:3])
     assert [r.text for r in await told(opened)] == ["launch asked for by tpm"]

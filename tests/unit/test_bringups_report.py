@@ -113,10 +113,10 @@ def test_doctor_names_those_that_nobody_drives() -> None:
     (ill,) = bringups_checks(ROWS[:3], ROWS[2:3])
     assert (ill.ok, ill.text) == (
         False,
-        "Temporal has lost 1 of 3 bring-ups that the ledger has open, so no workflow moves c (provisioning)",
+        "Temporal has lost 1 of 3 bring-ups that the ledger has open, so nothing drives c (provisioning)",
     )
     assert ill.remedy == (
-        "add c again with the same entry, which takes it up; or tear down by hand what it made, then: "
+        "add c again with the same entry, which continues the bring-up; or tear down by hand what it made, then: "
         "backstop bringup give-up c"
     )
 

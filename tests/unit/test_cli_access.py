@@ -266,7 +266,7 @@ async def test_beside_each_thing_that_shuts_a_gate_stands_who_could_open_it(caps
         raise Unavailable("no worker is running")
 
     unknown = await who_could_open(silent, shown)
-    assert {*unknown.lifts.values(), *unknown.acks.values()} == {"nobody knows who: no worker answered"}
+    assert {*unknown.lifts.values(), *unknown.acks.values()} == {"who could act is unknown: no worker answered"}
     held = shown.but(stage=Stage.BUFFERED, waiting_for=(Condition(name="holds", met=False, text="all in one line"),))
     assert [member["waits"] for member in _track(held, (), openers)][2] == [
         "objection by kim: a run (to be lifted by user:sre)",

@@ -240,7 +240,9 @@ def test_what_a_dead_worker_left_behind_is_not_well() -> None:
     ]
     check = health_check([*rows, rows[4].model_copy(update={"ended": True})], now)
     assert not check.ok
-    assert check.text.startswith("none for 30m in 4 of 5 open rollouts: c1, c2, c3 and 1 more, the oldest of")
+    assert check.text.startswith(
+        "no figures for 30m in 4 of 5 open rollouts: c1, c2, c3 and 1 more; the oldest figure is of"
+    )
     assert health_check(rows[:1], now).ok
 
 
@@ -271,11 +273,11 @@ def test_a_windows_hold_names_the_calendar(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("words", [[], ["h100-worked"]], ids=["fleet", "one"])
 def test_a_dead_watch_is_said(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    dead = Check.bad("watch", "silent since 2026-01-31 12:00:00Z; rollouts still look by themselves")
+    dead = Check.bad("watch", "silent since 2026-01-31 12:00:00Z; each rollout still looks at its cluster")
     with answering(FakeBackstop(watching=dead)):
         assert run(["status", *words]) == 0
     said = capsys.readouterr().out
-    assert "The watch is silent since 2026-01-31 12:00:00Z; rollouts still look by themselves." in said
+    assert "The watch is silent since 2026-01-31 12:00:00Z; each rollout still looks at its cluster." in said
 
 
 @pytest.mark.parametrize(
@@ -419,5 +421,5 @@ def test_a_history_that_lacks_effects_of_the_ledger_is_named() -> None:
     assert histories_check(rows, {"a": even, "c": None}).text.startswith("1 open rollout compared: none lacks")
     check = histories_check(rows, {"a": even, "b": behind})
     assert not check.ok
-    assert check.text == f"b: the ledger has effect 4 of {rows[1].rollout}, Temporal has effect 2 of {rows[1].rollout}"
+    assert check.text == f"b: the ledger is at effect 4 of {rows[1].rollout}, Temporal at effect 2 of {rows[1].rollout}"
     assert "temporal workflow terminate -w rollout/b, then backstop launch b --adopt" in check.remedy

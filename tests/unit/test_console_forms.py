@@ -84,7 +84,7 @@ def test_a_command_that_cannot_be_given_says_why_and_nothing_of_what_it_would_le
         "how": "",
         "mark": "",
     }
-    silent = "no plan of the fleet rollout awaits approval: it is running"
+    silent = "no plan of the fleet rollout awaits approval: its stage is running"
     for why_not, words in (("it is approved already", False), ("", True)):
         values: dict[str, Any] = {"plan_hash": "3f0c", "silent": silent, "why_not": why_not, "typed": {"reason": ""}}
         shown = command_page(FLEET_ROWS["approve"], "the fleet rollout", ("/back", "back"), "/give", **values)

@@ -355,9 +355,9 @@ def test_doctor_shows_what_waits_and_what_should_not() -> None:
     ]
     checks = notice_checks(LedgerCheck(open_rollouts=0, notices=tuple(waits)), NOON + timedelta(hours=1))
     assert [(check.ok, check.text) for check in checks] == [
-        (False, "1 notice waits for dead since 2026-03-02 12:00Z: email a@b.example (no answer)"),
-        (False, "2 notices wait for late since 2026-03-02 12:00Z: due, and not sent"),
-        (True, "12 notices wait for daily until 2026-03-03 08:00Z"),
+        (False, "1 notice for dead has waited since 2026-03-02 12:00Z: email a@b.example (no answer)"),
+        (False, "2 notices for late have waited since 2026-03-02 12:00Z: due, but not sent"),
+        (True, "12 notices for daily wait until 2026-03-03 08:00Z"),
     ]
     (well,) = notice_checks(LedgerCheck(open_rollouts=0), NOON)
     assert (well.ok, well.text) == (True, "none waits")

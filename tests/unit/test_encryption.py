@@ -189,5 +189,5 @@ def test_a_mounted_file_of_others_may_be_read_by_our_group(tmp_path: Path) -> No
     (tmp_path / "payload.json").chmod(0o440)
     assert KeyRing(tmp_path / "payload.json").since == LONG_AGO
     (tmp_path / "payload.json").chmod(0o444)
-    with pytest.raises(BadInput, match="may be read by others: chmod 600"):
+    with pytest.raises(BadInput, match="other users may read it: chmod 600"):
         KeyRing(tmp_path / "payload.json")

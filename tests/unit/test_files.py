@@ -350,7 +350,7 @@ def test_a_bad_window_is_refused(tmp_path: Path, window: str, sentence: str) -> 
             "f.json, line 5: gpus is given twice in one mapping",
         ),
         ('{"a": "\\ud83d\\ude00", "b": 1, "b": 2}', "f.json", "f.json: b is given twice in one object"),  # no YAML
-        ("[" * 100_000, "f.json", "f.json: not valid JSON: nested too deep"),
+        ("[" * 100_000, "f.json", "f.json: not valid JSON: nested too deeply"),
     ],
 )
 def test_what_is_no_fleet_at_all_is_refused(tmp_path: Path, content: str | bytes, name: str, sentence: str) -> None:

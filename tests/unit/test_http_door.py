@@ -267,7 +267,7 @@ async def test_who_waits_for_the_front_or_is_interrupted_reads_why(changes: bool
         place.over.set()
     goes_on = (
         "The front has the command, and withdraws it if no worker takes it up within half a minute; "
-        "`backstop audit` says what came of it."
+        "`backstop audit` shows the outcome."
     )
     late = "The front has not answered yet."
     assert notes == ([f"{late} {goes_on}", f"Interrupted: {goes_on}"] if changes else [late])

@@ -118,7 +118,7 @@ def test_a_launch_says_it_where_it_is_so_and_in_json_too(words: list[str], capsy
         async def ask(self, question: Any) -> Any:
             return NONE if question.kind == "access" else await super().ask(question)
 
-    sentence = "Its holds can be resolved by gpu-tpm, sre, not by ana, who launched it."
+    sentence = "Holds can be resolved by gpu-tpm, sre, not by ana, who launched the rollout."
     for owner, expected in (("gpu-tpm", True), ("ana", False)):
         line = ["launch", *words, "--owner", owner, "--actor", "ana", "--reason", "r"]
         with answering(Door(free=("h100-a", "h100-b"))):

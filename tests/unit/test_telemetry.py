@@ -68,6 +68,6 @@ def test_an_outage_is_told_when_it_begins_and_when_it_ends(caplog: pytest.LogCap
     with caplog.at_level(logging.WARNING):
         for name in ("SUCCESS", "FAILURE", "FAILURE", "SUCCESS", "SUCCESS", "FAILURE"):
             assert outage.note_result(Result[name]) is Result[name]
-    dropped = "the OTLP collector at http://collector:4317 takes nothing: traces and metrics are dropped"
-    again = "the OTLP collector at http://collector:4317 takes traces and metrics again"
+    dropped = "the OTLP collector at http://collector:4317 accepts no data: traces and metrics are dropped"
+    again = "the OTLP collector at http://collector:4317 accepts traces and metrics again"
     assert [record.getMessage() for record in caplog.records] == [dropped, again, dropped]
