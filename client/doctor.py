@@ -181,7 +181,7 @@ def contacts_checks(teams: Sequence[str]) -> list[Check]:
         return []
     whose = f"contacts of {some_of(list(teams), _TOLD)} contain a token in clear text, which an import now refuses"
     remedy = (
-        f"put each token into a file of the workers' secrets folder (BACKSTOP_SECRETS), import {SECRET}NAME in its "
+        f"put each token into a file of the workers' folder of secrets (BACKSTOP_SECRETS), import {SECRET}NAME in its "
         "place, and renew the token (docs/secrets.md, Contacts)"
     )
     return [Check.bad("contacts", whose, remedy)]

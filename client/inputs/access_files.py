@@ -14,7 +14,7 @@ from models.access.access_file import AccessFile, Grant, Person, Service
 from models.errors import BadInput
 
 ACCESS_FILE_BYTES = 1_000_000
-"""Of an access file: it goes to the ledger in one message."""
+"""Most bytes of an access file, which goes to the ledger in one message."""
 _PARTS: dict[str, type[Person] | type[Service] | type[Grant]] = {"people": Person, "services": Service, "grants": Grant}
 
 
@@ -30,7 +30,7 @@ def read_access(path: str | FilePath) -> AccessFile:
         problems.sort(key=lambda p: [f"{step:09}" if isinstance(step, int) else step for step in p.path])
         raise handed.refusal(problems) from None
     if len(file.model_dump_json()) > ACCESS_FILE_BYTES:
-        raise BadInput(f"{handed.name} is too long: an access file has at most {ACCESS_FILE_BYTES:,} bytes")
+        raise BadInput(f"{handed.name} is too long: an access file may have at most {ACCESS_FILE_BYTES:,} bytes")
     return file
 
 

@@ -23,7 +23,7 @@ from models.texts import gpus_text
 
 _VALUE = "value."
 _MEASURED = ("scheduled_gpus", "idle_gpus", "pending_gpus")
-"""What running and queued jobs hold and ask for: nothing runs in a cluster that is not there yet."""
+"""Fields of a quota that its running and queued jobs determine: a new cluster has no jobs yet."""
 _KINDS = (
     TableKind(
         "bringups",
@@ -51,7 +51,7 @@ _KINDS = (
     ),
 )
 BRINGUP_TEMPLATES = {kind.word: kind.template for kind in _KINDS}
-"""Of each kind of table a header and one row as an example, as CSV."""
+"""For each kind of table a header and one example row, as CSV."""
 
 
 def read_recipes(path: str) -> RecipeFile:
@@ -83,7 +83,7 @@ def _against(entry: BringupEntry, number: int, recipes: RecipeFile) -> list[Prob
     recipe = recipes.recipe(entry.recipe)
     if recipe is None:
         names = ", ".join(r.name for r in recipes.recipes)
-        return [problem("recipe", f"there is no recipe {entry.recipe!r}; there are {names}")]
+        return [problem("recipe", f"there is no recipe {entry.recipe!r}; the recipes are {names}")]
     problems = [
         problem("values", f"recipe {recipe.name}, {path_text(at)}: {text}") for at, text in unfilled_text(entry, recipe)
     ]
@@ -93,8 +93,8 @@ def _against(entry: BringupEntry, number: int, recipes: RecipeFile) -> list[Prob
     problems += [
         problem(
             "islands" if entry.islands else "nodes",
-            f"the largest island is ordered with {gpus_text(largest)}, and check {check.name} of recipe {recipe.name} "
-            f"needs a block of {check.contiguous} in one island, so that check could never pass",
+            f"the largest island is ordered with {gpus_text(largest)}, but check {check.name} of recipe {recipe.name} "
+            f"needs a block of {check.contiguous} in one island, so the check could never pass",
         )
         for check in recipe.checks
         if check.contiguous is not None and check.contiguous > largest
@@ -130,7 +130,7 @@ def _islands(row: TableRow) -> list[dict[str, Any]]:
         name, _, nodes = part.rpartition(":")
         if not name or not re.fullmatch("[0-9]{1,9}", nodes):
             row.faults.append(
-                f"{row.place}: islands must be names with their nodes, `island1:22; island2:22`: {part!r}"
+                f"{row.place}: islands must be names with node counts, such as `island1:22; island2:22`, not {part!r}"
             )
             continue
         islands.append({"name": name.strip(), "nodes": int(nodes)})

@@ -22,14 +22,14 @@ from models.errors import BadInput
 
 _AHEAD, _BEHIND = timedelta(days=366), timedelta(days=10 * 366)
 _DAY = timedelta(days=1)
-"""How far back the library is asked: it counts hours on the wall's clock, and may end an event early."""
+"""How long before now the library searches: it counts wall-clock hours, so it may end an event too early."""
 _DATES = ("DTSTART", "DTEND", "RECURRENCE-ID", "EXDATE", "RDATE")
 """The properties of an event that have a time zone."""
 _DURATION = re.compile(
     r"([+-]?)P(?:(\d{1,5})W|(?:(\d{1,6})D)?(?:T(?:(\d{1,7})H)?(?:(\d{1,7})M)?(?:(\d{1,9})S)?)?)", re.ASCII
 )
 _AS_WRITTEN = "X-BACKSTOP-DURATION"
-"""The text of an event's DURATION: as a number P1D and PT24H are alike."""
+"""Holds the text of an event's DURATION: once parsed, P1D and PT24H are the same."""
 _TOO_OFTEN = ("SECONDLY", "MINUTELY")
 _MOST_TIMES = 5_000
 _MOST_IN_ALL = 20_000

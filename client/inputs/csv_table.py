@@ -18,9 +18,9 @@ from models.errors import BadInput
 _AHEAD = timedelta(days=1)
 _UNKNOWN = frozenset(("", "?", "-", "n/a", "na", "nan", "none", "null", "unknown"))
 _MADE_INERT = re.compile(r"'(?='*[=+\-@\t\n])")
-"""An apostrophe before what a spreadsheet would take for a formula: it is no part of the value."""
+"""An apostrophe before text that a spreadsheet would take for a formula; it is not part of the value."""
 LEAVE_OUT = "is unknown, so leave the row out"
-"""What is said of a count that nobody knows: a row that is not there is understood, a number that is none is not."""
+"""Refuses an unknown count: a missing row means that health is unknown, but an unreadable number may be an error."""
 # No leading zeros: they are refused in a fleet file as well.
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 CsvRow = tuple[int, list[str]]
@@ -82,12 +82,12 @@ class CsvTable:
             raise BadInput(f"{name} is empty: its first line must name {names}")
         for column in self.columns:
             if needed and column not in (*needed, *optional):
-                raise self.bad(f"column {column!r} is unknown; the columns are {', '.join((*needed, *optional))}")
+                raise self.bad(f"column {column!r} is unknown; known columns are {', '.join((*needed, *optional))}")
             if self.columns.count(column) > 1:
                 raise self.bad(f"column {column} is given twice")
         for column in needed:
             if column not in self.columns:
-                raise self.bad(f"column {column} is missing; the columns are {', '.join(self.columns)}")
+                raise self.bad(f"column {column} is missing; the file has the columns {', '.join(self.columns)}")
 
     @classmethod
     def read(cls, path: str | Path, needed: Sequence[str] = (), optional: Sequence[str] = ()) -> Self:

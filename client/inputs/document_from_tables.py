@@ -11,7 +11,7 @@ from client.inputs.spreadsheet import Table, TableKind, TableRow
 from models.errors import BadFile, BadInput
 
 POLICY = "policy."
-"""Before a setting's name in the header of a column."""
+"""Prefix of a setting's name in a column's header."""
 
 
 def are_tables(paths: Sequence[str], what: str, kinds: str) -> bool:
@@ -39,7 +39,7 @@ def one_of_each(tables: Sequence[Table], kinds: Sequence[TableKind], template: s
     first = kinds[0].word
     if first not in table_of:
         names = ", ".join(table.name for table in tables)
-        raise BadInput(f"{names}: a table of {first} is missing (`{template} {first}`)")
+        raise BadInput(f"{names}: a table of {first} is missing: `{template} {first}` prints an example")
     return [table_of[kind.word] for kind in kinds if kind.word in table_of]
 
 
@@ -55,7 +55,7 @@ class TabledDocument:
         self.clusters: list[dict[str, Any]] = []
         self.data: dict[str, Any] = {word: self.clusters}
         self.numbers: dict[str, int] = {}
-        """Of each cluster its place in the list; of one given twice the first."""
+        """Each cluster's index in the list; the first index of a cluster that is given twice."""
         self._faults: list[str] = []
         self._lines: dict[Path, str] = {}
 

@@ -34,7 +34,7 @@ _JSON_PLACE = re.compile(r": line (\d+) column \d+ \(char \d+\)$")
 
 
 MOST_PROBLEMS = 20
-"""Of a file are told at once."""
+"""Most problems of a file that one error lists."""
 
 
 _ModelT = TypeVar("_ModelT", bound=Model)
@@ -48,7 +48,7 @@ class Handed:
     """What to call the file, or the files."""
     data: dict[str, Any]
     places: Callable[[Sequence[Path]], list[str]]
-    """Where parts of it stand: `recipes.yaml, line 12`."""
+    """Where parts of it are in the file, such as `recipes.yaml, line 12`."""
 
     def check(self, model: type[_ModelT]) -> _ModelT:
         """Validate the document. Errors: BadFile with all that is wrong with it."""
@@ -90,9 +90,9 @@ class FleetDocument:
     name: str
     """What to call the file, or the files."""
     places: Callable[[Sequence[Path]], list[str]]
-    """Where parts of the fleet stand: `fleet.yaml, line 12`."""
+    """Where parts of the fleet are in the file, such as `fleet.yaml, line 12`."""
     partial: bool = False
-    """It is a table: of what it has no column for it says nothing."""
+    """The document is a table, which leaves fields without a column as they are."""
 
 
 def read_fleet(path: str | FilePath) -> Fleet:

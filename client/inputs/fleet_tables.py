@@ -60,7 +60,7 @@ _KINDS = (
     ),
 )
 FLEET_TEMPLATES = {kind.word: kind.template for kind in _KINDS}
-"""Of each kind of table a header and one row as an example, as CSV."""
+"""For each kind of table a header and one example row, as CSV."""
 
 
 def read_fleet_files(paths: Sequence[str]) -> FleetDocument:
@@ -129,4 +129,5 @@ def _agree(row: TableRow, cluster: Mapping[str, Any], fields: Mapping[str, Any],
         *((f"{POLICY}{k}", policy[k], cluster.get("policy", {}).get(k)) for k in policy),
     ):
         if value not in (None, standing):
-            row.faults.append(f"{row.place}: {name} is {value}, and {standing} in an earlier row of the cluster")
+            earlier = "empty" if standing is None else standing
+            row.faults.append(f"{row.place}: {name} is {value}, but {earlier} in an earlier row of the cluster")

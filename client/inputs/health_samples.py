@@ -80,9 +80,9 @@ def _island(table: CsvTable, row: Mapping[str, str], names: Mapping[str, tuple[s
         raise table.bad(f"cluster {cluster!r} is not in the fleet")
     own = names[cluster]
     if island and island not in own:
-        raise table.bad(f"island {island!r} is not one of cluster {cluster} (it has {', '.join(own)})")
+        raise table.bad(f"island {island!r} is not in cluster {cluster}, whose islands are {', '.join(own)}")
     if not island and len(own) > 1:
-        raise table.bad(f"island is missing, and cluster {cluster} has several: {', '.join(own)}")
+        raise table.bad(f"island is missing, but cluster {cluster} has several: name one of {', '.join(own)}")
     for column in _COUNTS:
         if row.get(column) and says_nothing(row[column]):
             raise table.bad(f"{column} {LEAVE_OUT}: {row[column]!r}")
@@ -100,7 +100,7 @@ def _instant(text: str) -> datetime:
         at = datetime.fromisoformat(text)
         instant = at.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ValueError(f"must be such as 2026-01-31T12:00:00Z, not {text!r}") from None
+        raise ValueError(f"must be a date and time such as 2026-01-31T12:00:00Z, not {text!r}") from None
     if at.tzinfo is None:
         raise ValueError(f"needs a time zone (for example a final Z): {text!r}")
     return instant

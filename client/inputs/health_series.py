@@ -74,8 +74,8 @@ class _Histories:
         columns = ", ".join(header)
         ways = [of for of in ("_nodes", "_gpus", "") if f"total{of}" in header]
         if len(ways) != 1:
-            wanted = "one of the columns total_nodes, total_gpus and total"
-            raise self._table.bad(f"{wanted} is needed; the columns are {columns}")
+            wanted = "exactly one of the columns total_nodes, total_gpus and total"
+            raise self._table.bad(f"{wanted} is needed; the file has the columns {columns}")
         of = ways[0]
         counts_gpus = of == "_gpus" or (not of and self._gpus_per_node is not None)
         self._unit: Literal["nodes", "gpus"] = "gpus" if counts_gpus else "nodes"
@@ -88,9 +88,11 @@ class _Histories:
         self._at = {spelt[column]: n for n, column in enumerate(header) if column in spelt}
         self._spelt = {meaning: column for column, meaning in spelt.items() if column in header}
         if "hour" not in self._at and "time" not in self._at:
-            raise self._table.bad(f"one of the columns hour, ts and time is needed; the columns are {columns}")
+            raise self._table.bad(f"one of the columns hour, ts and time is needed; the file has the columns {columns}")
         if "healthy_min" not in self._at and "healthy" not in self._at:
-            raise self._table.bad(f"column healthy{of}_min or healthy{of} is needed; the columns are {columns}")
+            raise self._table.bad(
+                f"column healthy{of}_min or healthy{of} is needed; the file has the columns {columns}"
+            )
 
     def _hourly(self, cluster: str, rows: _Rows) -> Series:
         hours = self._hours(rows)
@@ -107,7 +109,10 @@ class _Histories:
         planned = self._counts("planned", rows) if "planned" in self._at else np.zeros(len(hours))
         self._check(rows, total, worst, planned)
         self._refuse(
-            rows, (mean < worst - 1e-6) | (mean > total + 1e-6), "healthy_mean", "lies outside minimum and total"
+            rows,
+            (mean < worst - 1e-6) | (mean > total + 1e-6),
+            "healthy_mean",
+            "must be between the minimum and the total",
         )
         return self._place(cluster, hours, total, worst, mean, planned, rows)
 

@@ -33,7 +33,7 @@ def read_jobs(path: str | Path, classes: ClassesOf | None = None) -> tuple[Clust
         job = _job(table, row)
         own = (classes or {}).get((job.cluster, job.team))
         if own is not None and job.job_class is not None and job.job_class not in own:
-            what = f"job_class is {job.job_class!r}, and the quota of {job.team} in {job.cluster} {classes_text(own)}"
+            what = f"job_class is {job.job_class!r}, but the quota of {job.team} in {job.cluster} {classes_text(own)}"
             raise table.bad(what)
         for key in ((job.cluster, job.job, job.started), (job.cluster, job.job) if job.ended is None else ()):
             if key and lines.setdefault(key, table.line) != table.line:

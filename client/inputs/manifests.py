@@ -24,7 +24,7 @@ from models.planning.plan import Plan
 from models.texts import count_text, gpus_text, some_of, verb_of
 
 OWN = "git"
-"""In place of a dialect: that of the cluster's own `git`, and the files of its branch."""
+"""`--render git`: use the dialect of the cluster's own `git`, and the files of its branch."""
 _CLONE_SECONDS = 60
 _NO_NEWLINE = "\n\\ No newline at end of file\n"
 
@@ -44,7 +44,7 @@ def source_for(dialect: str, pointer: str, resource: str, own: GitSource | None)
     if dialect == GitDialect.YAML and not fields.get("pointer") and not fields.get("pointers"):
         raise BadInput("--render yaml needs --pointer, the place of a team's number, as in /teams/{team}/gpus")
     if pointer and dialect != GitDialect.YAML:
-        raise BadInput(f"--render {dialect} needs no --pointer: leave it out")
+        raise BadInput(f"--render {dialect} takes no --pointer: leave it out")
     data = {"repository": "/-", "path": "-", "dialect": dialect, **fields}
     try:
         return GitSource.model_validate(data)
@@ -79,8 +79,8 @@ def rendered(
         place = places[quota.team]
         if place.gpus != quota.before_gpus:
             raise BadInput(
-                f"{place.path}, line {place.line}: {quota.team} has {gpus_text(place.gpus)} there, and the plan begins "
-                f"with {quota.before_gpus:,}: make them equal first"
+                f"{place.path}, line {place.line}: {quota.team} has {gpus_text(place.gpus)} in this file, but the "
+                f"plan begins with {quota.before_gpus:,}: make both equal first"
             )
     try:
         written = changed_files(texts, places, gpus)
@@ -96,11 +96,11 @@ def _objects(plan: Plan, source: GitSource, gpus: Mapping[str, int], classes: Ma
         raise BadInput(f"--render {source.dialect}: {error}") from None
     if not objects:
         return ""
-    note = "# Merge these fields into your objects: what is not here stays as it is.\n"
+    note = "# Merge these fields into your objects; leave all other fields as they are.\n"
     if source.dialect is GitDialect.KUEUE and any("/" not in team for team in gpus):
-        note += f"# {plan.cluster} stands for the name of your flavor.\n"
+        note += f"# Replace {plan.cluster} with the name of your flavor.\n"
     if source.dialect in CLASSES and any(classes.values()):
-        note += "# No rollout writes classes: apply them once, and have jobs name theirs (docs/git.md, Classes).\n"
+        note += "# Rollouts do not write classes: apply them once, and name one in each job (docs/git.md, Classes).\n"
     return f"{note}---\n{yaml.safe_dump_all(objects, sort_keys=False, default_flow_style=False, allow_unicode=True)}"
 
 

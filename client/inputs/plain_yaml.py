@@ -34,7 +34,7 @@ _TEXT_TAGS = frozenset({"!", "tag:yaml.org,2002:str"})
 GIVEN_TWICE = "is given twice in one mapping"
 _MAX_DEPTH = 100
 _FREE_NODES = 5_000_000
-"""A document may stand for this many nodes more than it spells out, by repeating aliases."""
+"""Nodes that aliases may add to a document, beyond ten times the nodes that it spells out."""
 
 
 def load(text: str, source: str) -> Any:
@@ -118,12 +118,12 @@ class _Folder:
         except yaml.YAMLError as error:
             raise self._bad(f"not valid YAML: {' '.join(str(error).split())}", None) from None
         if not isinstance(after, yaml.StreamEndEvent):
-            raise self._bad("a second document begins here; a fleet file holds one", after.start_mark)
+            raise self._bad("a second document begins here; a file may have only one", after.start_mark)
         return value
 
     def _next(self) -> yaml.Event:
         event = self._parser.get_event()
-        assert event is not None, "no event follows the stream's end, and we stop there"
+        assert event is not None, "the stream has ended, so nothing follows"
         return event
 
     def _node(self, event: yaml.Event) -> tuple[Any, int]:
@@ -147,7 +147,7 @@ class _Folder:
             raise self._bad(f"the tag {event.tag} means nothing here", event.start_mark)
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise self._bad(f"nested more than {_MAX_DEPTH} deep", event.start_mark)
+            raise self._bad(f"nested more than {_MAX_DEPTH} levels deep", event.start_mark)
         value, size = self._mapping() if isinstance(event, yaml.MappingStartEvent) else self._sequence()
         self._depth -= 1
         self._spelt += 1

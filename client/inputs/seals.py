@@ -40,4 +40,4 @@ def _content(place: Path) -> bytes:
                 raise BadInput(f"{place} is too large")
             return file.read()
     except OSError as error:
-        raise BadInput(f"{place} cannot be read: {(error.strerror or 'it is no file').lower()}") from None
+        raise BadInput(f"{place} cannot be read: {(error.strerror or 'not a file').lower()}") from None

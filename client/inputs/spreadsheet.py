@@ -35,9 +35,9 @@ class TableKind:
     mark: str
     names: tuple[str, ...]
     fields: Mapping[str, FieldInfo]
-    """Columns that the models of a row declare: each one's type, and whether a row must fill it."""
+    """Columns of the row's models, each with its type, and whether each row must fill it."""
     settings: tuple[str, ...] = ()
-    """Of columns that name a setting: what stands before the name, `policy.` for instance."""
+    """Prefixes of columns that name a setting, such as `policy.`."""
     example: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -170,7 +170,7 @@ class TableRow:
             return int(whole[1])
         hint = ""
         if _GROUPED.fullmatch(cell):
-            hint = f" (write {re.sub('[^0-9]', '', cell)}: a thousands separator here is a decimal separator elsewhere)"
+            hint = f" (write {re.sub('[^0-9]', '', cell)}, without a separator)"
         self.faults.append(f"{self.place}: {column} must be a whole number, zero or more, not {cell!r}{hint}")
         return 0
 

@@ -137,7 +137,7 @@ async def test_doctor_says_that_a_worker_is_slow_and_not_that_none_runs(
         finally:
             over.set()
     assert checks["workers"].ok
-    assert checks["ledger"].text == "a worker asked the ledger and all sources, and has no answer after 60 s"
+    assert checks["ledger"].text == "a worker asked the ledger and all sources, but did not answer within 60 s"
     assert "no worker" not in str(checks)
 
 

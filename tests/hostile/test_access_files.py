@@ -199,7 +199,7 @@ def test_a_list_that_is_too_long_is_refused(what: str, document: Any, tmp_path: 
 def test_a_file_that_is_too_long_for_a_message_is_refused(tmp_path: Path) -> None:
     names = [f"user:{n:03}{'x' * 150}" for n in range(1000)]
     document = grants(*({"to": names, "roles": ["viewer"]} for _ in range(7)))
-    assert told(tmp_path, document) == ["FILE is too long: an access file has at most 1,000,000 bytes"]
+    assert told(tmp_path, document) == ["FILE is too long: an access file may have at most 1,000,000 bytes"]
 
 
 def test_the_largest_file_is_read_and_asked_in_seconds(tmp_path: Path) -> None:

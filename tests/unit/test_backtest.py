@@ -303,7 +303,7 @@ def test_an_island_counts_from_its_first_sample_to_its_last(tmp_path: Path) -> N
     [
         ("", "is empty"),
         (HOURLY, "has no rows"),
-        ("hour,healthy_nodes\n1,2\n", "line 1: one of the columns total_nodes, total_gpus and total is needed"),
+        ("hour,healthy_nodes\n1,2\n", "line 1: exactly one of the columns total_nodes, total_gpus and total is needed"),
         ("hour,total_nodes\n1,2\n", "line 1: column healthy_nodes_min or healthy_nodes is needed"),
         ("total_nodes,healthy_nodes\n1,2\n", "line 1: one of the columns hour, ts and time is needed"),
         (HOURLY + "a,0,,100,101,100\n", "line 2: healthy_nodes_min is more than the total: '101'"),
@@ -313,7 +313,7 @@ def test_an_island_counts_from_its_first_sample_to_its_last(tmp_path: Path) -> N
         (HOURLY + "a,0,,100,9.5,100\n", "line 2: healthy_nodes_min must be a whole number: '9.5'"),
         (HOURLY + "a,0,,100,-1,100\n", "line 2: healthy_nodes_min must be a number from 0 to 10,000,000: '-1'"),
         (HOURLY + "a,0,,0,0,0\n", "line 2: total_nodes must be at least 1: '0'"),
-        (HOURLY + "a,0,,100,90,80\n", "line 2: healthy_nodes_mean lies outside minimum and total: '80'"),
+        (HOURLY + "a,0,,100,90,80\n", "line 2: healthy_nodes_mean must be between the minimum and the total: '80'"),
         (HOURLY + "a,x,,100,90,90\n", "line 2: hour must be a number from 0 to 10,000,000: 'x'"),
         (
             HOURLY + "a,0,,100,90,90\na,0,,100,90,90\n",

@@ -115,7 +115,7 @@ def test_a_spreadsheet_and_a_file_say_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ("new,slow,capacity,44,s", "line 2: bringups[0].recipe: there is no recipe 'slow'; there are slurm-on"),
+        ("new,slow,capacity,44,s", "line 2: bringups[0].recipe: there is no recipe 'slow'; the recipes are slurm-on"),
         ("new,slurm-on-bare-metal,capacity,many,s", "line 2: nodes must be a whole number, zero or more, not 'many'"),
         ("new,slurm-on-bare-metal,capacity,0,s", "line 2: bringups[0].nodes must be at least 1, not 0"),
         (
@@ -132,7 +132,7 @@ def test_a_spreadsheet_and_a_file_say_the_same(tmp_path: Path) -> None:
         ),
         (
             "new,slurm-on-bare-metal,capacity,3,s",
-            "bringups[0].nodes: the largest island is ordered with 24 GPUs, and check block of recipe slurm-on",
+            "bringups[0].nodes: the largest island is ordered with 24 GPUs, but check block of recipe slurm-on",
         ),
         ("new,slurm-on-bare-metal,capacity,4,", "{subscription} has no value: add subscription to the values of"),
         ("new,slurm-on-bare-metal,,4,s", "line 2: owner is missing"),

@@ -479,7 +479,7 @@ def test_health_may_come_without_a_fleet_file(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("cluster", "said"),
     [
-        ("h100-worked", "job_class is 'dev', and the quota of research in h100-worked has training, engines"),
+        ("h100-worked", "job_class is 'dev', but the quota of research in h100-worked has training, engines"),
         ("unknown", ""),  # that there is no such cluster is the ledger's to say
     ],
 )

@@ -331,7 +331,7 @@ def test_a_bad_window_is_refused(tmp_path: Path, window: str, sentence: str) -> 
         ("clusters: [\n", "f.yaml", "f.yaml, line 2: not valid YAML: while parsing a flow"),
         ("a: 1\n\tb: 2\n", "f.yaml", "f.yaml, line 2: not valid YAML: "),
         ("a: \x00", "f.yaml", "f.yaml: not valid YAML: "),
-        ("a: 1\n--- \nb: 2\n", "f.yaml", "f.yaml, line 2: a second document begins here; a fleet file holds one"),
+        ("a: 1\n--- \nb: 2\n", "f.yaml", "f.yaml, line 2: a second document begins here; a file may have only one"),
         (
             "a: !!python/object:os.system {}",
             "f.yaml",
@@ -342,7 +342,7 @@ def test_a_bad_window_is_refused(tmp_path: Path, window: str, sentence: str) -> 
         ("a: *b", "f.yaml", "line 1: *b refers to an anchor that is not defined before it"),
         ("a: &a [*a]", "f.yaml", "line 1: *a refers to an anchor that is not defined before it"),
         ("a: {<<: 5}", "f.yaml", "line 1: << takes a mapping or a list of mappings"),
-        ("a: " + "[" * 200, "f.yaml", "line 1: nested more than 100 deep"),
+        ("a: " + "[" * 200, "f.yaml", "line 1: nested more than 100 levels deep"),
         ('{"clusters": [\n{"name" "c"}]}', "f.json", "f.json, line 2: not valid JSON: Expecting ':' delimiter"),
         (
             '{\n\t"a": 1,\n\t"b": {\n\t\t"gpus": 1,\n\t\t"gpus": 2}}',
@@ -476,17 +476,23 @@ def test_the_island_column_may_be_absent_and_columns_may_change_places(tmp_path:
         (HEADER, "has no rows below its header"),
         (
             "cluster,time,total_gpus\n",
-            "line 1: column healthy_gpus is missing; the columns are cluster, time, total_gpus",
+            "line 1: column healthy_gpus is missing; the file has the columns cluster, time, total_gpus",
         ),
         ("cluster,time,total_gpus,healthy\n", "line 1: column 'healthy' is unknown"),
         ("cluster,time,time,total_gpus,healthy_gpus\n", "line 1: column time is given twice"),
         (HEADER + "d,main,2026-01-01T00:00:00Z,4\n", "line 2: 4 values for 5 columns"),
         (HEADER + "e,main,2026-01-01T00:00:00Z,4,4\n", "line 2: cluster 'e' is not in the fleet"),
-        (HEADER + "d,z,2026-01-01T00:00:00Z,4,4\n", "line 2: island 'z' is not one of cluster d (it has main)"),
-        (HEADER + "c,,2026-01-01T00:00:00Z,4,4\n", "line 2: island is missing, and cluster c has several: x, y"),
+        (HEADER + "d,z,2026-01-01T00:00:00Z,4,4\n", "line 2: island 'z' is not in cluster d, whose islands are main"),
+        (
+            HEADER + "c,,2026-01-01T00:00:00Z,4,4\n",
+            "line 2: island is missing, but cluster c has several: name one of x, y",
+        ),
         (HEADER + "d,,2026-01-01T00:00:00,4,4\n", "line 2: time needs a time zone"),
-        (HEADER + "d,,yesterday,4,4\n", "line 2: time must be such as 2026-01-31T12:00:00Z, not 'yesterday'"),
-        (HEADER + "d,,0001-01-01T00:00:00+23:00,4,4\n", "line 2: time must be such as"),
+        (
+            HEADER + "d,,yesterday,4,4\n",
+            "line 2: time must be a date and time such as 2026-01-31T12:00:00Z, not 'yesterday'",
+        ),
+        (HEADER + "d,,0001-01-01T00:00:00+23:00,4,4\n", "line 2: time must be a date and time such as"),
         (HEADER + "d,,2026-01-01T00:00:00Z,4,\n", "line 2: healthy_gpus is missing"),
         (
             HEADER + "d,,2126-01-01T00:00:00Z,4,4\n",

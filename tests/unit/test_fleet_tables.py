@@ -57,8 +57,8 @@ def test_a_column_that_is_not_known_is_answered_with_each_column_that_is_once(tm
     with pytest.raises(BadInput) as refused:
         read(tmp_path, one=CLUSTERS, two="cluster,team,gpus,colour\nh,a,4,red\n")
     assert str(refused.value) == (
-        f"{tmp_path}/two.csv, line 1: column 'colour' is unknown; the columns are cluster, team, gpus, scheduled_gpus, "
-        "idle_gpus, pending_gpus, protected_blocks, minimum_gpus, parent, islands, namespaces, classes"
+        f"{tmp_path}/two.csv, line 1: column 'colour' is unknown; known columns are cluster, team, gpus, "
+        "scheduled_gpus, idle_gpus, pending_gpus, protected_blocks, minimum_gpus, parent, islands, namespaces, classes"
     )
 
 
@@ -89,7 +89,7 @@ def test_what_a_spreadsheet_does_to_a_table_is_taken_as_meant(what: str, tmp_pat
 
 
 REFUSED: dict[str, tuple[str | bytes, str]] = {
-    "thousands": (CLUSTERS.replace(",100,", ',"1,024",'), r"line 2: total_gpus must be .* not '1,024' \(write 1024: "),
+    "thousands": (CLUSTERS.replace(",100,", ',"1,024",'), r"line 2: total_gpus must be .* not '1,024' \(write 1024, "),
     "a fraction": (CLUSTERS.replace(",90,", ",90.5,"), "line 2: healthy_gpus must be a whole number, .* not '90.5'"),
     "a leading zero": (CLUSTERS.replace(",90,", ",090,"), "line 2: healthy_gpus must be a whole number, .* not '090'"),
     "a formula": (CLUSTERS.replace(",90,", ",=B2-1,"), "line 2: healthy_gpus is a formula, not a value: '=B2-1'"),
@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "a column twice": (CLUSTERS.replace("gpu_model", "island"), "line 1: column island is given twice"),
     "no header": ("h,1,2\n", "its header has the columns of neither clusters nor quotas nor teams"),
     "too many cells": (CLUSTERS.replace("0.1\n", "0.1,7\n"), "line 2: 7 values for 6 columns"),
-    "rows that disagree": (CLUSTERS.replace("h,,", "h,B200,"), "line 3: gpu_model is B200, and H100 in an earlier row"),
+    "rows that disagree": (CLUSTERS.replace("h,,", "h,B200,"), "line 3: gpu_model is B200, but H100 in an earlier row"),
     "more healthy than there are": (CLUSTERS.replace(",50,50,", ",50,51,"), "line 3: .*healthy_gpus is 51, above"),
     "UTF-16": (CLUSTERS.encode("utf-16"), "line 1: not UTF-8 text"),
 }

@@ -139,8 +139,11 @@ def test_a_file_of_jobs_is_read(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ("", "is empty: its first line must name the columns cluster, job, team, gpus, started"),
-        (HEAD.replace("team,", ""), "line 1: column team is missing; the columns are"),
-        (HEAD.replace("island", "rack"), "line 1: column 'rack' is unknown; the columns are cluster, job, team, gpus"),
+        (HEAD.replace("team,", ""), "line 1: column team is missing; the file has the columns"),
+        (
+            HEAD.replace("island", "rack"),
+            "line 1: column 'rack' is unknown; known columns are cluster, job, team, gpus",
+        ),
         (HEAD + "c1,j,a,1.5,,,,2026-01-31T00:00Z,,\n", "line 2: gpus"),
         (HEAD + "c1,j,a,0,,,,2026-01-31T00:00Z,,\n", "line 2: gpus"),
         (HEAD + "c1,j,a,1,2,,,2026-01-31T00:00Z,,\n", "line 2: idle_gpus is 2, above gpus 1"),
@@ -185,7 +188,7 @@ def test_a_file_of_jobs_says_their_classes_and_none_that_their_quotas_have_not(t
         path.write_text(CLASSED.format(team, "dev"))
         with pytest.raises(BadInput) as refused:
             read_jobs(path, {**known, ("c1", "b"): ()})
-        assert refused.value.message == f"{path}, line 4: job_class is 'dev', and the quota of {team} in c1 {has}"
+        assert refused.value.message == f"{path}, line 4: job_class is 'dev', but the quota of {team} in c1 {has}"
 
 
 def test_a_fleet_file_says_the_classes_that_it_names_and_no_others() -> None:

@@ -213,7 +213,7 @@ def test_without_files_the_objects_have_the_new_quotas_and_nothing_else(
             "--render yaml --pointer /gpus",
             "--pointer must have {team} once between two slashes, as in /teams/{team}/gpus",
         ),
-        ("--render kueue --pointer /{team}", "--render kueue needs no --pointer: leave it out"),
+        ("--render kueue --pointer /{team}", "--render kueue takes no --pointer: leave it out"),
         ("--render kueue --json", "--render prints a change of files: leave out --json"),
         ("--render kueue --sort team", "--render prints a change of files: leave out --sort"),
         ("--manifests queues", "--manifests needs --render DIALECT"),
@@ -222,7 +222,7 @@ def test_without_files_the_objects_have_the_new_quotas_and_nothing_else(
         ("--render kueue --manifests pod.yaml", "pod.yaml has no quota of speech, vision: it has none in this dialect"),
         (
             "--render yaml --pointer /{team}/g --manifests other.yaml",
-            "other.yaml, line 2: vision has 199 GPUs there, and the plan begins with 200: make them equal first",
+            "other.yaml, line 2: vision has 199 GPUs in this file, but the plan begins with 200: make both equal first",
         ),
         (
             "--render yaml --pointer /{team}/g --manifests bad.yaml",
@@ -300,7 +300,7 @@ def test_classes_are_objects_of_which_the_stronger_has_the_larger_value(
             schema = published_schemas()[CLASSES[dialect]]
             assert [error.message for error in Draft202012Validator(schema).iter_errors(one)] == []
         assert dialect != "kai" or one["value"] < 100, "KAI takes a job of 100 or more for one that never yields"
-    assert "# No rollout writes classes: apply them once" in text
+    assert "# Rollouts do not write classes: apply them once" in text
 
 
 def test_a_cluster_queue_with_classes_lets_the_weaker_yield(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

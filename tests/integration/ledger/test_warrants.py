@@ -86,7 +86,7 @@ def test_the_ledger_says_which_keys_signed_what_counts_still(ledger: Ledger) -> 
     assert Warrants(None, book, ledger.registry).unknown_keys() == (), "nothing is checked without keys"
     (check,) = keys_checks(know_one.unknown_keys())
     assert not check.ok
-    assert check.text.startswith("keys.json does not have 20260101-aaaaaaaa, but the ledger has tickets")
+    assert check.text.startswith("keys.json lacks 20260101-aaaaaaaa, which signed tickets in the ledger")
     assert keys_checks(()) == []
 
 
