@@ -236,7 +236,7 @@ class Front:
             principal = await self.callers.principal_of(request)
         except (Problem, Refusal) as failure:
             client = request.client
-            self.rate.take(f"somebody at {client.host if client else 'the socket'}")
+            self.rate.take(f"an unknown caller at {client.host if client else 'the socket'}")
             raise (failure if isinstance(failure, Problem) else unauthenticated_problem(failure.message)) from None
         self.rate.take(principal.name)
         return principal
@@ -298,5 +298,5 @@ def _key(request: Request, who: Principal) -> str:
     if not given or request.method != "POST":
         return ""
     if not _KEY.fullmatch(given):
-        raise BadInput("Idempotency-Key must be up to 200 characters of ASCII without a space")
+        raise BadInput("Idempotency-Key must be at most 200 ASCII characters without spaces")
     return f"{who.name}\0{given}"

@@ -26,15 +26,15 @@ from web.rights import ALLOWED, Judged, message_of, reason_of
 from web.temporal_connection import FRONT, Doors
 
 _KEPT_SECONDS = READS_KEPT.total_seconds()
-"""For what is only read. Whoever changes something is judged by the file as it is then."""
+"""How long an access file is kept for callers who only read. A change is judged by the file of that moment."""
 _ANEW_SECONDS = ANEW.total_seconds()
-"""One request asks twice: who it is, and whether they may."""
+"""How long it is kept for a change: one request asks twice, who calls and what they may do."""
 _TOKENS_SECONDS = 15.0
-"""A token that is revoked counts no longer than that."""
+"""How long a revoked token may still count."""
 _ANSWER_SECONDS, _AWAY_SECONDS = 5.0, 2.0
 _NOBODY = "no worker answers, so it is unknown who may do what: start one with `backstop up` or `backstop worker`"
 _OF_ALL = frozenset({"read.unserved"})
-"""Whether anybody answers is asked while nobody does."""
+"""Reads that need no right: they ask whether a worker answers, and without one nobody knows rights."""
 _NOT_SET_UP = (
     "no access file is in force, so only the user who runs the front may give commands; you may only read: "
     "import an access file (`backstop access import FILE`)"
@@ -145,7 +145,7 @@ def _only_reads(command: str) -> bool:
 _READING = frozenset(
     f"desk.{kind}" for kind in READS_DESK - {"tokens", "token_of", "ended_sessions", "aim", "push_health"}
 )
-"""Of tokens an admin alone reads; and not everybody has the watch look."""
+"""Questions that only read, except those about tokens, which are for admins, and those that make somebody act."""
 
 
 async def _with_facts(door: Backstop, command: str, target: Target, found: Mapping[str, Any]) -> Target:

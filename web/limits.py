@@ -13,10 +13,10 @@ from starlette.requests import ClientDisconnect, Request
 from web.failures import Problem, not_json, too_large, too_many, too_slow
 
 MOST_BYTES = 8 * 1024 * 1024
-"""Of a body. The largest that the command line sends are samples of health, 2,000 at a time."""
+"""Most bytes of a body. The largest bodies of the command line are 2,000 health samples."""
 BODY_SECONDS = 30.0
 _MOST_KNOWN = 10_000
-"""Callers that are remembered; whoever has not come for the longest is forgotten first."""
+"""Most callers to remember; the one whose last request is the oldest is forgotten first."""
 
 
 class Rate:
@@ -27,7 +27,7 @@ class Rate:
     ) -> None:
         self._each_second, self._burst, self._clock = each_second, burst, clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """By caller how much was left, and when."""
+        """By caller: how many requests were left, and when."""
 
     def take(self, caller: str) -> None:
         """Count a request. Errors: Problem 429, saying when to come again."""
@@ -57,7 +57,7 @@ async def body_of(request: Request, most: int = MOST_BYTES) -> bytes:
 
 
 def _too_large(most: int) -> Problem:
-    return too_large(f"a body has at most {most} bytes")
+    return too_large(f"a body may have at most {most} bytes")
 
 
 async def _read(request: Request, most: int) -> bytes:

@@ -27,9 +27,9 @@ ALGORITHMS = ("EdDSA", "Ed25519", "ES256", "RS256")
 _KEY_KINDS = ("OKP", "EC", "RSA")
 _SKEW_SECONDS = 60
 MOST_SECONDS = 15 * 60
-"""Since a token was issued: who is in which group is as of then."""
+"""Most seconds since a token was issued: its groups are as of then."""
 _REFETCH_SECONDS = 60.0
-"""Between two looks at the provider's keys, however many tokens name one that is not known."""
+"""Least seconds between two reads of the provider's keys, however many tokens name an unknown key."""
 _KEPT_SECONDS = 3600.0
 _MOST_GROUPS, _MOST_GROUP = 500, 200
 _HTTP_SECONDS = 10.0
@@ -102,7 +102,7 @@ class Provider:
                     if not known:
                         raise
             if self._keys is None or not (known or not key_id or any(key.kid == key_id for key in self._keys.keys)):
-                raise Refusal("the token is signed with a key that its provider does not have")
+                raise Refusal("the token is signed with a key that the provider does not have")
             return self._keys
 
 
@@ -139,7 +139,7 @@ _PRIVATE = ("d", "p", "q", "dp", "dq", "qi", "oth", "k")
 def _principal(claims: Mapping[str, Any], terms: Terms, now: float) -> Principal:
     """Return the token's owner. Errors: Refusal for claims of another issuer, audience or time."""
     if claims.get("iss") != terms.issuer:
-        raise Refusal(f"the token has another issuer than {terms.issuer}")
+        raise Refusal(f"the token's issuer must be {terms.issuer}")
     audience = claims.get("aud")
     if terms.audience not in (audience if isinstance(audience, list) else [audience]):
         raise Refusal(f"the token is not for this front, whose audience is {terms.audience}")
@@ -147,9 +147,9 @@ def _principal(claims: Mapping[str, Any], terms: Terms, now: float) -> Principal
     if now >= ends + _SKEW_SECONDS:
         raise Refusal("the token has expired: log in again with `backstop login`")
     if ("nbf" in claims and now < _time(claims, "nbf") - _SKEW_SECONDS) or now < issued - _SKEW_SECONDS:
-        raise Refusal("the token was issued in the future: set the clocks of the provider and the front right")
+        raise Refusal("the token was issued in the future: correct the clocks of the provider and the front")
     if now - issued > MOST_SECONDS + _SKEW_SECONDS:
-        raise Refusal("the token was issued more than 15 minutes ago, and groups may have changed: get a new one")
+        raise Refusal("the token was issued more than 15 minutes ago, and groups may have changed: get a new token")
     subject = claims.get("sub")
     if not isinstance(subject, str) or not 0 < len(subject) <= 300 or not subject.isprintable():
         raise Refusal("the token names nobody: its claim sub is missing, or not ordinary text")
@@ -172,7 +172,7 @@ def _groups(claims: Mapping[str, Any], claim: str) -> tuple[str, ...]:
     elsewhere = claims.get("_claim_names")
     if (isinstance(elsewhere, dict) and claim in elsewhere) or claims.get("hasgroups"):
         raise Refusal(
-            f"the provider does not list all groups in {claim}: configure it to send only the groups that matter"
+            f"the provider does not list all groups in the claim {claim}: let it send only the groups that matter"
         )
     found = claims.get(claim)
     if found is None:
@@ -192,7 +192,7 @@ def _groups(claims: Mapping[str, Any], claim: str) -> tuple[str, ...]:
 async def _fetch(url: str) -> Mapping[str, Any]:
     """Fetch a JSON document. Errors: Unavailable."""
     if not safe_address(url):
-        raise Unavailable("the provider names an address that is neither https:// nor on this machine")
+        raise Unavailable(f"the provider's address must begin with https:// or be on this machine, not {url!r}")
     try:
         async with httpx.AsyncClient(timeout=_HTTP_SECONDS, follow_redirects=False) as client:
             answer = await client.get(url)

@@ -28,7 +28,7 @@ _ROWS = {
     "decide_request": REQUEST_ROWS,
     "bringup_command": BRINGUP_ROWS,
 }
-"""Whose last part of the path is a command."""
+"""Methods whose path ends with a command."""
 _REF = "#/components/schemas/{model}"
 _Mode = Literal["validation", "serialization"]
 _PROBLEM = {
@@ -91,7 +91,7 @@ _IDS = {
 _BOUNDS = {"ge": "minimum", "le": "maximum"}
 """Pydantic writes its own names for bounds that it checks after a validator."""
 _DURATION = r"^[0-9]+(\.[0-9]+)?[smhdw]$"
-"""Of a request's durations. Pydantic writes that they are ISO 8601, which is refused."""
+"""Durations in requests. Pydantic's own schema says ISO 8601, which the front refuses."""
 
 
 def _plain(node: Any) -> Any:
@@ -123,7 +123,7 @@ def _say_what_the_front_fills_in(schema: dict[str, Any]) -> None:
 
 _ABOUT = (
     "This API has every command and every read of `backstop`. A caller at the front's own socket needs no token: the "
-    "kernel says who it is. docs/api.md has examples."
+    "kernel identifies the caller. docs/api.md has examples."
 )
 
 
@@ -221,10 +221,10 @@ def _parameters(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> list[d
     return found
 
 
-_AFTER = "How many rows to leave out at the beginning: `Link` has the next part's address."
+_AFTER = "How many rows to skip. The header `Link` has the address of the next part."
 _WATCH = "Server-sent events: `status` at each change, `problem`, and `end`."
 _KEY = "A request that repeats an earlier key and body gets the answer of that request, and is not carried out again."
 _ALONE = (
-    "With this header an approver gives, alone and with a reason, a command that needs a second person. "
+    "This header lets an approver alone give a command that needs a second person. The command needs a reason, and "
     "Backstop notifies all admins."
 )

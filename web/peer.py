@@ -20,9 +20,9 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from client.problems import MEDIA, own_problem
 
 PEER = "peer"
-"""Where a request's state has it."""
+"""The name of the user in a request's state."""
 HEAD_SECONDS = 10.0
-"""From a request's first byte until its head is whole."""
+"""Most seconds from a request's first byte until its headers are complete."""
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -31,7 +31,7 @@ class Peer(NamedTuple):
 
     uid: int
     user: str
-    """The name of the user; of one that the system has no name for, `uid-NUMBER`."""
+    """The user's name; `uid-NUMBER` if the system has no name for the user."""
 
 
 def peer_of(connection: socket.socket) -> Peer | None:

@@ -14,7 +14,7 @@ from models.errors import BadInput
 from web.failures import Problem, not_found
 
 _MOST = 3000
-"""Characters of a path: a name of 200 in UTF-8, percent-encoded, and what stands around it."""
+"""Most characters of a path: a name of 200 characters in percent-encoded UTF-8, and the rest of the path."""
 
 
 class Asked(NamedTuple):
@@ -44,7 +44,7 @@ class Routes:
     def _segments(self, raw_path: bytes) -> tuple[str, ...]:
         prefix = f"{API}/".encode()
         if len(raw_path) > _MOST:
-            raise BadInput(f"a path has at most {_MOST:,} characters, not {len(raw_path):,}")
+            raise BadInput(f"a path may have at most {_MOST:,} characters, not {len(raw_path):,}")
         if not raw_path.startswith(prefix):
             raise not_found(f"there is nothing at this path: all paths begin with {API}")
         try:

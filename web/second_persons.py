@@ -102,7 +102,7 @@ WAYS: Mapping[str, _Way] = {
         lambda question: DeskRequest(kind=question.kind, arguments=question.model_dump(mode="json")),
     ),
 }
-"""By their keys in the table of rights. An access file waits at the desk, which has a way of its own."""
+"""By the commands' keys in the table of rights. The desk itself carries out a waiting access file."""
 
 
 class SecondPersons:

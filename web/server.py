@@ -24,9 +24,9 @@ from web.settings import OWN_MODE, SHARED_MODE, Address, FrontSettings
 
 _GOODBYE_SECONDS = 5
 _AT_ONCE = 1000
-"""Connections; one more is told to come again."""
+"""Most connections at the same time; a further one gets 503."""
 IDLE_SECONDS = 15
-"""A connection that asks nothing more is closed after so long."""
+"""Seconds after which an idle connection is closed."""
 
 
 class _Server(uvicorn.Server):

@@ -26,7 +26,7 @@ class Address:
     host: str
     port: int
     or_any: bool = False
-    """Another port of the host where this one is taken."""
+    """If the port is taken, listen at any other port of the host."""
 
     @property
     def loopback(self) -> bool:
@@ -43,17 +43,17 @@ class FrontSettings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     public_url: str = ""
-    """Where browsers find it, behind a TLS proxy; empty: where it listens."""
+    """The console's URL for browsers, behind a TLS proxy; empty: the address where it listens."""
     codec_origins: tuple[str, ...] = ()
-    """Of Temporal UIs whose pages may ask what is encrypted."""
+    """Origins of Temporal UIs whose pages may have payloads decrypted."""
     oidc: Terms | None = None
-    """The provider whose tokens count; None: none."""
+    """The provider whose tokens the front accepts; None: it accepts no provider's tokens."""
     oidc_secret: str = field(default="", repr=False)
-    """By which the console's client is known to the provider; empty: a public client."""
+    """The secret of the console's client at the provider; empty: a public client."""
     slack: SigningSecret | None = None
-    """What Slack signs with; None: nothing is taken from Slack."""
+    """The secret with which Slack signs; None: the front accepts nothing from Slack."""
     slack_replies: tuple[str, ...] = ()
-    """Origins where answers to it go, in place of Slack's own; none: Slack's own."""
+    """Origins where answers for Slack may go, instead of Slack's own; empty: Slack's own."""
 
 
 def load_front_settings(listen: str = "", tls_cert: str = "", tls_key: str = "") -> FrontSettings:
@@ -68,7 +68,7 @@ def load_front_settings(listen: str = "", tls_cert: str = "", tls_key: str = "")
     if bool(tls_cert) != bool(tls_key):
         raise BadInput("--tls-cert and --tls-key belong together: give both")
     if address is None and tls_cert:
-        raise BadInput("--tls-cert is for --listen HOST:PORT: give that too")
+        raise BadInput("--tls-cert needs --listen HOST:PORT: give both")
     if tls_cert:
         _check_pair(tls_cert, tls_key)
     if address is not None and not address.loopback and not tls_cert:
@@ -124,14 +124,14 @@ def _public_url(text: str) -> str:
 
 _TEMPORAL_UI = r"https?://[A-Za-z0-9.:\[\]-]{1,253}"
 _GATEWAY = r"(https://[A-Za-z0-9.-]{1,253}|http://(127\.0\.0\.1|localhost|\[::1\]))(:[0-9]{1,5})?"
-"""Takes answers for Slack: a gateway, or on this machine alone a test over plain HTTP."""
+"""Where answers for Slack may go: to a gateway over TLS, or over plain HTTP to a test on this machine."""
 
 
 def _origins(name: str, form: str, which: str) -> tuple[str, ...]:
     origins = tuple(part.strip().rstrip("/") for part in os.environ.get(name, "").split(",") if part.strip())
     for origin in origins:
         if not re.fullmatch(form, origin):
-            raise BadInput(f"{name} must be origins {which}, with commas between, not {brief(origin)}")
+            raise BadInput(f"{name} must be origins {which}, separated by commas, not {brief(origin)}")
     return origins
 
 

@@ -19,7 +19,7 @@ from models.access.principals import Principal, Proof
 from models.base import Model
 
 _LATELY_SECONDS = 5.0
-"""A worker that answered so long ago is taken for one that answers."""
+"""How long a worker that has answered counts as one that answers."""
 
 FRONT = Principal(name="service:front", proof=Proof.SERVICE, how="the front itself")
 

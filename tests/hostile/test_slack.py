@@ -240,7 +240,7 @@ async def test_who_types_without_ids_is_nobody(http: httpx.AsyncClient, web: Web
     for more in ({"user_id": ""}, {"user_id": "<@U1>"}, {"team_id": "T1\n"}, {"user_id": "U" * 40}):
         body = typed(web, "help", **more)
         answer = await http.post(COMMAND, content=body, headers=signed(body))
-        assert "ids as Slack has them" in one_sentence(answer, 422)
+        assert "ids of Slack" in one_sentence(answer, 422)
 
 
 async def test_other_places_and_ways_of_asking_are_told_apart(http: httpx.AsyncClient) -> None:

@@ -241,7 +241,7 @@ async def test_keys_change_under_way(tmp_path: Path, keys: Any, monkeypatch: pyt
     with provider(tmp_path, keys[1], keys[0], port=port) as issuer:
         new = await asyncio.to_thread(token_of, issuer, "ana")
         status, why = await said(stale, new)
-        assert (status, "a key that its provider does not have" in why) == (401, True), "it has just looked"
+        assert (status, "a key that the provider does not have" in why) == (401, True), "it has just looked"
         monkeypatch.setattr("web.oidc._REFETCH_SECONDS", 0.0)
         assert (await said(asked, new))[0] == (await said(asked, old))[0] == 200
     with provider(tmp_path, keys[1], port=port):

@@ -42,7 +42,7 @@ _MOST_KEPT = 1000
 _WORD = re.compile(r'\s*(?:"([^"]*)"|(\S+))')
 HELP = (
     "/backstop why TEAM [CLUSTER] [GPUS]: why a team cannot use its quota. "
-    "/backstop status CLUSTER: where its rollout stands, and what awaits an approval. "
+    "/backstop status CLUSTER: the state of its rollout, and what awaits an approval. "
     "/backstop ack CLUSTER TEAM: acknowledge the notice for a team. /backstop object CLUSTER TEAM REASON: "
     "object for a team. "
     'Put names with spaces in "quotes".'
@@ -82,8 +82,8 @@ class Acts:
     page: str = ""
     clock: Callable[[], float] = time.time
     notices: OrderedDict[str, Answered] = field(default_factory=OrderedDict)
-    """By where it is answered, what a notice says under which somebody was asked a second time. Best effort: without it
-    the channel gets another message."""
+    """Notices whose button asks for a confirmation, by the address for answers. Best effort: for a notice that is not
+    here the channel gets another message."""
 
     # --- buttons ------------------------------------------------------------------------------------
 
@@ -94,9 +94,7 @@ class Acts:
         try:
             press = Press.model_validate_json(given.value)
         except ValidationError:
-            raise BadInput(
-                "this button is not from Backstop, or from another version: use the newest message"
-            ) from None
+            raise BadInput("this button is not from this version of Backstop: use the newest message") from None
         if given.button != f"backstop.{press.act}":
             raise BadInput("this button is not from Backstop")
         return await _ACTS[press.act](self, who, given, press)
@@ -194,7 +192,7 @@ class Acts:
                 return messages.to_one(text=_undoable(words[1], answer))
             case "help", _:
                 return messages.to_one(text=HELP)
-        raise BadInput(f"Slack has no such command. {HELP}")
+        raise BadInput(f"Backstop has no such command in Slack. {HELP}")
 
     async def _why(self, who: Caller, team: str, cluster: str = "", gpus: str = "") -> Message:
         """Answer as `backstop why` does; for one cluster with every reason."""

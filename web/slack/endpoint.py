@@ -86,7 +86,7 @@ class SlackDesk:
             mark = self.signatures.check(request.headers, body)
         except Problem:
             client = request.client
-            self.rate.take(f"somebody at {client.host if client else 'the socket'}")
+            self.rate.take(f"an unknown caller at {client.host if client else 'the socket'}")
             raise
         form = form_of(request.headers.get("content-type", ""), body)
         if form.get("ssl_check") == "1":  # Slack looks whether somebody listens

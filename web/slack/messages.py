@@ -19,7 +19,7 @@ from models.texts import count_text, verb_of
 Message = dict[str, Any]
 _WIDTH = 78
 _PIECE, _MOST_PIECES = 2700, 4
-"""Characters of one block, which may have 3,000, and blocks of one answer."""
+"""Most characters of one block, of which Slack allows 3,000, and most blocks of one answer."""
 _DONE = "backstop.done"
 _MOST_DONE = 20
 SURE = "backstop.sure"

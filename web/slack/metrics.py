@@ -1,4 +1,4 @@
-"""Counts of Slack's requests by what became of them, and of answers. Their labels are fixed words, never a caller's."""
+"""Counts of requests from Slack by outcome, and of answers. Their labels are fixed words, never a caller's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models.errors import AwaitsSecond, BackstopError, Unavailable
 from web.failures import Problem
 
 _meter = metrics.get_meter("backstop")
-_slack = _meter.create_counter("backstop.slack_requests", description="Slack's requests, by what became of them")
+_slack = _meter.create_counter("backstop.slack_requests", description="Requests from Slack, by outcome")
 _replies = _meter.create_counter(
     "backstop.slack_replies", description="Answers sent to Slack, by whether Slack accepted them"
 )
@@ -23,9 +23,9 @@ class SlackEnd(StrEnum):
     WAITS = "waits"
     """For a second person."""
     REFUSED = "refused"
-    """As anybody would be: no right, no such cluster, not at this stage, of no form that we know, one too many."""
+    """A missing right, an unknown cluster, the wrong stage, an unknown form, or one request too many."""
     UNPROVEN = "unproven"
-    """Not signed by Slack, of another time, or sent again."""
+    """Not signed by Slack, signed at another time, or sent again."""
     AWAY = "away"
     """No worker answered, or the front cannot read the signing secret."""
     FAULT = "fault"

@@ -19,7 +19,7 @@ from models.texts import brief
 from web.failures import Problem
 
 MOST_BYTES = 300_000
-"""Of a request: the message that a button stands under comes along."""
+"""Most bytes of a request, which includes the message with the button."""
 _FORM = "application/x-www-form-urlencoded"
 _URL_CHARS = 500
 _ID = r"^[A-Z0-9]{0,32}$"
@@ -117,7 +117,7 @@ def read_typed(form: Mapping[str, str], replies: tuple[str, ...]) -> Typed:
     """Read a slash command. Errors: BadInput."""
     who = SlackPerson(form.get("team_id", ""), form.get("user_id", ""))
     if not who.user or not all(re.fullmatch(_ID, one) for one in who):
-        raise BadInput("user_id and team_id must be ids as Slack has them")
+        raise BadInput("user_id and team_id must be ids of Slack")
     return Typed(who, form.get("text", "")[:5000], _ours(form.get("response_url", ""), replies))
 
 
