@@ -64,12 +64,12 @@ def _file_parts(file: AccessFile) -> Iterator[RenderableType]:
     yield rows
     for service in file.services:
         accounts = [f"{one.subject} at {one.issuer}" for one in service.oidc]
-        comes_in = f", and comes in as {some_of(accounts, 5)}" if accounts else ""
-        yield line(f"service:{service.name} is {service.owner}'s{comes_in}")
+        comes_in = f", and logs in as {some_of(accounts, 5)}" if accounts else ""
+        yield line(f"service:{service.name} belongs to {service.owner}{comes_in}")
 
 
 _MOST_CHANGES = 100
-"""Changes of a file that are shown; the others are counted."""
+"""The most changes of a file that are listed; the others are counted."""
 
 
 def outcome_parts(outcome: AccessOutcome) -> list[RenderableType]:
@@ -81,8 +81,8 @@ def outcome_parts(outcome: AccessOutcome) -> list[RenderableType]:
     parts += [line((f"! {warning}", "yellow")) for warning in outcome.warnings]
     parts.append(line(f"Access file {outcome.hash}: {outcome.said}"))
     if outcome.in_force and outcome.changes:
-        first = "It cannot be undone: from now on an access file is in force, and only another one can replace it."
-        before = "To undo it, import the file that was in force before."
+        first = "You cannot undo this import: an access file is now in force, and only another one can replace it."
+        before = "To undo: import the file that was in force before."
         parts.append(line(first if outcome.version <= 1 else before))
     return parts
 

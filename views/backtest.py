@@ -27,13 +27,13 @@ def parts(records: Sequence[Record], series: Sequence[Series]) -> list[Renderabl
     for (cluster, horizon), group in groupby(records, key=lambda record: (record.cluster, record.horizon_weeks)):
         rows = list(group)
         length_known, whole = hours[cluster]
-        unknown = f" and {whole - length_known:,} unknown" if whole > length_known else ""
-        held = f", each compared with up to {horizon} promises" if horizon > 1 else ""
+        unknown = f" ({whole - length_known:,} more unknown)" if whole > length_known else ""
+        held = f", each tested against up to {horizon} promises" if horizon > 1 else ""
         shown += [Text()] if shown else []
         shown.append(
             line(
                 (cluster, "bold"),
-                f", promised for {count(horizon, 'week')}: {count(length_known, 'hour')}{unknown}{held}",
+                f", promises for {count(horizon, 'week')}: {count(length_known, 'known hour')}{unknown}{held}",
             )
         )
         grid = table("=POLICY", *(f">{h}" for h in HEADINGS[1:]), least=("CHANGES", "REFUSED"))
@@ -41,8 +41,8 @@ def parts(records: Sequence[Record], series: Sequence[Series]) -> list[Renderabl
             row(grid, *cells(record))
         shown.append(grid)
     notes = (
-        "Broken: hours whose worst instant fell below the promise; with several weeks ahead, an hour counts once for "
-        "each promise made for it. Stranded: the share of the total that was healthy and not promised."
+        "Broken: hours in which health fell below the promise, if only for a moment; an hour that several promises "
+        "cover counts once for each. Stranded: the share of the cluster that was healthy but not promised."
     )
     return [*shown, Text(), line(notes)]
 

@@ -28,7 +28,7 @@ _ORDER = (
     BringupStage.CANCELLED,
     BringupStage.RETIRED,
 )
-"""Of the board: what needs a person first, what has ended last."""
+"""The order of the board: states that need a person come first, ended ones last."""
 _STYLES = {
     BringupStage.BLOCKED: "bold red",
     BringupStage.PROVISIONING: "blue",
@@ -48,7 +48,7 @@ _MARKS = {
 }
 _COLOURS = {Colour.GREEN: ("✔", "green"), Colour.RED: ("✖", "red"), Colour.UNKNOWN: ("?", "yellow")}
 _TAIL_LINES = 5
-"""Of a log, in the graph; --json has all that travels."""
+"""The last lines of a log that the graph shows; --json has all that the status carries."""
 
 
 # --- the board ---------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ _TAIL_LINES = 5
 def board_parts(rows: Sequence[BringupRow], now: datetime) -> list[RenderableType]:
     """Return a line for each, by state."""
     if not rows:
-        return [line("Nothing is being brought up: backstop bringup add FILE --recipes FILE")]
+        return [line("No cluster is being brought up. To add one: backstop bringup add FILE --recipes FILE")]
     able = ["~WHO COULD"] if any(one.could for one in rows) else []
     board = table(
         *("CLUSTER", "=STATE", ">FOR", ">GPUS", "OWNER", ">ACTIONS", "~WAITS FOR", *able),
@@ -87,7 +87,7 @@ def status_parts(status: BringupStatus, could: Sequence[str] = ()) -> list[Rende
     ]
     parts += [Text(), *_graph(status.steps)]
     if status.undos:
-        parts += [Text(), line("What is torn down:"), *_graph(status.undos)]
+        parts += [Text(), line("Teardown:"), *_graph(status.undos)]
     if status.standing:
         parts += [Text(), line("Left standing:")]
         parts += [line(f"  {name}: {why}") for name, why in status.standing.items()]
@@ -103,7 +103,7 @@ def _facts(status: BringupStatus, could: Sequence[str]) -> Iterator[tuple[str, s
     if status.islands:
         there, well = sum(i.total_gpus for i in status.islands), sum(i.healthy_gpus for i in status.islands)
         yield (
-            "came" if status.stage.has_ended else "there",
+            "arrived",
             f"{gpus(there)} in {count(len(status.islands), 'island')}, {well} healthy",
         )
     if status.waits_for and not status.stage.has_ended:
@@ -121,13 +121,13 @@ def _facts(status: BringupStatus, could: Sequence[str]) -> Iterator[tuple[str, s
             until = f"; a person {called} called at {moment(status.validate_until)}"
         yield "soak", f"{span(status.soaked)} of {span(status.soak)} green together{until}"
     if status.production is not None:
-        lacks = f"; owed: {_by_team(status.production.owed)}" if status.production.owed else ""
+        lacks = f"; still owed: {_by_team(status.production.owed)}" if status.production.owed else ""
         quotas = f"first quotas: {_by_team(status.production.granted)}{lacks}"
         yield "fleet", f"handed over on {moment(status.production.at)}; {quotas}"
     touches = "2 touches (entry and check-in)" if status.check_ins == 1 else "1 touch (entry)"
     if status.check_ins > 1:
         touches = f"{1 + status.check_ins} touches (entry and {status.check_ins} check-ins)"
-    yield "people", f"{touches}, and {count(status.touches, 'action')} beside"
+    yield "people", f"{touches}, and {count(status.touches, 'other action')}"
     if status.lasted:
         yield "took", ", ".join(f"{stage.words} {span(time)}" for stage, time in status.lasted.items() if time)
     waited = {whom: time for whom, time in status.waited.items() if time >= timedelta(seconds=1)}

@@ -18,7 +18,7 @@ from views.words import count, line, moment
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _WEEKS = 60
-"""In the picture: a character each."""
+"""The most weeks in the picture: a character each."""
 
 
 def parts(explained: Explained) -> list[RenderableType]:
@@ -41,8 +41,8 @@ def lines(explained: Explained) -> list[str]:
         _history(explained, unit),
         promise,
         f"Why: {now.text}{_today(explained, unit)}.",
-        f"Back-test: had each week a new buffer been computed and kept for {tried}, {kept}.{missed}",
-        f"Compared with it, {_neighbours(explained)}.",
+        f"Back-test: if a new buffer had been computed each week and kept for {tried}, {kept}.{missed}",
+        f"In comparison, {_neighbours(explained)}.",
     ]
 
 
@@ -56,7 +56,7 @@ def _history(explained: Explained, unit: str) -> str:
     unknown = f", and unknown for {count(silent, 'hour')}" if silent > 0 else ""
     return (
         f"{size}. Their health is known for {count(now.known_hours, 'hour')} ({weeks}){unknown}. Down for most of the "
-        f"last two weeks, or of the last day: {now.level or 'none'}; at the worst moment: {now.worst or 'none'}."
+        f"last two weeks, or of the last day: {count(now.level, unit)}; at the worst moment: {count(now.worst, unit)}."
     )
 
 
@@ -67,7 +67,7 @@ def _target(share: Fraction) -> str:
 def _promised(explained: Explained, derived: Derived, unit: str) -> str:
     promise = explained.promise(derived)
     if promise is None:
-        return "cannot honestly promise anything"
+        return "promise nothing"
     kept = derived.total - promise
     return f"promise {promise:,}, keep {count(kept, unit)} ({percent(kept / derived.total)}) unpromised"
 
@@ -78,19 +78,19 @@ def _today(explained: Explained, unit: str) -> str:
     if now.promise is None or now.promise <= today.most_gpus:
         return ""
     at = "at the end of its history" if today.at is None else f"at {moment(today.at)}"
-    spare = f" and {today.spare:,} of these {verb_of(today.spare, 'stays', 'stay')} spare" if today.spare else ""
+    spare = f", and {today.spare:,} of these {verb_of(today.spare, 'stays', 'stay')} spare" if today.spare else ""
     return (
-        f"; history alone would leave {count(now.promise, unit)} to promise, but {at} only {today.healthy:,} of "
-        f"{now.total:,} {verb_of(today.healthy)} healthy{spare}"
+        f"; history alone would allow a promise of {count(now.promise, unit)}, but {at} only {today.healthy:,} of "
+        f"{now.total:,} {verb_of(today.healthy, 'was', 'were')} healthy{spare}"
     )
 
 
 def _kept(record: Record) -> str:
-    broken = "none" if not record.broken_hours else f"{record.broken_hours} ({percent(record.broken_fraction)})"
-    changes = "never" if not record.changes else count(record.changes, "time")
+    broken = "none" if not record.broken_hours else f"{record.broken_hours:,} ({percent(record.broken_fraction)})"
+    changed = f"changed {count(record.changes, 'time')}" if record.changes else "never changed"
     return (
-        f"{broken} of {count(record.hours, 'hour')} would have been broken; the promise would have changed {changes}, "
-        f"and left a mean of {percent(record.mean_buffer)} unpromised"
+        f"the promise would have been broken in {broken} of {count(record.hours, 'hour')}; it would have {changed}, "
+        f"and left {percent(record.mean_buffer)} unpromised on average"
     )
 
 
@@ -106,7 +106,7 @@ def _grown_up(explained: Explained) -> str:
 def _missed(ours: Record, target: Fraction) -> str:
     if ours.broken_fraction <= 1 - target:
         return ""
-    return f" THIS MISSES THE TARGET OF {_target(target)}: the past of this cluster did not show what came."
+    return f" THIS MISSES THE TARGET OF {_target(target)}: this cluster's earlier history did not show what came later."
 
 
 def _neighbours(explained: Explained) -> str:
@@ -114,19 +114,19 @@ def _neighbours(explained: Explained) -> str:
     ours, *flat = explained.records
     clauses = []
     if explained.below is not None:
-        clauses.append(f"a flat {_flat(explained.below)} would have broken {_hours(explained.below)}")
+        clauses.append(f"a flat {_flat(explained.below)} would break {_hours(explained.below)}")
     if explained.least is not None and explained.below is None:
-        clauses.append(f"even a flat {_flat(explained.least)} would have broken no more ({_hours(explained.least)})")
+        clauses.append(f"even a flat {_flat(explained.least)} would break no more hours ({_hours(explained.least)})")
     elif explained.least is not None:
-        more = "less" if explained.least.mean_buffer < ours.mean_buffer else "more"
+        more = "more" if explained.least.mean_buffer < ours.mean_buffer else "less"
         apart = percent(abs(explained.least.mean_buffer - ours.mean_buffer))
-        equal = f"a flat {_flat(explained.least)} is the smallest whole percentage that breaks no more"
-        cost = f"leaves {apart} of the cluster {more} unpromised, but nobody could know that before"
+        equal = f"a flat {_flat(explained.least)} is the smallest whole percentage that would break no more hours"
+        cost = f"would promise {apart} of the cluster {more}, but nobody could know that before"
         clauses.append(f"{equal} ({_hours(explained.least)}) and {cost}")
     least = ours.mean_buffer if explained.least is None else max(ours.mean_buffer, explained.least.mean_buffer + 0.005)
     for r in [r for r in flat if r.mean_buffer > least][:1]:
         more = percent(r.mean_buffer - ours.mean_buffer)
-        clauses.append(f"a flat {_flat(r)} breaks {_hours(r)} and leaves {more} of the cluster more unpromised")
+        clauses.append(f"a flat {_flat(r)} would break {_hours(r)} and promise {more} of the cluster less")
     return "; ".join(clauses) or "no flat buffer up to 60% would have broken as few hours"
 
 
@@ -136,7 +136,7 @@ def _flat(record: Record) -> str:
 
 
 def _hours(record: Record) -> str:
-    return "none" if not record.broken_hours else count(record.broken_hours, "hour")
+    return "no hour" if not record.broken_hours else count(record.broken_hours, "hour")
 
 
 def _picture(explained: Explained) -> list[RenderableType]:

@@ -16,7 +16,7 @@ from views.words import count, gpus, line, moment, none_of, row, table
 
 _WIDTH = 32
 _AGREE = timedelta(hours=1)
-"""Readings within this count as of one time: so often clusters are tallied."""
+"""Readings at most this far apart count as one time: each cluster is tallied this often."""
 _FIELDS = tuple(Point.model_fields)
 
 
@@ -61,10 +61,10 @@ def burndown_parts(
         )
     notes = []
     if carried:
-        notes.append(line("Oldest: when the oldest figure was read; such a cluster counts with that figure."))
+        notes.append(line("Oldest: the time of the oldest figure; a cluster without a newer one counts with its last."))
     if arrived:
         came = some_of([f"{a.cluster} ({gpus(a.gpus)}, {moment(a.at)})" for a in arrived], 5)
-        notes.append(line(f"New since, by bring-up: {came}."))
+        notes.append(line(f"New clusters, from bring-ups: {came}."))
     late = _late_health(max(points, key=lambda point: point.at))
     if late:
         notes.append(line(late))
@@ -72,7 +72,7 @@ def burndown_parts(
         notes.append(line("Clusters with unknown health are left out of the sums."))
     if asked:
         notes.append(
-            line("Waiting: GPUs that jobs asked for inside a quota, without a healthy GPU to run on, as far as known.")
+            line("Waiting: GPUs that jobs inside a quota ask for and no healthy GPU can serve, as far as known.")
         )
     in_time = sorted(points, key=lambda point: point.at)
     return [line(_sentence(in_time, cluster)), Text(), rows, *([Text(), *notes] if notes else [])]
@@ -86,20 +86,20 @@ def _sentence(points: Sequence[Point], cluster: str) -> str:
     first, last = measured[0], measured[-1]
     most = max(p.phantom_gpus for p in measured)
     if len(measured) == 1:
-        change = "the only time that is known"
+        change = "the only time with known health"
     else:
         less = first.phantom_gpus - last.phantom_gpus
-        than = f"{gpus(abs(less))} {'fewer' if less > 0 else 'more'} than" if less else "as many as"
+        than = f"{abs(less):,} {'fewer' if less > 0 else 'more'} than" if less else "as many as"
         change = f"{than} on {moment(first.at)}"
         if first.known != last.known:
             change += f" ({count(first.known, 'cluster')} then, {last.known} now)"
         elif not first.is_of_same(last):
-            change += " (of other clusters)"
+            change += " (then for other clusters)"
         if most > max(first.phantom_gpus, last.phantom_gpus):
             change += f"; in between there were up to {most}"
     return (
-        f"On {moment(last.at)} {gpus(last.phantom_gpus)} of {last.promised_gpus:,} promised in {where} had no healthy "
-        f"GPU behind {'it' if last.phantom_gpus == 1 else 'them'}, {change}."
+        f"On {moment(last.at)} {last.phantom_gpus:,} of {count(last.promised_gpus, 'promised GPU')} in {where} had no "
+        f"healthy GPU behind {'it' if last.phantom_gpus == 1 else 'them'}, {change}."
     )
 
 
@@ -111,16 +111,15 @@ def _late_health(point: Point) -> str:
     """Say that the last figures use health that is older than their reading."""
     if point.health_at is None or point.oldest_at is None or point.oldest_at - point.health_at <= _AGREE:
         return ""
-    return f"The last line uses the last known health of each cluster; the oldest is of {moment(point.health_at)}."
+    return f"The last line uses the last known health of each cluster; the oldest is from {moment(point.health_at)}."
 
 
 def _nothing(cluster: str, began: datetime | None, since: datetime) -> str:
     where = f" of {cluster}" if cluster else ""
     if began is None:
-        return f"There is no tally{where} yet: the watch writes a cluster's first within a minute or two of its import."
-    return (
-        f"There is no tally{where} since {moment(since)}: see `backstop doctor`. The first tally is of {moment(began)}."
-    )
+        return f"There is no tally{where} yet: the watch writes the first soon after a cluster's import."
+    first = f"The first tally is from {moment(began)}."
+    return f"There is no tally{where} since {moment(since)}: see `backstop doctor`. {first}"
 
 
 def as_csv(points: Sequence[Point]) -> str:

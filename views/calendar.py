@@ -27,7 +27,7 @@ def calendar_parts(
     """Return a line for each window, then the windows that were taken back, and what the others will take."""
     back = [line(("Taken back", "bold"), f": {span_text(e.window)} of {e.cluster}.") for e in gone]
     if not entries:
-        return [*back] or [line("Nothing is declared: use `backstop hold CLUSTER` or `backstop calendar import FILE`.")]
+        return [*back] or [line("No window is declared. To declare one: backstop hold CLUSTER")]
     declared = declarations(entries)
     which = "CLUSTER" if all(len(clusters) == 1 for _, clusters in declared) else "~CLUSTERS"  # no name: no link to it
     rows = table(
@@ -77,7 +77,7 @@ def hold_parts(
     held = "No rollout is open there."
     if rollouts:
         stays = "its gate stays" if len(rollouts) == 1 else "their gates stay"
-        held = f"{count(len(rollouts), 'open rollout')}: {stays} shut while it lasts ({some_of(rollouts, _NAMED)})."
+        held = f"{count(len(rollouts), 'open rollout')}: {stays} shut during the window ({some_of(rollouts, _NAMED)})."
     return [line((span_text(window), "bold"), f": {window.reason}"), line(names), line(held), *_losses(foretold, now)]
 
 

@@ -12,12 +12,12 @@ class ClusterAnswer(ClusterSpec):
     """A cluster with the ledger's figures."""
 
     stage: str | None = None
-    """Of its open rollout; null where none is open."""
+    """The stage of its open rollout; null if none is open."""
     total_gpus: GpuCount = 0
-    """Of all its islands."""
+    """The sum of all its islands."""
     healthy_gpus: GpuCount = 0
     promised_gpus: GpuCount = 0
-    """A: what its quotas promise together."""
+    """The sum of its quotas (A)."""
 
     @staticmethod
     def of(cluster: ClusterSpec, stage: str | None) -> ClusterAnswer:

@@ -15,7 +15,7 @@ from models.texts import some_of
 from views.words import count, gpus, line, row, table
 
 _SHOWN = 30
-"""Rows of a table that nobody asked for in full."""
+"""The most rows of a table; the others are counted."""
 _NAMED = 8
 
 
@@ -52,7 +52,7 @@ def left_parts(
 ) -> list[RenderableType]:
     """Return the rollouts that the command is not given to, and why."""
     lines = [
-        line((cluster, "bold"), f" is left out: {error.message}. --yes gives the command there too.")
+        line((cluster, "bold"), f" is left out: {error.message}. --yes gives it the command too.")
         for cluster, error in silent.items()
     ]
     return [*refusing_parts(refusing, refusals), *_bounded(lines)]
@@ -76,9 +76,9 @@ def _unwritten(rollout: Ahead) -> str:
     if rollout.shadow:
         return "a shadow: no quota was written"
     if rollout.undoes:
-        return "no quota has another value than before the rollout"
+        return "every quota has the value that it had before the rollout"
     if rollout.undone or rollout.stage == "rolled_back":
-        return "what it applied is undone already"
+        return "its changes are undone already"
     return "nothing has been applied yet"
 
 
@@ -132,11 +132,9 @@ def close_parts(rollouts: Sequence[Ahead]) -> list[RenderableType]:
         if not a.at_risk:
             row(rows, a.cluster, a.stage, None, None)
     stuck = [a.cluster for a in rollouts if a.stage == "stuck"]
-    left = f"; what {some_of(stuck, _NAMED)} could not undo stays as it is" if stuck else ""
-    sentence = (
-        f"{count(len(rollouts), 'rollout')} {'ends' if len(rollouts) == 1 else 'end'}, and Backstop's promise with "
-    )
-    ends = f"{sentence}{'it' if len(rollouts) == 1 else 'them'}; the values stay{left}."
+    left = f"; changes in {some_of(stuck, _NAMED)} that could not be undone stay" if stuck else ""
+    number = f"{count(len(rollouts), 'rollout')} {'ends' if len(rollouts) == 1 else 'end'}"
+    ends = f"{number}, and so does Backstop's promise; the quotas keep their values{left}."
     return [rows, Text(), line(ends), _notified_line(rollouts, {t for a in rollouts for t in a.close_told})]
 
 

@@ -24,7 +24,7 @@ _WORDS = {
     "plan_hash": "plan",
     "undo": "also undo what it has done",
 }
-"""Fields of commands that their names alone do not explain."""
+"""The words for fields of commands whose names do not explain them."""
 _WRAPPERS = ("arguments", "terms")
 """Fields that only hold others."""
 _EMPTY: tuple[object, ...] = ("", None, [], {}, False)
@@ -44,7 +44,7 @@ def waiting_parts(waiting: Sequence[Waiting]) -> list[RenderableType]:
     for one in waiting:
         what = f"{one.what} ({one.second} is countersigning it)" if one.second else one.what
         row(rows, one.hash[:SHOWN_DIGITS], what, one.by, moment(one.until), some_of(one.could, 3) or "nobody by name")
-    return [rows, line("backstop countersign give HASH shows one command in full, and asks.")]
+    return [rows, line("backstop countersign give HASH shows one command in full, and asks first.")]
 
 
 def whole_parts(one: Waiting) -> list[RenderableType]:

@@ -49,12 +49,13 @@ def _held(cluster: ClusterAnswer) -> list[RenderableType]:
             line(f"Git holds the quotas: {cluster.git.path} on {cluster.git.branch} of {cluster.git.repository}.")
         )
     if cluster.kueue is not None:
-        which = "all ClusterQueues" if cluster.kueue.queues is None else f"ClusterQueues with {cluster.kueue.queues}"
+        selected = cluster.kueue.queues
+        which = "all ClusterQueues" if selected is None else f"ClusterQueues that match {selected}"
         parts.append(line(f"Kueue holds the quotas: {which} of Kubernetes {cluster.kueue.connection}."))
     if cluster.prometheus is not None:
-        parts.append(line(f"Prometheus {cluster.prometheus.connection} says what is healthy."))
+        parts.append(line(f"Prometheus {cluster.prometheus.connection} reports the health."))
     if cluster.kubernetes is not None:
-        parts.append(line(f"Kubernetes {cluster.kubernetes.connection} says what is healthy."))
+        parts.append(line(f"Kubernetes {cluster.kubernetes.connection} reports the health."))
     return parts
 
 
@@ -83,7 +84,7 @@ def cluster_parts(cluster: ClusterAnswer) -> list[RenderableType]:
     parts: list[RenderableType] = [
         line(
             (cluster.name, "bold"),
-            f": {cluster.gpu_model or 'GPU model not given'}, {gpus_text(cluster.gpus_per_node)} a node, {rollout}",
+            f": {cluster.gpu_model or 'GPU model unknown'}, {gpus_text(cluster.gpus_per_node)} a node, {rollout}",
         ),
         Text(),
         islands,

@@ -11,10 +11,10 @@ from models.texts import some_of
 from views.words import count, indent, line
 
 _MOST = 200
-"""Lines of one kind; all of them are in the JSON."""
+"""The most lines of one kind; --json has all."""
 _NAMED = 6
 _TOLD = 20
-"""Lines of one kind of what an import has written beside quotas."""
+"""The most lines of one kind that a finished import shows of what it wrote besides quotas."""
 _SIGNS = {Verb.ADDED: ("+", "green"), Verb.CHANGED: ("~", "yellow"), Verb.REMOVED: ("-", "red")}
 
 
@@ -31,7 +31,7 @@ def diff_parts(outcome: FleetOutcome, places: Mapping[FilePlace, str]) -> list[R
     refused = outcome.of(Verb.REFUSED)
     parts += _bounded([line(("! ", "red"), _placed(each, places)) for each in refused], outcome, Verb.REFUSED)
     if out := sorted({each.cluster for each in refused if each.cluster and each.path}):
-        parts.append(line(f"  A refused line keeps its whole cluster as it is: {some_of(out, _NAMED)}."))
+        parts.append(line(f"  Nothing changes in a cluster with a refused line: {some_of(out, _NAMED)}."))
     if any(each.kind == "quota" for each in refused):
         parts.append(line("  To raise a quota during a rollout: `backstop request new`."))
         parts.append(line("  To end the rollout first: `backstop close` or, if that is refused, `backstop abort`."))
@@ -54,9 +54,9 @@ def undo_text(outcome: FleetOutcome) -> str:
     if not outcome.done or not any(totals.get(verb) for verb in _SIGNS):
         return ""
     if not (totals.get(Verb.CHANGED) or totals.get(Verb.REMOVED)):
-        return "To undo: import a file without what this one added, with --prune; or: backstop fleet remove CLUSTER"
+        return "To undo: import a file without these additions, with --prune; or: backstop fleet remove CLUSTER"
     pruned = " with --prune, which also removes what this import added" if totals.get(Verb.ADDED) else ""
-    return f"To undo: import the previous file{pruned}. It does not reverse what rollouts write from now on."
+    return f"To undo: import the previous file{pruned}. An import does not reverse what rollouts write from now on."
 
 
 def _uncounted(outcome: FleetOutcome, verb: Verb) -> list[RenderableType]:
@@ -66,7 +66,7 @@ def _uncounted(outcome: FleetOutcome, verb: Verb) -> list[RenderableType]:
     uncounted = [each for each in outcome.of(verb) if each.kind not in counted or (each.kind == "cluster" and each.why)]
     parts: list[RenderableType] = [line((f"{sign} ", style), each.sentence) for each in uncounted[:_TOLD]]
     if (more := len(uncounted) - _TOLD) > 0:
-        parts.append(line(f"  and {more:,} more {verb} beside quotas"))
+        parts.append(line(f"  and {more:,} more {verb}, besides quotas"))
     return parts
 
 

@@ -262,7 +262,7 @@ async def numbers_agree(
         followed = (promised, healthy, phantom) == tuple(
             sum(getattr(f, what) for f in real) for what in ("promised", "healthy", "phantom")
         )
-        had = f"{phantom:,} GPU{'s' * (phantom != 1)} of {promised:,} promised in the fleet had no healthy GPU behind"
+        had = f"{phantom:,} of {promised:,} promised GPUs in the fleet had no healthy GPU behind"
         return [
             had if followed else "the tallies have not followed yet",
             f" {clusters} {promised} {healthy} {phantom} ",

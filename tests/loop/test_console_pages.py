@@ -147,7 +147,7 @@ async def test_the_calendar_has_what_the_ledger_has_and_ends_a_window(ana: Brows
     assert world.sql.one("SELECT ends FROM windows") == ends
     done = await ana.given("/calendar", key(), window=f"{number} {name}", reason="not now")
     assert f"Window {number} of {name} is taken back." in done.words, "it had not begun"
-    assert "Nothing is declared" in done.words
+    assert "No window is declared" in done.words
     refused = await ana.refused("/calendar", key(), window=f"{number + 7} {name}", reason="not now")
     assert "It was refused" in refused.words
 

@@ -666,9 +666,9 @@ def test_a_day_is_marked_where_it_falls_below_any_promise_that_was_made_for_it(
 def test_the_table_says_how_many_hours_are_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = HOURLY + hourly("a", 400) + "a,410,,100,97,97\n"
     assert run(["backtest", written(tmp_path / "h.csv", rows), "--policy", "fixed-15"]) == 0
-    first, *_, last = capsys.readouterr().out.split("a, promised for ")
+    first, *_, last = capsys.readouterr().out.split("a, promises for ")
     assert first == ""
-    assert last.startswith("4 weeks: 401 hours and 10 unknown, each compared with up to 4 promises\n")
+    assert last.startswith("4 weeks: 401 known hours (10 more unknown), each tested against up to 4 promises\n")
 
 
 # --- one cluster, and made-up history -----------------------------------------------------------------
@@ -679,7 +679,7 @@ def test_a_sceptic_gets_five_lines_and_a_picture(file: str, tmp_path: Path, caps
     assert run(["buffer", "b", "--health", file, "--png", str(picture)]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("b: 100 nodes. Their health is known for 672 hours (4 weeks). Down for most of the ")
-    assert ", or of the last day: 20; at the worst moment: " in shown[0]
+    assert ", or of the last day: 20 nodes; at the worst moment: " in shown[0]
     assert shown[1].startswith(
         "For 99.9% of the hours of the next 4 weeks: promise 75, keep 25 nodes (25.0%) unpromised. For 99%: "
     )
@@ -688,13 +688,13 @@ def test_a_sceptic_gets_five_lines_and_a_picture(file: str, tmp_path: Path, caps
         "20 nodes have been down most of the time or most of the last day, and 5 more are in reserve for new failures."
     )
     assert shown[3].startswith(
-        "Back-test: had each week a new buffer been computed and kept for the next 4 weeks (so an hour counts up to 4 "
-        "times), 672 (40.0%) of 1,680 hours would have been broken; the promise would have changed "
+        "Back-test: if a new buffer had been computed each week and kept for the next 4 weeks (so an hour counts up to "
+        "4 times), the promise would have been broken in 672 (40.0%) of 1,680 hours; it would have changed "
     )
-    assert shown[3].endswith("THIS MISSES THE TARGET OF 99.9%: the past of this cluster did not show what came.")
-    assert shown[4].startswith(
-        "Compared with it, a flat 19% would have broken 1,680 hours; a flat 20% is the smallest whole "
+    assert shown[3].endswith(
+        "THIS MISSES THE TARGET OF 99.9%: this cluster's earlier history did not show what came later."
     )
+    assert shown[4].startswith("In comparison, a flat 19% would break 1,680 hours; a flat 20% is the smallest whole ")
     assert shown[6].startswith("worst of each week  |")
     assert shown[6].endswith("  Nodes kept out of quotas from now on: █ (25)")
     assert picture.stat().st_size > 1000
@@ -713,7 +713,7 @@ def test_what_cannot_be_promised_is_said_with_its_reason(tmp_path: Path, capsys:
     wild = written(tmp_path / "w.csv", HOURLY + hourly("w", 4 * WEEK_HOURS, healthy=30))
     assert run(["buffer", "w", "--health", wild]) == 0
     shown = capsys.readouterr().out
-    assert "cannot honestly promise anything" in shown
+    assert "promise nothing" in shown
     assert "of 100 nodes would have to stay unpromised, and the largest allowed share is 0.5" in shown
 
 

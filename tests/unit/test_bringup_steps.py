@@ -548,13 +548,13 @@ def shown(w: BringupWorld) -> str:
 
 def test_of_one_that_is_unmade_nothing_is_there_and_what_is_left_is_said_once() -> None:
     w = in_production()
-    assert "\nthere " in shown(w)
+    assert "\narrived " in shown(w)
     w.say("retire")
     w.wait("10m")
     assert w.stage is BringupStage.RETIRED
     facts, _, left = shown(w).partition("Left standing:")
     assert [line.split()[0] for line in facts.splitlines() if "is left standing: it has no undo" in line] == ["ended"]
-    assert ("\nthere " in facts, "\ncame " in facts, left.split()) == (
+    assert ("\nthere " in facts, "\narrived " in facts, left.split()) == (
         False,
         True,
         ["report:", *["it", "has", "no", "undo"]],

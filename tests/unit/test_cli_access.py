@@ -342,10 +342,10 @@ def test_doctor_says_whether_access_is_configured_and_what_is_odd() -> None:
 @pytest.mark.parametrize(
     ("changes", "last"),
     [
-        ({"in_force": True, "version": 2}, "To undo it, import the file that was in force before."),
+        ({"in_force": True, "version": 2}, "To undo: import the file that was in force before."),
         (
             {"in_force": True, "version": 1},
-            "It cannot be undone: from now on an access file is in force, and only another one can replace it.",
+            "You cannot undo this import: an access file is now in force, and only another one can replace it.",
         ),
         ({"awaits": True}, "Access file feed: it is so"),
     ],

@@ -177,7 +177,7 @@ def test_never_more_is_promised_than_is_healthy_now_and_not_spare(
     shown = capsys.readouterr().out
     assert f": promise {expected}, keep {544 - expected} GPUs (" in shown
     why = (
-        f"history alone would leave {by_history.promise} GPUs to promise, but at 2026-01-31 12:00:00Z only {healthy} of"
+        f"history alone would allow a promise of {by_history.promise} GPUs, but at 2026-01-31 12:00:00Z only {healthy} "
     )
     assert (why in shown) == (promise is not None)
     assert f"({544 - expected})" in shown.splitlines()[-1], "the picture's mark too"

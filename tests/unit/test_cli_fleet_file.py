@@ -34,7 +34,7 @@ teams:
 
 UNDO = (
     "To undo: import the previous file with --prune, which also removes what this import added. "
-    "It does not reverse what rollouts write from now on."
+    "An import does not reverse what rollouts write from now on."
 )
 GONE = "health samples, usage samples, jobs, tallies, windows that no fleet file declares, and past rollouts"
 
@@ -125,11 +125,11 @@ def test_an_import_with_a_refused_line_says_where_and_ends_with_3(
     assert code == 3
     assert out.splitlines()[1:] == [
         f"! {file}, line 6: h quota b: gpus 20 -> 30: cannot be changed while rollout h/1 is open (enforced)",
-        "  A refused line keeps its whole cluster as it is: h.",
+        "  Nothing changes in a cluster with a refused line: h.",
         "  To raise a quota during a rollout: `backstop request new`.",
         "  To end the rollout first: `backstop close` or, if that is refused, `backstop abort`.",
         "1 cluster is in the ledger but not in the file: it stays; --prune removes it.",
-        "To undo: import a file without what this one added, with --prune; or: backstop fleet remove CLUSTER",
+        "To undo: import a file without these additions, with --prune; or: backstop fleet remove CLUSTER",
     ]
 
 

@@ -565,7 +565,7 @@ def test_the_curve_has_a_bar_for_each_time_and_says_what_is_unknown() -> None:
     some = point(UNTIL, 3, 16, 4).model_copy(update={"known": 2})
     said = told(point(UNTIL - 2 * HOUR, 3, 64), unknown, some)
     assert said.splitlines()[0].startswith(
-        "On 2026-11-27 16:00:00Z 16 GPUs of 1,036 promised in the fleet had no healthy GPU behind them, 48 GPUs fewer "
+        "On 2026-11-27 16:00:00Z 16 of 1,036 promised GPUs in the fleet had no healthy GPU behind them, 48 fewer "
         "than on 2026-11-27 14:00:00Z (3 clusters then, 2 now)."
     )
     bars = [text.rstrip().rsplit("  ", 1)[-1] for text in said.splitlines()[3:6]]
@@ -585,7 +585,7 @@ def test_figures_say_when_they_were_read_and_what_health_they_go_by() -> None:
     said = told(early, carried)
     assert said.splitlines()[2].split()[:3] == ["READ", "AT", "OLDEST"]
     assert "11-27 13:00Z" in said
-    assert "the oldest is of 2026-11-25 16:00:00Z" in said
+    assert "the oldest is from 2026-11-25 16:00:00Z" in said
     assert "OLDEST" not in told(early)
 
 
