@@ -77,6 +77,7 @@ from models.question_base import DeskAnswer, Question
 from models.questions import QUESTIONS, DeskRequest
 from models.reports.milestones import CHAIN, ROLLED_OUT_WAVES, MilestoneNote, PlanNow
 from models.reports.why import WhyAnswers
+from models.requests.reducers import say_who_decides
 from models.requests.state import RequestStage, RequestState
 from models.status_questions import FleetKept, OpenRollouts, Overview, RequestsOf
 from models.texts import brief, count_text, some_of
@@ -422,7 +423,7 @@ class DeskActivities:
         request = self.ledger.registry.request(question.request)
         if request is None:
             raise Refusal(f"there is no request {question.request!r}: see `backstop request list`")
-        return request
+        return self._name_deciders((request,))[0]
 
     def _waves(self, clusters: Sequence[str]) -> Mapping[str, str]:
         return self.rollouts.costs.waves(clusters, self.now())
@@ -449,7 +450,12 @@ class DeskActivities:
 
     def _requests(self, question: RequestsOf, _: DeskRequest) -> tuple[RequestState, ...]:
         requests = self.ledger.registry.requests(question.cluster, ended=question.ended)[-_REQUESTS_SHOWN:]
-        return self._with_could(requests, _decided)
+        return self._with_could(self._name_deciders(requests), _decided)
+
+    def _name_deciders(self, requests: tuple[RequestState, ...]) -> tuple[RequestState, ...]:
+        """Say who decides now: an access file may have come into force after the ask."""
+        by_roles = bool(requests) and self.warrants.by_roles
+        return tuple(say_who_decides(one, by_roles=True) for one in requests) if by_roles else requests
 
     def _with_could(
         self, rows: tuple[_RowT, ...], awaited: Callable[[_RowT], AwaitedCommand | None]

@@ -40,8 +40,7 @@ def open_request(ask: QuotaAsk, assessment: Assessment, now: datetime) -> Reques
             refused=True,
             **on,
         )
-    decides = "an approver" if assessment.by_roles else any_of(assessment.owners)
-    state = state.but(said=f"waits for {decides} to approve it")
+    state = say_who_decides(state, by_roles=assessment.by_roles)
     behalf = f" on behalf of {ask.namespace}" if ask.namespace else ""
     on["gpus"] = ask.gpus
     asked = state.record(
@@ -52,6 +51,14 @@ def open_request(ask: QuotaAsk, assessment: Assessment, now: datetime) -> Reques
     return asked.notify(
         assessment.owners, text, ("Approve it", line.format("approve")), ("Decline it", line.format("decline"))
     )
+
+
+def say_who_decides(state: RequestState, *, by_roles: bool) -> RequestState:
+    """Say who decides on a request that waits. `by_roles`: an access file is in force, perhaps since after the ask."""
+    if state.stage is not RequestStage.ASKED:
+        return state
+    decides = "an approver" if by_roles else any_of(state.assessment.owners)
+    return state.but(said=f"waits for {decides} to approve it")
 
 
 def advance(state: RequestState, now: datetime) -> RequestState:

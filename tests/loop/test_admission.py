@@ -22,13 +22,15 @@ from models.errors import Refusal
 from models.fleet.commands import FleetCommandRequest
 from models.fleet.messages import FleetLaunch
 from models.fleet.state import FLEET, Pace
+from models.questions import OneRequest
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.state import QuotaAsk
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command, Stage
+from models.status_questions import RequestsOf
 from tests.e2e.keys import FRONT_KEY, public_keys
-from tests.e2e.world import PACE, World, eventually, fresh, worked_case, world_of
+from tests.e2e.world import PACE, World, cluster, eventually, fresh, team, worked_case, world_of
 
 TPM, SRE, LEAD = "user:tpm", "user:sre", "user:research-lead"
 BOTH = ["operator", "approver"]
@@ -226,3 +228,17 @@ async def test_before_access_is_configured_nothing_is_asked_but_the_signature(wo
     await approves(world, name, TPM, plan)
     await world.until(name, Stage.BUFFERED)
     assert [command for (command,) in commands(world, name)] == ["rollout.launch", "rollout.approve"]
+
+
+async def test_a_request_made_before_the_first_access_file_says_that_an_approver_decides(world: World) -> None:
+    name = fresh("before")
+    await world.fleet(cluster(name, {"main": (100, 100)}, [team("research", 40)], owners=["capacity"]))
+    ask = QuotaAsk(request=fresh("r"), team="research", cluster=name, gpus=8, actor=TPM, reason="r")
+    world.asked.add(ask.request)
+    assert (await world.person(TPM).request(ask)).said == "waits for capacity to approve it"
+    await configured(world, access())
+    (listed,) = await world.person(TPM).ask(RequestsOf(cluster=name))
+    one = await world.person(TPM).ask(OneRequest(request=ask.request))
+    assert listed.said == one.said == "waits for an approver to approve it"
+    order = RequestOrder(actor=LEAD, reason="agreed")
+    assert (await world.person(LEAD).decide_request(ask.request, RequestCommand.APPROVE, order)).decided_by == LEAD
