@@ -134,7 +134,7 @@ ROWS = [
     Rubbish("a sample of the end of time", Row(_sample("'infinity'"))),
     Rubbish("a sample from before all time", Row(_sample("'-infinity'"))),
     Rubbish("a sample of 44 before Christ", Row(_sample("'0044-03-15 00:00:00+00 BC'"))),
-    Rubbish("a sample of 20 million", Row(_set("health_samples", "total_gpus = 20000000"), named="10000000")),
+    Rubbish("a sample of 20 million", Row(_set("health_samples", "total_gpus = 20000000"), named="10,000,000")),
     Rubbish("use at the end of time", Row(_USED.format("'infinity'", 8))),
     Rubbish("use of 20 million", Row(_USED.format(_SINCE, 20_000_000), named="Backstop leaves out 1 sample of")),
     Rubbish("a job of 20 million", Row(_JOB.format(_SINCE, 20_000_000), named="20000000")),
