@@ -91,31 +91,31 @@ class Identity(Documented):
     """An account at an OpenID Connect provider."""
 
     issuer: Annotated[Words, Field(min_length=1, max_length=150), AfterValidator(_issuer)]
-    """The provider, exactly as its tokens name it."""
+    """The provider's address, exactly as the `iss` of its tokens has it."""
     subject: Annotated[Words, Field(min_length=1, max_length=300)]
-    """The `sub` of its tokens. Not an e-mail address, which may be given to somebody else one day."""
+    """The account's `sub` in the provider's tokens. Not an e-mail address, which another person may get later."""
 
 
 class SlackUser(Documented):
     """A user of a Slack workspace, by Slack's own ids: users can change their names there."""
 
     workspace: Annotated[str, Field(pattern=r"^[TE][A-Z0-9]{1,30}$")]
-    """The id of the workspace that they belong to, such as T0123ABCD."""
+    """The id of the user's workspace, such as T0123ABCD."""
     user: Annotated[str, Field(pattern=r"^[UW][A-Z0-9]{1,30}$")]
-    """Their member id there, such as U0123ABCD."""
+    """The user's member id in the workspace, such as U0123ABCD."""
 
 
 class Person(Documented):
     """A human with all their identities: where two persons are needed they count once."""
 
     name: Bare
-    """The name in the audit: ana is user:ana."""
+    """The person's name. The audit shows ana as user:ana."""
     machine: Annotated[tuple[Name, ...], Field(max_length=_MOST_NAMES)] = ()
-    """All of their user names on the machines where a front listens. Default: none."""
+    """All user names of the person on the machines where a front listens. Default: none."""
     oidc: Annotated[tuple[Identity, ...], Field(max_length=100)] = ()
-    """All of their accounts at providers. Default: none."""
+    """All accounts of the person at OpenID Connect providers. Default: none."""
     slack: Annotated[tuple[SlackUser, ...], Field(max_length=100, exclude_if=lambda users: not users)] = ()
-    """All of their users of Slack workspaces. Default: none."""
+    """All Slack users of the person. Default: none."""
 
     @property
     def user(self) -> str:
@@ -129,18 +129,18 @@ class Person(Documented):
 
 
 WayIn = str | Identity | SlackUser
-"""An identity that only one person may have."""
+"""A user name on the machine, an account at a provider, or a Slack user. At most one person or service has it."""
 
 
 class Service(Documented):
     """A program that gives commands by itself: a CI job, an exporter. It never approves."""
 
     name: Bare
-    """The name in the audit: ci is service:ci."""
+    """The service's name. The audit shows ci as service:ci."""
     owner: Owner
-    """The person responsible for it. Where two persons are needed it counts as this one."""
+    """The person responsible for the service. Where two persons are needed, the service counts as its owner."""
     oidc: Annotated[tuple[Identity, ...], Field(max_length=100, exclude_if=lambda accounts: not accounts)] = ()
-    """All of its accounts at providers, such as a CI job's. Default: none; it then uses tokens of Backstop."""
+    """All accounts of the service at providers, such as a CI job's. Default: none; it then uses Backstop tokens."""
 
 
 class Grant(Documented):
@@ -197,19 +197,19 @@ class AccessFile(Documented):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
     two_person: StrictBool = True
-    """False: no command needs a second person. Each audit row that would have needed one then says so."""
+    """False: no command needs a second person, and the audit marks each command that would need one."""
     slack_roles: Annotated[
         tuple[Role, ...], Field(max_length=len(Role), exclude_if=lambda roles: roles == SLACK_ROLES)
     ] = SLACK_ROLES
     """The roles that people may use from Slack; never admin. Default: viewer and member."""
     people: Annotated[tuple[Person, ...], Field(max_length=_MOST_PEOPLE)] = ()
-    """Humans with their identities: everybody with more than one way to log in is listed here. Default: none."""
+    """People and their identities. List everybody who has more than one way to log in. Default: none."""
     services: Annotated[tuple[Service, ...], Field(max_length=_MOST_NAMES)] = ()
     """Programs that give commands by themselves, and who is responsible for each. Default: none."""
     grants: Annotated[tuple[Grant, ...], Field(min_length=1, max_length=_MOST_GRANTS)]
-    """The grants of roles, at least one of admin by name. Several grants to one name add up."""
+    """The grants of roles. At least one gives admin to a user by name. Several grants to one name add up."""
     schema_: Words | None = Field(default=None, alias="$schema")
-    """The address of this schema, so that an editor checks the file. Not read. Default: none."""
+    """The address of the JSON Schema, for an editor that checks the file. Backstop ignores it. Default: none."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -11,7 +11,7 @@ from models.texts import count_text, some_of
 
 COUNTERSIGNED_WITHIN = timedelta(hours=24)
 READS_KEPT, ANEW = timedelta(seconds=15), timedelta(seconds=1)
-"""A front trusts the file that it has read for so long: for reading commands, and for those that change something."""
+"""How long a front uses its copy of the file: for commands that read, and for commands that change something."""
 EXPIRES_SOON = timedelta(days=14)
 ACCESS_CHAIN = "(access)"
 """The chain of the archive that records changes to roles and tokens; each cluster has a chain of its own."""
@@ -25,12 +25,12 @@ class HowImported(StrEnum):
     """The way in which a version came into force."""
 
     FIRST = "first"
-    """The first file of all: an admin named in it imported it."""
+    """The first access file. The person who imported it is an admin in it."""
     COUNTERSIGNED = "countersigned"
     ONE_PERSON = "one person"
-    """The file before it had two_person off."""
+    """The previous file had two_person off, so one admin imported this one alone."""
     RECOVERED = "recovered"
-    """Offline, by somebody with the ledger's address."""
+    """`backstop access recover`: somebody who has the ledger's address imported the file without a front."""
 
 
 class AccessVersion(Model):
@@ -74,9 +74,9 @@ class AccessOutcome(Model):
     in_force: bool = False
     version: Count = 0
     awaits: bool = False
-    """Another admin has to countersign it."""
+    """True: another admin has to countersign the file."""
     by: tuple[str, ...] = ()
-    """People who could countersign."""
+    """People who could countersign the file."""
     until: Time | None = None
     changes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class AccessCheck(Model):
     expiring: tuple[str, ...] = ()
     """Tokens that end within two weeks, each with its end."""
     wrong: Text = ""
-    """A fault of the file in the ledger; empty: none."""
+    """The fault of the access file in the ledger; empty: none."""
 
 
 def changes_between(old: AccessFile | None, new: AccessFile) -> tuple[str, ...]:

@@ -20,12 +20,12 @@ _OF_SOMEBODY = (
     Second.APPROVER_OR_BREAKER,
 )
 OBJECTION_ID = "objection-"
-"""The beginning of the id of a hold that is an objection: the team follows, and a number from its second one on."""
+"""The prefix of an objection's hold id. The team's name follows, and a number from its second objection on."""
 _TYPED = re.compile(r"backstop (?:(fleet|request|bringup) )?([a-z-]+) ((?:(?!backstop )[^`\n])*)")
 _TEAM = re.compile(r"--team ('[^'\n]*'|\S+)")
 _DOOR = {"confirm": "desk.confirm_source", "calendar end": "desk.end_window"}
 _BY_STATE = frozenset({"rollout.close"})
-"""Commands whose meaning depends on the state of the rollout."""
+"""Commands whose rights depend on the state of the rollout."""
 
 
 def target_of(command: str, message: Any, cluster: str = "") -> Target:

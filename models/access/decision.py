@@ -33,7 +33,7 @@ _DONE = {
     Second.NOT_ENTERER: "entered the cluster",
 }
 _NOT_IN_PERSON = (Proof.TOKEN, Proof.SLACK)
-"""A principal that came in so is no second person, and does not act alone: one secret would be both persons."""
+"""Proofs with which nobody may countersign or act alone: one stolen secret could act as two persons."""
 _CHANGED = "changed policy or quotas since the last approved plan"
 
 
@@ -47,9 +47,9 @@ class Target(Model):
     team: str = ""
     more: tuple[str, ...] = ()
     first: str = ""
-    """The person who launched, asked for or entered it."""
+    """The person who launched the rollout, made the request or entered the cluster; empty: unknown."""
     changed: tuple[str, ...] = ()
-    """People who changed policy or quotas since the last approved plan, as far as they signed it."""
+    """People who changed policy or quotas since the last approved plan, if they had logged in."""
     cases: frozenset[Case] = frozenset()
     breaker_open: bool = False
 
@@ -69,13 +69,13 @@ class Permitted(Model):
     roles: tuple[Role, ...]
     awaits: Second = Second.NONE
     by: tuple[str, ...] = ()
-    """People who could be that person."""
+    """People who could be the second person."""
     second: str = ""
-    """The person who countersigned."""
+    """The person who countersigned; empty: nobody."""
     emergency: bool = False
-    """Somebody acts alone where two were needed: all admins are notified."""
+    """True: the giver acts alone where two persons are needed, and Backstop notifies all admins."""
     one_person: bool = False
-    """A second person would have been needed, but the access file has turned that off."""
+    """True: the command takes a second person, but the access file has two_person off."""
 
     @property
     def complete(self) -> bool:

@@ -14,15 +14,15 @@ class Proof(StrEnum):
     """The way in which a principal was proven."""
 
     ASSERTED = "asserted"
-    """The caller gave the name: anybody who reaches Temporal can give any."""
+    """Not proven. The caller gave the name, and anybody who reaches Temporal can give any name."""
     PEER = "peer"
     """The kernel named the user at the other end of a socket on this machine."""
     OIDC = "oidc"
-    """An OpenID Connect provider signed it."""
+    """An OpenID Connect provider signed the identity."""
     TOKEN = "token"  # noqa: S105 - a word, not a secret
-    """A token that an admin made, whose hash is in the ledger."""
+    """The caller sent a token that an admin made; the ledger has its hash."""
     SLACK = "slack"
-    """Slack named the user of a button or command, and signed that with the app's secret (docs/adr/0074)."""
+    """Slack named the user of a button or command, and signed the message with the app's secret (docs/adr/0074)."""
     SERVICE = "service"
     """Backstop itself, acting on a warrant."""
 

@@ -24,9 +24,9 @@ class Where(StrEnum):
     CLUSTER = "cluster"
     TEAM = "team"
     FLEET = "fleet"
-    """All clusters: a bounded role does not count."""
+    """All clusters: a role with bounds does not count."""
     ANY = "none"
-    """No cluster: a role counts whatever its bounds."""
+    """No cluster: a role counts whatever its bounds are."""
 
 
 class Second(StrEnum):
@@ -204,4 +204,4 @@ READS_DESK = frozenset({
     "tallies", "teams", "team_sums", "token_of", "tokens", "unseen_emergencies", "waiting", "waiting_one", "week",
     "why",
 })  # fmt: skip
-"""Questions that change nothing that anybody has said: their tickets are checked, and not kept."""
+"""Questions to the ledger that record nothing by their asker. Workers check their tickets, and do not store them."""

@@ -8,15 +8,15 @@ from enum import StrEnum
 
 class Role(StrEnum):
     VIEWER = "viewer"
-    """Reads, contacts and secrets aside."""
+    """Reads everything except contacts and secrets."""
     MEMBER = "member"
-    """Speaks for a team: acknowledges, objects, asks for quota."""
+    """Acts for a team: acknowledges, objects, asks for quota."""
     OPERATOR = "operator"
-    """Launches, holds, undoes, ends."""
+    """Launches, pauses, rolls back and closes."""
     APPROVER = "approver"
-    """Lets quotas be written. Never a service."""
+    """Approves changes to quotas. A service cannot have this role."""
     ADMIN = "admin"
-    """Configures the fleet, and gives roles."""
+    """Configures the fleet and grants roles."""
 
 
 INCLUDED: dict[Role, frozenset[Role]] = {
@@ -26,7 +26,7 @@ INCLUDED: dict[Role, frozenset[Role]] = {
     Role.APPROVER: frozenset({Role.VIEWER}),
     Role.ADMIN: frozenset(),
 }
-"""Total on purpose. Deciding on quotas and deciding on roles are two offices: `admin` includes no other role."""
+"""Every role is a key. `admin` includes no other role: giving roles and deciding on quotas are separate duties."""
 
 
 def with_included(roles: Iterable[Role]) -> frozenset[Role]:

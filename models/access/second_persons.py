@@ -20,11 +20,11 @@ from models.base import ActorGiven, Model, PositiveCount, Text, Time, Words
 from models.hashes import canonical_json
 
 SHOWN_DIGITS = 16
-"""The digits of a hash that people read and type: 64 bits. Rows have all of it."""
+"""The number of hex digits of a hash that people read and type (64 bits). The ledger has the whole hash."""
 COUNTERSIGN = "countersign.give"
-"""The key of countersigning in the table of rights."""
+"""The key of the right to countersign in RIGHTS."""
 WAITS_BY_ITSELF = frozenset({"desk.import_access"})
-"""Commands that change nothing when one person gives them: the ledger keeps the file for another admin."""
+"""Commands that store their own proposal in the ledger until another admin countersigns it."""
 WAITING_HASH_IS = f"must be {SHOWN_DIGITS} to 64 of the digits 0-9 and a-f, as `backstop countersign list` shows them"
 
 
@@ -86,7 +86,7 @@ class Awaited(Model):
 
     kept: KeptCommand
     second: ActorGiven = ""
-    """The person who has begun to countersign it."""
+    """The person who has begun to countersign it; empty: nobody."""
     ended: Text = ""
     ended_at: Time | None = None
 
@@ -128,13 +128,13 @@ class Waiting(Model):
     could: tuple[str, ...] = ()
     """People who could countersign, by the access file in force."""
     message: dict[str, Any] = Field(default_factory=dict)
-    """The whole message."""
+    """The command's whole message, without its ticket; empty in a list."""
     changes: tuple[str, ...] = Field(default=(), exclude_if=lambda changes: not changes)
-    """The changes that it would make now, where the message does not say."""
+    """The changes that the command would make now, where its message does not list them."""
     second: ActorGiven = ""
-    """The person who countersigns it, or has."""
+    """The person who is countersigning, or has countersigned; empty: nobody."""
     ended: Text = ""
-    """`given`, `withdrawn`; empty: it waits."""
+    """`given`, `withdrawn`; empty: it waits, or nobody countersigned in time."""
 
 
 class TakenCommand(Model):

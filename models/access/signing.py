@@ -24,9 +24,9 @@ class PublicKey(Model):
     pem: str
     valid_from: Time
     valid_until: Time | None = None
-    """A rotated key still verifies what was signed before this; None: it still signs."""
+    """The time of the key's rotation. Signatures from before it remain valid; None: the key was not rotated."""
     revoked_from: Time | None = None
-    """The time from which its signatures do not count, whatever the ticket says."""
+    """The time from which its signatures do not count, whatever the ticket says; None: it was not revoked."""
 
 
 def sign(ticket: Ticket, key: OKPKey, key_id: str) -> str:

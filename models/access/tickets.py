@@ -41,20 +41,20 @@ class Ticket(Model):
     nonce: Text = Field(min_length=16, max_length=64)
     iat: int
     exp: int
-    """Seconds since 1970, UTC."""
+    """`iat` and `exp` are seconds since 1970-01-01, UTC."""
     emergency: bool = False
-    """An approver acts alone."""
+    """True: an approver acts alone in an emergency."""
     two_person: bool = True
-    """Whether a second person was asked for where the table of rights wants one."""
+    """False: the access file had two_person off when the front signed the ticket."""
     second: Text = Field(default="", max_length=TICKET_CHARS)
-    """The signed ticket that it countersigns; empty: it stands alone."""
+    """The first person's signed ticket, which this ticket countersigns; empty: it countersigns none."""
 
 
 class Ticketed(Model):
     """A message from a person to Backstop."""
 
     ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
-    """The front's signed statement that it was given; empty: nobody checked the giver."""
+    """The front's signed statement of who gave the command; empty: no front checked that."""
 
 
 def arguments_hash(message: Model) -> str:

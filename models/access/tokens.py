@@ -19,7 +19,7 @@ from models.texts import brief
 
 TOKEN_PREFIX = "bst_"  # noqa: S105 - by which scanners for leaked secrets know one
 TOKEN_BYTES = 32
-"""Random bytes in a token, which are 43 characters after the prefix."""
+"""Random bytes in a token: 43 characters of base64 after the prefix."""
 
 
 def _no_group(name: str) -> str:

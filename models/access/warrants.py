@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from models.access.signing import PublicKey
 
 BACKSTOP_SERVICE = "service:backstop"
-"""The actor of what Backstop does itself on a warrant."""
+"""The actor in the audit when Backstop itself acts on a warrant."""
 
 
 class Warrant(Model):
@@ -98,7 +98,7 @@ class AdmitRequest(Model):
     update_id: Text = Field(max_length=1000)
     message: dict[str, Any]
     subject: Text = Field(default="", max_length=1000)
-    """The fleet rollout's id; the ledger knows the others."""
+    """The fleet rollout's id. The ledger finds the subject of the other kinds."""
     attempt: Count = 0
 
 
@@ -111,7 +111,7 @@ class AdmitAnswer(Model):
     warrant: str = ""
     note: str = ""
     roles: tuple[Role, ...] | None = None
-    """The roles that permit it; (): no access file. None: a machine gave it, or an earlier build answered."""
+    """The roles that permit the command; (): no access file. None: a machine gave it, or an earlier build answered."""
     proof: Proof = Proof.ASSERTED
     how: Text = Field(default="", max_length=300)
 

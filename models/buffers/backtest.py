@@ -35,7 +35,7 @@ class View:
     horizon: timedelta
     standing: int | None
     standing_of: int | None
-    """The size at the last promise."""
+    """The total at the last decision; None: this is the first decision."""
 
 
 Decide = Callable[[View], int | None]
@@ -123,14 +123,14 @@ class Record(Model):
     broken_hours: int
     broken_fraction: float
     worst_shortfall_fraction: float
-    """The largest shortfall below a promise at a worst instant, as a fraction of the total."""
+    """The largest shortfall below a promise in the worst instant of an hour, as a fraction of the total."""
     mean_buffer: float
-    """The mean over the weeks with a known hour."""
+    """The share of the total that was not promised, averaged over the weeks with a known hour."""
     stranded_fraction: float
-    """Healthy and unpromised, as a fraction of the total, averaged over hours."""
+    """What was healthy and not promised, as a fraction of the total, averaged over hours."""
     changes: int
     refused: float
-    """The share of these weeks without a promise."""
+    """The share of weeks without a promise, among the weeks with a known hour."""
 
 
 def promises(series: Series, decide: Decide, horizon_weeks: int) -> list[int | None]:
@@ -185,7 +185,7 @@ def record(series: Series, name: str, weekly: Sequence[int | None], horizon_week
 
 
 Promised = dict[tuple[str, int, str], list[int | None]]
-"""The weekly promises, by cluster, horizon and policy."""
+"""The weekly promises, by cluster, horizon in weeks, and policy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,16 +197,16 @@ class Explained:
     terms: HealthTerms
     now: Derived
     looser: Derived | None
-    """The buffer with ten times as many misses allowed; None where that is the same target."""
+    """The buffer if ten times as many hours may miss the promise; None: that is the same target."""
     looser_target: Fraction
     records: tuple[Record, ...]
     """The record of `health`, then of fixed buffers of 5, 10, 15 and 20 %."""
     grown_up: Record | None
-    """The record of `health` since its history was no longer short; None: it is short to this day."""
+    """The record of `health` from the week when its history was long enough; None: it is still too short."""
     least: Record | None
-    """The smallest fixed buffer, in whole percent, that would have broken no more hours: known only afterwards."""
+    """In hindsight, the smallest fixed buffer (whole percent) that broke no more hours; None: it is above 60 %."""
     below: Record | None
-    """The fixed buffer one percent below `least`."""
+    """The fixed buffer that is one percentage point below `least`; None: there is none."""
     promised: Promised
     today: Today
 

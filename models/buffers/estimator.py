@@ -30,15 +30,14 @@ Hours = npt.NDArray[np.float64]
 """One number for each hour, the oldest first; NaN where it is unknown."""
 
 WEEK_HOURS = 168
-"""Hours in a week."""
 
 _LEVEL_WEEKS = 2
 _LAST_HOURS = 24
 _OWN_WEEKS = 52
 REMEMBERED = timedelta(weeks=_OWN_WEEKS + _LEVEL_WEEKS)
-"""The estimator uses nothing older."""
+"""The estimator uses no hours older than this."""
 _PRIOR_AT = 1000
-"""The prior's size is exceeded in one hour out of so many."""
+"""Surprises exceed the prior's size in one hour out of this many."""
 
 
 class Shape(Model):
@@ -49,11 +48,11 @@ class Shape(Model):
     prior_share: float = 0.02
     """The share of the cluster that fails together in one hour of a thousand, until history shows otherwise."""
     prior_root: float = 0.2
-    """A factor of the square root of its nodes, for independent failures; one node is added for rounding."""
+    """Independent failures: this times the square root of the number of nodes, plus one node for rounding."""
     prior_weeks: float = 13
-    """The prior weighs as much as so many weeks of history."""
+    """The prior weighs as much as this many weeks of history."""
     enlarged: float = 1.25
-    """Own surprises above the prior's size are multiplied by their ratio to it, at most by this."""
+    """Own surprises are multiplied by the ratio of the largest to the prior's size, if above 1; at most by this."""
 
 
 SHAPE = Shape()

@@ -44,20 +44,20 @@ class Recipe(Model):
     repair_tail: Annotated[float, Field(ge=0, le=3)] = 2.1
     """Standard deviation of the logarithm: the mean is exp(tail^2 / 2) times the median."""
     lemons: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """The share of nodes that are lemons."""
+    """The share of nodes that are lemons, which fail more often than others."""
     lemon_share: Annotated[float, Field(ge=0, lt=1)] = 1 / 3
-    """The share of single failures that lemons have."""
+    """The share of single-node failures that happen on lemons."""
     racks: Rate = 0.02
     """Rack failures, per 1,000 rack-days: all nodes of a rack at once."""
     rack_nodes: PositiveCount = 8
     bursts: Rate = 0.04
-    """Bursts of failures per day anywhere: a driver, a network, a stress test."""
+    """Bursts of failures per day in the cluster, such as from a driver, a network or a stress test."""
     burst_nodes: Annotated[float, Field(ge=1, le=1000)] | None = None
-    """Mean size of a burst; geometric. None: a fifth of the square root of the nodes."""
+    """Mean nodes in a burst; geometric. None: a fifth of the square root of the number of nodes."""
     burst_hours: Annotated[float, Field(gt=0, le=10_000)] = 6.0
     """Median length of a burst's and a rack's outage."""
     waves: Rate = 0.01
-    """Waves per day: for weeks one node after another fails, by a bad batch or a new release."""
+    """Waves per day. In a wave, nodes fail one after another for weeks, after a bad batch or a new release."""
     wave_share: Annotated[float, Field(ge=0, le=1)] = 0.03
     """Mean share of the nodes that a wave affects; geometric, at least one node."""
     wave_weeks: Annotated[float, Field(gt=0, le=52)] = 4.0
@@ -65,7 +65,7 @@ class Recipe(Model):
     wave_hours: Annotated[float, Field(gt=0, le=10_000)] = 250.0
     """Median outage of a node in a wave."""
     change_week: Annotated[int, Field(ge=0, le=520)] = 0
-    """The week from which all rates are multiplied by `change`."""
+    """The week from which all rates are multiplied by `change`; 0: they never are."""
     change: Annotated[float, Field(ge=0, le=100)] = 1.0
 
     @property

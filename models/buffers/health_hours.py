@@ -21,15 +21,15 @@ class HealthHours(Model):
     """Installed GPUs today (T)."""
     gpus_per_node: PositiveCount
     terms: HealthTerms | None = None
-    """None: its policy sets the buffer itself."""
+    """The terms of a buffer from health history; None: the policy does not take its buffer from history."""
     healthy_gpus: GpuCount | None = None
     """Healthy GPUs by the newest sample (H); None: an older build does not report it."""
     spare_gpus: GpuCount = 0
-    """Healthy GPUs that its policy keeps unpromised."""
+    """Healthy GPUs that the cluster's policy keeps unpromised."""
     health_at: Time | None = None
     first: int = 0
     total: tuple[int | None, ...] = ()
-    """None: the hour is unknown."""
+    """Installed GPUs in each hour; None: the hour is unknown."""
     worst: tuple[int | None, ...] = ()
     mean: tuple[float | None, ...] = ()
     planned: tuple[int, ...] = ()

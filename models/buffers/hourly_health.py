@@ -17,7 +17,7 @@ from models.buffers.estimator import Hours
 from models.cluster.windows import Window, WindowKind, covered_gpus
 
 STANDS = 3600
-"""Seconds for which a look counts."""
+"""The number of seconds for which a look at an island counts, unless a later look replaces it."""
 _HOUR = 3600
 
 
