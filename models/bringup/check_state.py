@@ -34,12 +34,12 @@ class CheckState(Model):
     at: Time | None = None
     """Time of its last answer; None: there was none."""
     unknown_since: Time | None = None
-    """Time since which nothing is known; None while the last answer counts."""
+    """Time since which its colour has been unknown; None: the last answer was red or green, or nobody asked yet."""
     asked_at: Time | None = None
     reds: Count = 0
     """The number of times it turned red."""
     skipped: Words = ""
-    """The reason a person gave to skip it; empty: nobody did."""
+    """The reason that a person gave for skipping the check; empty: nobody skipped it."""
 
     def take_answer(self, answer: CheckAnswer) -> Self:
         """Apply the answer. An unknown answer keeps the time since which nothing is known."""

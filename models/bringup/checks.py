@@ -61,10 +61,10 @@ class CheckKind(StrEnum):
     CONTIGUOUS = "contiguous"
     """One island holds a block of `gpus` on wholly healthy nodes, by the cluster's health source."""
     SUPPLY = "supply"
-    """`run` prints, or `url` answers, a JSON object of numbers: each of `needs` is there in full."""
+    """`run` prints, or `url` returns, a JSON object of numbers: each is at least the amount in `needs`."""
     CAPACITY = "capacity"
-    """At least `gpus` are installed, by the health source, or by what `run` prints or `url` answers:
-    {"islands": [{"name": ..., "total_gpus": ..., "healthy_gpus": ...}]}. The answer carries the islands.
+    """At least `gpus` are installed, by the health source, or by what `run` prints or `url` returns: {"islands":
+    [{"name": ..., "total_gpus": ..., "healthy_gpus": ...}]}. The answer has these islands.
     """
 
 
@@ -86,9 +86,9 @@ class CheckOrder(Model):
     needs: dict[str, Count] = Field(default_factory=dict)
     slurm: SlurmSource | None = None
     prometheus: PrometheusSource | None = None
-    """healthy, contiguous, capacity: the source of the cluster's health; neither: the ledger's samples."""
+    """The cluster's Prometheus. The checks of health ask `slurm` or, without it, the ledger's samples."""
     islands: tuple[Island, ...] = ()
-    """The islands as entered, for a source that does not know totals."""
+    """The islands as entered. A capacity check takes them if the ledger has no sample of the cluster."""
     limit: Duration = timedelta(seconds=60)
 
 
@@ -100,7 +100,7 @@ class CheckAnswer(Model):
     number: float | None = None
     at: Time
     islands: tuple[Island, ...] = ()
-    """capacity: the islands that are there."""
+    """capacity: the islands that the source reported."""
 
 
 def capacity_answer(order: CheckOrder, islands: tuple[Island, ...], at: datetime) -> CheckAnswer:

@@ -30,13 +30,13 @@ class BringupOrder(Order):
     """A command from one person. It decides which of the fields it needs."""
 
     step: Text = Field(default="", max_length=200)
-    """check-in, retry, skip, stop."""
+    """The step, for check-in, retry, skip and stop; empty: none was named."""
     check: Text = Field(default="", max_length=200)
-    """skip."""
+    """The check, for skip; empty: none was named."""
     stop: bool = False
     """cancel: stop running steps instead of waiting for them."""
     deadline: Time | None = None
-    """retire: the time at which the undo begins even if jobs run."""
+    """retire: the time at which the undo begins even if jobs run; None: it begins once no job runs."""
 
 
 def refusal(

@@ -33,9 +33,9 @@ from models.bringup.workflow_actions import (
 from models.lifecycle.workflow_actions import Finish, Wait
 
 EMPTYING_LOOKS = (timedelta(seconds=5), timedelta(minutes=10))
-"""Bounds of the time between looks at a cluster being emptied, which grows while nothing changes."""
+"""The shortest and longest time between looks at a cluster being emptied. It grows while nothing changes."""
 GRACE = timedelta(minutes=1)
-"""The time after which Backstop stops a run beyond its limit, if its runner has not done so."""
+"""The time after a run's limit at which Backstop stops the run, if its runner has not done so."""
 MOST_RUNS = 20
 """The most runs of one bring-up at once."""
 

@@ -44,16 +44,16 @@ class IslandOrdered(Documented):
     """A topology block as it was ordered."""
 
     name: NameGiven
-    """Unique in its cluster; without a comma."""
+    """The island's name, unique in its cluster; without a comma."""
     nodes: PositiveCount
-    """The number of its nodes that were ordered."""
+    """The number of nodes that were ordered for the island."""
 
 
 class BringupEntry(Documented):
     """A cluster to be brought up."""
 
     cluster: ClusterName
-    """Its name, unique in the fleet."""
+    """The cluster's name, unique in the fleet."""
     recipe: StepName
     """The recipe that builds it."""
     owner: NameGiven
@@ -61,27 +61,27 @@ class BringupEntry(Documented):
     nodes: PositiveCount
     """The number of nodes that were ordered."""
     gpus_per_node: PositiveCount = 8
-    """The size of a node."""
+    """The number of GPUs in a node."""
     gpu_model: Words | None = None
     """The GPU model, for people to read. Default: none."""
     islands: tuple[IslandOrdered, ...] = Field(default=(), max_length=MOST_NAMES)
-    """Its topology blocks; their nodes sum to `nodes`. Default: one island, named main."""
+    """The cluster's topology blocks; their nodes sum to `nodes`. Default: one island, named main."""
     values: dict[ValueName, Value] = Field(default_factory=dict, max_length=MOST_NAMES)
     """Values for the recipe's other placeholders. Default: none."""
     slurm: SlurmSource | None = None
-    """The Slurm that will hold its quotas, health and use. Default: none."""
+    """The Slurm that will hold its quotas and report its health and use. Default: none."""
     prometheus: PrometheusSource | None = None
-    """The Prometheus that will report healthy GPUs. Default: none."""
+    """The Prometheus that will report its healthy GPUs. Default: none."""
     git: GitSource | None = Field(default=None, exclude_if=lambda source: source is None)
-    """The Git repository that will hold its quotas; it has the first ones, too. Default: none."""
+    """The Git repository that will hold its quotas, and already has the first ones. Default: none."""
     kueue: KueueSource | None = Field(default=None, exclude_if=lambda source: source is None)
-    """The Kueue that will hold its quotas; its ClusterQueues have the first ones, too. Default: none."""
+    """The Kueue that will hold its quotas; its ClusterQueues already have the first ones. Default: none."""
     kubernetes: KubernetesSource | None = Field(default=None, exclude_if=lambda source: source is None)
     """The Kubernetes API server that will report its health and use. Default: none."""
     policy: dict[str, Any] = Field(default_factory=dict)
-    """Settings that differ from the fleet's policy; the same fields. Default: nothing."""
+    """Settings that differ from the fleet's policy, with the same fields. Default: nothing."""
     quotas: tuple[Quota, ...] = Field(default=(), max_length=MOST_QUOTAS)
-    """First quotas. Default: none."""
+    """The cluster's first quotas. Default: none."""
     owed_until: Time | None = None
     """Until this time, GPUs that arrive later raise the first quotas automatically. Default: they never do."""
 
@@ -174,9 +174,9 @@ class BringupFile(Documented):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
     bringups: tuple[BringupEntry, ...] = Field(min_length=1, max_length=10_000)
-    """The clusters, at least one; no name twice."""
+    """The entries, at least one; no cluster twice."""
     schema_: Words | None = Field(default=None, alias="$schema")
-    """Where this schema is, so that an editor checks the file. Not read. Default: none."""
+    """The address of the JSON Schema, for an editor that checks the file. Backstop ignores it. Default: none."""
 
     @model_validator(mode="after")
     def _once_each(self) -> Self:

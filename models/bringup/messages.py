@@ -22,7 +22,7 @@ from models.lifecycle.command_base import Order
 from models.texts import count_text, gpus_text
 
 BRINGUP_QUEUE = "backstop-bringups"
-"""The task queue of looks, checks and follows: most of them wait, without taking slots of other work."""
+"""The task queue of looks, checks and follows. They mostly wait, and take no slots from other work here."""
 _RUNS_QUEUE = "backstop-runs-"
 
 
@@ -45,7 +45,7 @@ class BringupInput(Model):
     state: Bringup | None = None
     runs: PositiveCount = 1
     spent: tuple[Spent, ...] = Field(default=(), exclude_if=lambda spent: not spent)
-    """Tickets that its commands have used lately."""
+    """Tickets that the bring-up's commands have used recently."""
 
 
 class BringupAnswer(Model):
@@ -64,7 +64,7 @@ class BringupCommandAnswer(Model):
     stage: BringupStage
     said: str
     undo: str
-    """The way to undo it, or the reason there is none."""
+    """How to undo the command, or why it cannot be undone."""
 
 
 class OpenBringup(Model):
@@ -77,7 +77,7 @@ class OpenedBringup(Model):
 
     number: PositiveCount = 1
     refused: Text = ""
-    """The refusal in one sentence; empty: it may begin."""
+    """Why the bring-up may not begin, in one sentence; empty: it may begin."""
 
 
 class ChosenHost(Model):
@@ -91,13 +91,13 @@ class FollowRun(Model):
 
     order: RunOrder
     seen: bool
-    """The run was seen before; otherwise its first sign is news."""
+    """True: the runner has reported on the run before. False: its first report is news."""
     settle: Duration
     every: Duration
     news: Duration
-    """The most time between two reports of its log's tail."""
+    """The longest time between two reports of the run's log tail."""
     unheard: Text | None = None
-    """The latest answer that said nothing of it, so that another one is news. None: there was none."""
+    """The runner's last answer that said nothing about the run; empty: none. None: an earlier build did not say."""
 
 
 class FollowedRun(Model):
@@ -105,7 +105,7 @@ class FollowedRun(Model):
 
     report: RunReport | None = None
     unheard: Text = ""
-    """A new answer that says nothing of the run; empty: `report` has its state."""
+    """A new answer that says nothing about the run; empty: `report` has the run's state."""
 
 
 class StoppedRun(Model):
@@ -139,9 +139,9 @@ class HandOverRequest(Model):
     number: PositiveCount
     islands: tuple[Island, ...]
     granted: dict[Name, GpuCount] | None = None
-    """GPUs granted so far; None: the cluster is handed over."""
+    """GPUs granted so far; None: nothing yet, as the request puts the cluster into the fleet."""
     actor: Text
-    """The person who made the entry, which approves its first quotas."""
+    """The person who made the entry, and with it approved the first quotas."""
     at: Time
 
 
@@ -173,12 +173,12 @@ class WoundDown(Model):
     """The quotas and jobs that are left in the cluster."""
 
     quota_gpus: GpuCount
-    """Present quotas, and those that a rollout under way could still restore."""
+    """The GPUs of present quotas, and those that an open rollout could still restore."""
     back_gpus: GpuCount = 0
-    """The part of `quota_gpus` that is set to zero and could come back."""
+    """The part of `quota_gpus` that is set to zero, but that the rollout could restore."""
     jobs: Count
     teams: Count = 0
-    """Teams that use GPUs, if no source names their jobs."""
+    """The number of teams that use GPUs, if no source names their jobs; otherwise 0."""
     said: Text
 
     @property
@@ -215,7 +215,7 @@ class BringupRow(Model):
     waits_for: Text = ""
     needs: Text = ""
     could: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
-    """Who could do what it needs, by the access file in force."""
+    """People who could do what `needs` says, by the access file in force."""
     nodes: PositiveCount
     gpus: PositiveCount
     touches: Count = 0
@@ -229,7 +229,7 @@ class BringupRow(Model):
     red: tuple[str, ...] = ()
     """Checks that are red now."""
     whom: Text = ""
-    """The party it waits for, a key of `waited`; empty: none."""
+    """The party that the bring-up waits for, a key of `waited`; empty: none."""
     accounted_at: Time | None = None
     """Time at which `lasted` and `waited` were last counted; None: a row from an earlier build."""
 

@@ -18,14 +18,14 @@ from models.texts import brief
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 _URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(?P<path>(/[^?#]*)?)([?#].*)?")
 _RESERVED = re.compile(r"[^A-Za-z0-9_.~-]")
-"""Source: RFC 3986, 2.3."""
+"""Characters that are not "unreserved" in RFC 3986, 2.3."""
 _DOT, _SLASH = re.compile("%2e", re.IGNORECASE), re.compile("%2f", re.IGNORECASE)
 URL_FIELDS = ("url", "status_url", "http")
 """Fields of a recipe whose text is a URL."""
 LATER = "id"
-"""The id that the first answer gave the run: the runner fills it into a status URL."""
+"""The placeholder for the run's id from the first answer. The runner fills it into a status URL."""
 RUN_KEY = "key"
-"""The key of the start: it is filled into a status URL at the start."""
+"""The placeholder for the key of the start. Backstop fills it into a status URL at the start."""
 
 
 def spelling_of(pattern: str, in_words: str) -> tuple[AfterValidator, FieldInfo]:

@@ -34,7 +34,7 @@ StepName = Annotated[
 """The name of a recipe, a step or a check, which must fit keys, commands and file names."""
 Argument = Annotated[Text, Field(max_length=4000)]
 SUPPLY, CAPACITY = "supply", "capacity"
-"""Names of the looks beside the recipe's own checks."""
+"""The names of Backstop's own checks, which no check of a recipe may have."""
 
 
 class RunInstructions(Documented):
@@ -43,9 +43,9 @@ class RunInstructions(Documented):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
     with_: Runner | None = Field(default=None, alias="with")
-    """The runner: command, buildkite or http. Default: none; the step is a touch."""
+    """The runner: command, buildkite or http. Default: none (a touch); an undo has its step's runner."""
     run: tuple[Argument, ...] = Field(default=(), max_length=200)
-    """command: the program (absolute) and its arguments. No shell reads them. Default: none."""
+    """command: the program (an absolute path) and its arguments. No shell reads them. Default: none."""
     pipeline: Argument = ""
     """buildkite: the pipeline's slug. Default: none."""
     branch: Argument = "main"
@@ -53,25 +53,25 @@ class RunInstructions(Documented):
     commit: Argument = "HEAD"
     """buildkite: the commit that is built."""
     values: dict[StepName | Text, Argument] = Field(default_factory=dict, max_length=100)
-    """buildkite: environment and meta-data; http: the body, as JSON. Default: none."""
+    """buildkite: environment and meta-data; http: the JSON body. Default: none."""
     url: Argument = ""
     """http: the URL to POST to. Default: none."""
     status_url: Argument = ""
-    """http: the URL to GET its state from; {id} is the id that POST answered. Default: the same POST is sent again."""
+    """http: the URL to GET the run's state from; {id} is the id in POST's answer. Default: the POST is sent again."""
     field: Argument = "status"
-    """http: the dotted path of the field with its state."""
+    """http: the dotted path of the field that has the run's state."""
     succeeded: tuple[Argument, ...] = ("succeeded",)
     """http: values of that field that mean success. Default: succeeded."""
     failed: tuple[Argument, ...] = ("failed",)
     """http: values of that field that mean failure. Default: failed."""
     limit: Duration = Field(default=timedelta(days=1), gt=timedelta(0), le=NO_TIME_LIMIT)
-    """The time after which it is stopped and counts as failed."""
+    """The time after which the run is stopped and counts as failed."""
     repeatable: bool = False
-    """It may run again without a person: after a start of which nothing is known, and after a failure."""
+    """Whether Backstop may run it again by itself: after a failure, or if it is unknown whether it began."""
     retries: Count = Field(default=0, le=100)
-    """The number of further runs after a failure, before Backstop calls a person; only if it is repeatable."""
+    """The number of further runs after a failure before Backstop calls a person; needs repeatable."""
     pause: Duration = Field(default=_MINUTE, le=timedelta(days=1))
-    """The time between a failure and the next try; it doubles with each."""
+    """The time between a failure and the next try; it doubles with each failure, up to 1d."""
 
     @model_validator(mode="after")
     def _retried(self) -> Self:
@@ -117,13 +117,13 @@ class RecipeStep(RunInstructions):
     """A step of provisioning: a run, or a touch by a person."""
 
     name: StepName
-    """Unique in its recipe."""
+    """The step's name, unique in its recipe."""
     touch: Words = ""
-    """The work of a person, who then gives `check-in`. A step has a touch or a runner. Default: none."""
+    """The work that a person does before they give `check-in`. A step has a touch or a runner. Default: none."""
     after: tuple[StepName, ...] = Field(default=(), max_length=MOST_NAMES)
-    """Steps that must be done before. Default: none."""
+    """Steps that must be done before this one. Default: none."""
     undo: RecipeUndo | None = None
-    """The undo, with the step's runner unless it names one. Default: none; the result stays, and Backstop names it."""
+    """The undo, by the step's runner or its own. Default: none; the result stays, and Backstop names it."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -169,7 +169,7 @@ class RecipeCheck(Documented):
     """A condition that must be green: a command, a URL, a query, or the state of a health source."""
 
     name: StepName
-    """Unique among the checks of its recipe."""
+    """The check's name, unique among the checks of its recipe."""
     command: tuple[Argument, ...] = Field(default=(), max_length=200)
     """The program (an absolute path) and its arguments. Exit code 0 is green, a time-out is unknown, any other code is
     red. Default: none.
@@ -177,7 +177,7 @@ class RecipeCheck(Documented):
     http: Argument = ""
     """The URL to GET. A 2xx status is green, no answer is unknown, any other status is red. Default: none."""
     promql: Argument = ""
-    """A query with one number; it must lie within at_least and at_most. Default: none."""
+    """A PromQL query for one number, which must lie within at_least and at_most. Default: none."""
     healthy: EnoughOf | None = None
     """The share of the installed GPUs that must be healthy. Default: none."""
     contiguous: PositiveCount | None = None
@@ -193,7 +193,7 @@ class RecipeCheck(Documented):
     once: bool = False
     """True: the check runs only once all others are green, and again after a red check was repaired."""
     limit: Duration = Field(default=_MINUTE, gt=timedelta(0), le=timedelta(days=1))
-    """The longest time that an answer may take."""
+    """The longest time that the check may take."""
 
     @property
     def kind(self) -> CheckKind:
@@ -232,15 +232,15 @@ class Reading(Documented):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
     with_: Runner = Field(default=Runner.COMMAND, alias="with")
-    """command or http."""
+    """The way to read it: command or http."""
     run: tuple[Argument, ...] = Field(default=(), max_length=200)
-    """command: the program (absolute) and its arguments. Default: none."""
+    """command: the program (an absolute path) and its arguments. Default: none."""
     url: Argument = ""
-    """http: GET. Default: none."""
+    """http: the URL to GET. Default: none."""
     every: Duration = Field(default=timedelta(minutes=5), gt=timedelta(0), le=timedelta(days=7))
-    """The interval between questions."""
+    """The interval between readings."""
     limit: Duration = Field(default=_MINUTE, gt=timedelta(0), le=HOUR)
-    """The longest time that an answer may take."""
+    """The longest time that a reading may take."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -264,9 +264,9 @@ class Supply(Reading):
     """The quotas that the subscription must grant before anything is built. It is asked every hour by default."""
 
     every: Duration = Field(default=HOUR, gt=timedelta(0), le=timedelta(days=7))
-    """The interval between questions."""
+    """The interval between readings."""
     needs: dict[StepName, PositiveCount] = Field(min_length=1, max_length=MOST_NAMES)
-    """The amount of each that is needed; the answer is a JSON object with these names."""
+    """The amount that is needed under each name; the reading is a JSON object with these names."""
 
 
 class ClusterRecipe(Documented):
@@ -275,29 +275,29 @@ class ClusterRecipe(Documented):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
     name: StepName
-    """Unique in its file; entries name it."""
+    """The recipe's name, unique in its file. Entries refer to it."""
     supply: Supply | None = None
-    """The quotas that must be granted first. Default: nothing."""
+    """The quotas of the subscription that must be granted before the first step. Default: nothing."""
     accept_at_least: EnoughOf = Fraction(1)
-    """The share of the ordered nodes with which provisioning is done."""
+    """The share of the ordered nodes that must be there before provisioning is done."""
     capacity: Reading | None = None
     """The source that reports the nodes. Default: the entry's source of health or, if none, the entry itself."""
     provision: tuple[RecipeStep, ...] = Field(min_length=1, max_length=MOST_NAMES)
     """The steps; they run in parallel where `after` allows it."""
     checks: tuple[RecipeCheck, ...] = Field(default=(), max_length=MOST_NAMES, alias="validate")
-    """The checks that must be green together for `soak`. Default: none; the nodes need only be there."""
+    """The checks that must be green together for `soak`. Default: none; the nodes only have to be there."""
     soak: Duration = timedelta(hours=2)
     """The time for which all checks must be green together before the cluster is in production."""
     validate_within: Duration = Field(default=timedelta(days=7), gt=timedelta(0))
-    """The time after which Backstop calls a person."""
+    """The time that the nodes, and then the checks, may take before Backstop calls a person."""
     stale_after: Duration = timedelta(minutes=30)
     """The time after which an unknown check counts as red."""
     watch_every: Duration = Field(default=HOUR, gt=timedelta(0), le=timedelta(days=1))
-    """The interval between checks in production, during probation."""
+    """The interval between runs of a check during probation."""
     probation: Duration = timedelta(days=7)
-    """The time for which checks go on in production."""
+    """The time for which checks still run after the cluster is in production."""
     settle: Duration = Field(default=2 * _MINUTE, gt=timedelta(0), le=HOUR)
-    """The time for which Backstop looks for a start without a trace, before it is unclear."""
+    """How long Backstop looks for a run that left no trace, before it starts the run again or calls it unclear."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -361,7 +361,7 @@ class RecipeFile(Documented):
     recipes: tuple[ClusterRecipe, ...] = Field(min_length=1, max_length=MOST_NAMES)
     """The recipes, at least one; no name twice."""
     schema_: Words | None = Field(default=None, alias="$schema")
-    """Where this schema is, so that an editor checks the file. Not read. Default: none."""
+    """The address of the JSON Schema, for an editor that checks the file. Backstop ignores it. Default: none."""
 
     @model_validator(mode="after")
     def _once_each(self) -> Self:

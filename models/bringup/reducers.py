@@ -29,11 +29,11 @@ from models.bringup.troubles import Trouble, troubles
 from models.texts import gpus_text, some_of
 
 LOOKS_FOR_IT = timedelta(seconds=15)
-"""The time between two looks for a start of which nothing is known."""
+"""The time between two looks for a run that has left no trace."""
 TRIES_AGAIN = timedelta(minutes=1)
-"""The time before another try of a call that could not be made."""
+"""The time before Backstop repeats a call that failed."""
 UNTRACED = 2
-"""The number of starts in a row without a trace after which even a repeatable step waits for a person."""
+"""A repeatable step whose starts leave no trace is started again this often, or `retries` times if that is more."""
 
 
 def open_bringup(start: BringupStart, number: int, now: datetime) -> Bringup:

@@ -13,12 +13,12 @@ from models.bringup.runs import RunOrder
 from models.bringup.state import Bringup
 
 _LOOKS_EVERY = timedelta(seconds=15)
-"""The interval between looks at a run, short compared with the time that steps take."""
+"""The longest interval between looks at a run. Steps take much longer."""
 _LEAST = timedelta(milliseconds=100)
 _TELLS_EVERY = timedelta(minutes=10)
-"""The greatest age of the log tail that people see."""
+"""The shortest interval between reports of a run's log tail. A longer time limit makes it longer."""
 _LOOKS_FOR = timedelta(hours=24)
-"""The longest time that one call waits for supply."""
+"""The longest time for which one call waits for supply, unless the recipe asks even less often."""
 
 
 def run_order(bringup: Bringup, run: str) -> RunOrder:

@@ -14,9 +14,9 @@ from pydantic import Field
 from models.base import Duration, Model, Name, PositiveCount, Text, Time
 
 TAIL_LENGTH = 2000
-"""The characters of a log's end that a report carries."""
+"""The most characters of a log's end that a report carries."""
 NOTHING_BEGUN = "; nothing has begun"
-"""The end of a sentence about a request that a service refused: true of that request alone."""
+"""The end of a sentence about a request that a service refused. It says nothing about earlier requests."""
 UNDO_SUFFIX = "/undo"
 """The suffix of a step's name in the key of its undo."""
 
@@ -56,9 +56,9 @@ class RunOrder(Model):
     url: str = ""
     """http: the URL to POST to."""
     status_url: str = ""
-    """http: the URL to GET; it may hold {id} of the first answer. Empty: the same POST again."""
+    """http: the URL to GET; it may contain {id} from the first answer. Empty: the same POST is sent again."""
     field: str = "status"
-    """http: the dotted path of the field with its state."""
+    """http: the dotted path of the field that has the run's state."""
     succeeded: tuple[str, ...] = ("succeeded",)
     failed: tuple[str, ...] = ("failed",)
     limit: Duration
@@ -83,15 +83,15 @@ class RunReport(Model):
     said: str
     code: int | None = None
     tail: str = Field(default="", max_length=TAIL_LENGTH)
-    """The last lines of its log, cleaned."""
+    """The last lines of the run's log, cleaned of control characters."""
     link: str = ""
     host: str = ""
-    """For a command: the host whose task queue it belongs to."""
+    """For a command: the host that runs it, which has its own task queue."""
     started_at: Time | None = None
     ended_at: Time | None = None
     endless: bool = False
-    """It was to be stopped, and its runner has no way to."""
+    """True: the run was to be stopped, but its runner cannot stop it."""
 
 
 NO_TIME_LIMIT = timedelta(days=30)
-"""The limit of a step whose recipe names none: nothing runs for ever unseen."""
+"""The longest limit that a recipe may give a step, and the time-out of a call that follows a run."""

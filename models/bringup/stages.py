@@ -18,13 +18,13 @@ class BringupStage(StrEnum):
     PROVISIONING = "provisioning"
     """The steps run."""
     PROVISIONED = "provisioned"
-    """The checks must be green together."""
+    """Every step is done; the checks must be green together."""
     IN_PRODUCTION = "in_production"
     """The cluster is in the fleet."""
     BLOCKED = "blocked"
-    """A person is needed. Work that does not depend on that goes on, in the earlier direction."""
+    """A person is needed. Work that does not need that person goes on as in the stage before."""
     CANCELLING = "cancelling"
-    """The cluster is torn down."""
+    """The cluster is being torn down."""
     CANCELLED = "cancelled"
     RETIRING = "retiring"
     """The quotas go to zero; then the cluster is torn down."""
@@ -62,7 +62,7 @@ _P, _R, _V, _M = BRINGUP_WAY = (
     BringupStage.PROVISIONED,
     BringupStage.IN_PRODUCTION,
 )
-"""The way of a bring-up in which nothing goes wrong."""
+"""The stages of a bring-up in which nothing goes wrong, in order."""
 _B, _C, _U = BringupStage.BLOCKED, BringupStage.CANCELLING, BringupStage.RETIRING
 _CANCELLED, _RETIRED = BringupStage.CANCELLED, BringupStage.RETIRED
 _DO, _No = BringupCommand, Refused

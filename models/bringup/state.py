@@ -28,7 +28,7 @@ from models.notices import NoticeKind
 from models.temporal_names import bringup_workflow_id
 
 MOST_ATTEMPTS = 1000
-"""The most starts of one step in one bring-up; the next bring-up of the cluster counts on from here."""
+"""The most starts of one step in one bring-up. The attempts of the cluster's next bring-up are numbered from here."""
 _ZERO = timedelta(0)
 _CAPACITY_EVERY = timedelta(minutes=5)
 
@@ -65,31 +65,31 @@ class StepRun(Model):
 
     phase: StepPhase = StepPhase.WAITING
     attempt: Count = 0
-    """Noted starts in this bring-up."""
+    """The number of starts noted in this bring-up."""
     starts: Count = 0
-    """Starts that may have left something; a start that the runner refused does not count."""
+    """The number of starts that may have left something behind; a refused start does not count."""
     tries: Count = 0
-    """Failures in a row since a person's last command about it."""
+    """Failures in a row since a person last gave a command about the step."""
     noted_at: Time | None = None
     """Time at which the latest start was noted."""
     seen: bool = False
-    """The runner has reported on this attempt."""
+    """True: the runner has reported on this attempt."""
     started_at: Time | None = None
     ended_at: Time | None = None
     said: Text = ""
     unheard: Text = ""
-    """The runner's latest answer, if it says nothing of this attempt; else empty."""
+    """The runner's latest answer if it says nothing about this attempt; empty otherwise."""
     code: int | None = None
     tail: str = Field(default="", max_length=TAIL_LENGTH)
     link: str = ""
     host: str = ""
     """For a command: the host that started it."""
     next_at: Time | None = None
-    """The earliest time of its next try, or of the next look for it."""
+    """The earliest time of the next try or the next look for the run; None: there is no need to wait."""
     stopping: Text = ""
     """The reason it is being stopped; empty: it is not."""
     by: Text = ""
-    """The person who touched or skipped it."""
+    """The person who checked the step in or skipped it; empty: nobody."""
     reason: Words = ""
 
     @property
@@ -124,11 +124,11 @@ class Leaving(Model):
     deadline: Time | None = None
     """Time at which the undo begins even if jobs run; None: only after they are gone."""
     empty: bool = False
-    """The undo may begin: no quota and no job is left, or the deadline has passed."""
+    """True: the undo may begin, because no quota and no job is left or the deadline has passed."""
     said: Text = ""
     looked_at: Time | None = None
     since: Time | None = None
-    """Time of the first look with this answer."""
+    """Time of the first look that found what `said` says; None: there was no look."""
 
 
 class WaitsFor(StrEnum):
@@ -157,25 +157,25 @@ class Bringup(Lifecycle):
     because: Text = ""
     """The reason it is blocked, or has ended."""
     fault: Text = ""
-    """The reason it could not be handed over, or wound down; a retry tries again."""
+    """Why the hand-over or the wind-down failed; empty: neither did. `retry` repeats it."""
     hold: HeldBy | None = None
     runs: dict[str, StepRun] = Field(default_factory=dict)
     """Runs by step; those of undos by STEP/undo."""
     supply: CheckState | None = None
-    """The state of the supply; None: nothing has to be granted."""
+    """The state of the supply check; None: the recipe has none."""
     checks: dict[str, CheckState] = Field(default_factory=dict)
     clock: SoakClock = SoakClock()
     made_at: Time | None = None
-    """Time at which the last step was done; None: one is left."""
+    """Time at which the last step was done; None: some step is not done."""
     validating_since: Time | None = None
-    """The start of `validate_within`."""
+    """Time from which `validate_within` counts; None: some step is not done."""
     islands: tuple[Island, ...] = ()
     """The islands that the capacity check last saw."""
     production: Production | None = None
     short_of: GpuCount = 0
-    """GPUs seen at the last try to grant owed ones: more of them bring another try."""
+    """Installed GPUs at the last try to grant owed GPUs. Once there are more, Backstop tries again."""
     short_of_healthy: GpuCount = 0
-    """Healthy GPUs seen then: a node may be installed, and register later."""
+    """Healthy GPUs at that try. They count too: an installed node may become healthy later."""
     leaving: Leaving | None = None
 
     touches: Count = 0

@@ -31,12 +31,12 @@ class StepStatus(Model):
 
     name: Name
     runner: str
-    """command, buildkite, http; touch: a person."""
+    """command, buildkite or http; touch: a person does the step."""
     after: tuple[str, ...] = ()
     phase: StepPhase
     attempts: Count = 0
     took: Duration | None = None
-    """The duration of the latest run so far."""
+    """How long the latest run took, or has run so far; None: a touch, or not started."""
     said: Text = ""
     by: Text = ""
     reason: Text = ""
@@ -83,7 +83,7 @@ class BringupStatus(Model):
     waits_for: Text
     needs: Text = ""
     lost: Text = Field(default="", exclude_if=lambda text: not text)
-    """That Temporal stopped it before it came to its own end, and what to do; the rest is how it last stood."""
+    """A sentence if Temporal stopped the bring-up early; the other fields are its last state. Empty: it did not."""
     hold: HeldBy | None = None
     supply: CheckStatus | None = None
     steps: tuple[StepStatus, ...]
@@ -96,9 +96,9 @@ class BringupStatus(Model):
     production: Production | None = None
     leaving: Leaving | None = None
     standing: dict[str, str] = Field(default_factory=dict)
-    """Steps that are left standing, each with the reason; during and after the undo."""
+    """Steps whose result stays, each with the reason; filled during and after the undo."""
     touches: Count = 0
-    """Commands by people other than entry and check-in."""
+    """The number of commands by people, without the entry and check-ins."""
     check_ins: Count = 0
     lasted: dict[BringupStage, Duration] = Field(default_factory=dict)
     waited: dict[str, Duration] = Field(default_factory=dict)
