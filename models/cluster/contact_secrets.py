@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from models.texts import some_of
 
 LOG = "log"
-"""The contact that is the workers' own log of notices, which gets each anyway."""
+"""The contact that means the workers' own log of notices, which gets every notice anyway."""
 NAMED = "named:"
-"""The prefix of a contact's name in the workers' own file."""
+"""The prefix of a contact that is a name in the workers' own file."""
 SECRET = "secret:"  # noqa: S105 - no secret, but the word before its name
-"""The prefix of a file's name in the workers' folder of secrets."""
+"""The prefix of a contact that is a file's name in the workers' folder of secrets."""
 _OPEN = re.compile(
     r"log|(named|secret):\S+|(mailto:(//)?)?[A-Za-z0-9._'+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", re.IGNORECASE
 )

@@ -21,15 +21,15 @@ class HealthTerms(Documented):
     """`buffer: {health: {...}}`: the terms of a buffer from health history, and the floor without enough of it."""
 
     target: Share = Fraction(999, 1000)
-    """The share of hours of the horizon in which the promise is to hold; from 0.5 to 0.99999."""
+    """The share of the horizon's hours in which the promise must hold; from 0.5 to 0.99999."""
     horizon: Duration = timedelta(weeks=4)
-    """The time for which is promised; from 1w to 52w."""
+    """The time for which Backstop promises; from 1w to 52w."""
     floor: Share = Fraction(15, 100)
-    """The buffer while history is short or stale; at most `most`."""
+    """The least buffer while history is short or stale; at most `most`."""
     most: Share = Fraction(50, 100)
-    """A cluster that needs a larger buffer cannot be promised honestly."""
+    """The largest acceptable buffer. If history asks for more, Backstop promises nothing of the cluster."""
     history: Duration = timedelta(weeks=13)
-    """Less history than this is short; from 1d to 52w."""
+    """A history below this length counts as short; from 1d to 52w."""
 
     @model_validator(mode="after")
     def _sensible(self) -> Self:
@@ -62,17 +62,17 @@ class Derived(Model):
 
     ground: BufferBasis
     terms: HealthTerms
-    """The terms that were asked for."""
+    """The terms by which the buffer was derived."""
     total: int
     needed: int
-    """Must stay unpromised: level and reserve, or the floor where that is more and history is no ground."""
+    """The count that must stay unpromised: level plus reserve, but at least the floor if history is short or stale."""
     level: int
-    """Down half of the time, or more, in the last two weeks or in the last day."""
+    """The count that was down for at least half of the last two weeks, or of the last day if that is more."""
     reserve: int
-    """The target's share of surprises stays within this."""
+    """The count kept for new failures: the target's share of past surprises was at most this large."""
     known_hours: int
     worst: int
-    """Down at the worst known instant."""
+    """The count that was down at the worst known instant."""
     text: str
 
     @property
@@ -89,11 +89,11 @@ class Steps(Model):
     """The steps by which a promise may follow what is derived week by week."""
 
     fall: Share = Fraction(1, 200)
-    """The share of the total by which it must fall to move; back-tested, a node of a hundred is too much."""
+    """The promise falls only by more than this share of the total. In back-tests 1/100 was too much."""
     band: Share = Fraction(1, 100)
-    """The share of the total by which it must rise to move, so that quotas do not wobble."""
+    """The promise rises only by more than this share of the total, so that quotas do not wobble."""
     rise: Share = Fraction(5, 100)
-    """The share of the total by which it rises at most in a week."""
+    """The promise rises by at most this share of the total in a week."""
 
 
 PROMISE_STEPS = Steps()

@@ -52,20 +52,20 @@ class ClusterNow(Model):
     gpu_model: str | None = None
     gpus_per_node: int = 8
     islands: dict[str, int] = Field(default_factory=dict)
-    """Installed GPUs by name."""
+    """Installed GPUs by island."""
     policy: dict[str, Any] = Field(default_factory=dict)
     quotas: tuple[Present, ...] = ()
     windows: tuple[Window, ...] = ()
-    """Windows that files declared."""
+    """Windows that fleet files declared."""
     slurm: SlurmSource | None = None
     git: GitSource | None = None
     kueue: KueueSource | None = None
     prometheus: PrometheusSource | None = None
     kubernetes: KubernetesSource | None = None
     busy: str = Field(default="", exclude=True)
-    """The reason why only a rollout may write its quotas; empty: anybody may."""
+    """The reason why only a rollout may write its quotas; empty: an import may."""
     overwritten: dict[str, tuple[int, ...]] = Field(default_factory=dict, exclude=True)
-    """By team: values that rollouts and grants overwrote, if the present one is theirs or a rollout is open."""
+    """By team: values that rollouts and grants overwrote, if they set the present value or a rollout is open."""
 
     @property
     def holder(self) -> QuotaSource | None:
@@ -287,7 +287,7 @@ def setting_text(value: object) -> str:
 
 
 BEYOND = "beyond what is shown"
-"""The reason why a line has the same text on both sides: a long list whose first names are the same, say."""
+"""Why a line has the same text before and after: only the part that is not shown differs, as in a long list."""
 
 
 def _diff_values(

@@ -19,13 +19,13 @@ class FleetPage(Model):
 
     clusters: tuple[dict[str, Any], ...]
     wrong: dict[str, str]
-    """Clusters with invalid rows, and why."""
+    """By cluster with invalid rows: why they are invalid."""
     cut_floors: dict[str, tuple[str, ...]]
     """By cluster: teams whose floors are above their value, which no file can express."""
     policy: dict[str, Any]
     teams: tuple[Team, ...]
     last: str
-    """The page's last cluster; empty: there are no more."""
+    """The page's last cluster; empty: this is the last page."""
 
 
 def cluster_document(now: ClusterNow, health: Mapping[str, Island]) -> dict[str, Any]:

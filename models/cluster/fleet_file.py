@@ -20,7 +20,7 @@ from models.texts import brief, count_text
 NAMES_BYTES = 48 * 1024
 """The most bytes that the names of a cluster's quotas take when compressed."""
 MOST_QUOTAS = 10_000
-"""The most quotas of one cluster: what its rollout carries through Temporal was tried up to here (docs/adr/0011)."""
+"""The most quotas of one cluster. Its rollout through Temporal was tested up to this number (docs/adr/0011)."""
 
 
 def _check_name(name: str, where: tuple[str | int, ...]) -> None:
@@ -45,13 +45,13 @@ class ClusterSpec(Documented):
     name: NameGiven
     """The cluster's name, unique in the fleet."""
     gpu_model: Words | None = None
-    """For people to read. Default: none."""
+    """The GPU model, for people to read. Default: none."""
     gpus_per_node: PositiveCount = 8
-    """The size of a node: the default of spare_gpus."""
+    """The number of GPUs in a node; also the default of spare_gpus."""
     islands: tuple[Island, ...] = Field(min_length=1)
-    """Topology blocks, at least one: a contiguous block of GPUs cannot cross them."""
+    """Topology blocks, at least one. A contiguous block of GPUs lies within one of them."""
     policy: dict[str, Any] = Field(default_factory=dict)
-    """The settings that differ from the fleet's policy; the same fields. Default: nothing."""
+    """The settings that differ from the fleet's policy, with the same fields. Default: nothing."""
     quotas: tuple[Quota, ...] = Field(default=(), max_length=MOST_QUOTAS)
     """The promises to teams; no team twice. Default: none."""
     windows: tuple[Window, ...] = ()
@@ -131,9 +131,9 @@ class Fleet(Documented):
     policy: Policy = Policy()
     """The policy of every cluster, except where a cluster's own policy differs. Default: each field's own default."""
     teams: tuple[Team, ...] = ()
-    """The teams to notify, and their contacts; everything is in the log anyway. Default: none."""
+    """The teams to notify, and their contacts. The log has every notice anyway. Default: none."""
     schema_: Words | None = Field(default=None, alias="$schema")
-    """The address of this schema, so that an editor checks the file. Not read. Default: none."""
+    """The address of the JSON Schema, for an editor that checks the file. Backstop ignores it. Default: none."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -14,10 +14,10 @@ from models.cluster.quota import Quota
 from models.texts import count_text, gpus_text, some_of, verb_of
 
 TIMES = 10
-"""A promise of more than so many times the installed GPUs is hardly meant."""
+"""A promise of more than this many times the installed GPUs is probably a mistake."""
 _MOST_NAMED = 5
 _SCHEMES = ("mailto", "mailtos", "slack", "json", "jsons", "https", "webhook+http", "webhook+https")
-"""The schemes of activities/adapters/notify/contact_routes.py; a test keeps both alike."""
+"""The schemes of activities/adapters/notify/contact_routes.py; a test compares the two lists."""
 _MAIL = re.compile(r"[^@\s:/]+@[^@\s:/]+")
 _CHANNEL = re.compile(r"[#@][\w.-]{1,80}")
 _SLACK = re.compile(r"slack://(\w+@)?[A-Za-z0-9]+(/[A-Za-z0-9]+){2}.*")

@@ -20,7 +20,7 @@ from models.cluster.readings import HealthSample, confirm_line_of
 from models.texts import count_text, gpus_text
 
 LEDGER = "ledger"
-"""The name of a source that writes samples without its own name."""
+"""The source of samples that name no source."""
 
 
 class Level(Model):

@@ -29,9 +29,9 @@ class Verb(StrEnum):
     CHANGED = "changed"
     REMOVED = "removed"
     KEPT = "kept"
-    """The file is older than what a rollout or a grant wrote, or Slurm decides: the present value stays."""
+    """The present value stays: it is newer than the file (from a rollout or a grant), or another system holds it."""
     LEFT_OUT = "left_out"
-    """The ledger has it and the file does not: it stays, and pruning removes it."""
+    """The ledger has the entry and the file does not. It stays, unless the import prunes."""
     REFUSED = "refused"
 
 
@@ -47,11 +47,11 @@ class Line(Model):
     kind: str
     """cluster, island, quota, window, team, policy, or field for another field of a cluster."""
     cluster: str = ""
-    """Empty: the fleet as a whole."""
+    """The cluster's name; empty: the line is about the whole fleet."""
     name: str = ""
     """The name of the island, team, setting or field."""
     field: str = ""
-    """The field of a quota."""
+    """The quota's field; empty: the whole quota, or no quota."""
     before: str = ""
     after: str = ""
     why: str = ""
@@ -75,19 +75,19 @@ class ImportTerms(Model):
     """The terms on which a file is taken."""
 
     file: str = ""
-    """The file's name in the audit."""
+    """The file's name, for the audit."""
     dry_run: bool = False
     prune: bool = False
     whole: bool = False
-    """True: a refused line keeps everything out."""
+    """True: one refused line keeps the whole file out."""
     partial: bool = False
-    """The file is a table: fields without a column stay."""
+    """True: the file is a table, and fields without a column stay as they are."""
     reset: bool = False
-    """Without an open rollout, take the file's values even where a rollout or a grant has overwritten them."""
+    """True: where no rollout is open, the file's values replace even those that a rollout or a grant wrote."""
     agreed: str = ""
-    """The hash of the removals that somebody has seen; nothing goes in if they would differ by now."""
+    """The hash of the removals that a person has seen. If other removals are due now, nothing is imported."""
     policy: str = Field(default="", exclude_if=lambda digest: not digest)
-    """The hash of the changes of policy that two admins give; nothing goes in if they would differ by now."""
+    """The hash of the policy changes that two admins agreed to. If others are due now, nothing is imported."""
 
 
 class Oddity(Model):
@@ -101,19 +101,19 @@ class FleetOutcome(Model):
     """The outcome of an import, or of a dry run."""
 
     lines: tuple[Line, ...]
-    """The first lines, refusals first."""
+    """At most MOST_LINES lines, refusals first."""
     totals: dict[Verb, int]
     untouched: dict[str, int]
     """The numbers of the file's clusters, quotas and teams that stay as they are."""
     counts: dict[str, int]
-    """The numbers of clusters and quotas that went in, and of quotas added, changed and removed."""
+    """The numbers of clusters and quotas that were imported, and of quotas added, changed and removed."""
     oddities: tuple[Oddity, ...] = ()
     removal: str = ""
     """The hash of the removals."""
     policy: str = ""
-    """The hash of the changes of policies, the fleet's and clusters'; empty: none."""
+    """The hash of the policy changes, for the fleet and for clusters; empty: there are none."""
     awaits_second: bool = False
-    """True: nothing was done, as another admin has to give the changes of policy too."""
+    """True: nothing was imported, because another admin has to countersign the policy changes."""
     done: bool = False
 
     def of(self, verb: Verb) -> tuple[Line, ...]:
@@ -132,7 +132,7 @@ class Departure(Model):
     history: dict[str, Count] = Field(default_factory=dict)
     """The number of rows of each kind that is not in a fleet file: health samples, rollouts and the like."""
     barred: str = ""
-    """The reason why it is impossible; empty: it is possible."""
+    """Why the cluster cannot be removed or renamed; empty: it can."""
     done: bool = False
 
 

@@ -35,7 +35,7 @@ class Job(Model):
     preempted: bool = False
     """True: it ended because its GPUs were needed."""
     job_class: Name | None = None
-    """A class of its quota; None: the strongest, so that a forgotten word kills no job."""
+    """A class of its quota; None: the strongest class, so that no job dies because somebody forgot the class."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -81,7 +81,7 @@ class FlexLives(Model):
     ended: Count
     preempted: Count
     median_seconds: float | None = Field(default=None, ge=0)
-    """The median time from start to preemption; None where none was preempted."""
+    """The median time from start to preemption; None: no job was preempted."""
     shortest_seconds: float | None = Field(default=None, ge=0)
 
 

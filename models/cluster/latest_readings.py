@@ -17,9 +17,9 @@ from models.cluster.windows import Window
 class Evidence:
     reading: QuotaReading
     sample: HealthSample | None
-    """None: its health is unknown."""
+    """The latest health sample; None: health is unknown."""
     usage: Mapping[str, TeamUsage]
-    """Use by team; a missing team's is unknown."""
+    """Use by team; the use of a missing team is unknown."""
     at: datetime
     jobs: Sequence[Job] = ()
     windows: Sequence[Window] = ()

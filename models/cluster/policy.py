@@ -31,7 +31,7 @@ class Tier(StrEnum):
 
 TIERS: tuple[Tier, ...] = (Tier.UNALLOCATED, Tier.UNSCHEDULED, Tier.IDLE, Tier.BUSY)
 AFTER_ALL = "after all"
-"""In place of a wave's tier: clusters that come after all waves, since their plan suffices under no tier limit."""
+"""The wave of clusters that come after all tiers, because no tier limit gives them a sufficient plan."""
 
 
 class Basis(StrEnum):
@@ -84,7 +84,7 @@ class OnLongRun(StrEnum):
     """The reaction when long-run health has left what a monitored plan was made on."""
 
     APPLY = "apply"
-    """Propose a new plan; one inside the envelope is written by itself."""
+    """Propose a new plan. Backstop applies a plan inside the envelope by itself."""
     PROPOSE = "propose"
     IGNORE = "ignore"
 
@@ -121,7 +121,7 @@ def _buffer(value: Any) -> Any:
 
 
 MOST_NAMES = 100
-"""The most people whom a policy names for one thing."""
+"""The most names in one list of a policy."""
 OF_THE_CLUSTER = ("owners", "requests", "notify", "classes")
 """Settings of a cluster that do not depend on an open rollout: no launch sets them."""
 
@@ -130,21 +130,21 @@ class Policy(Documented):
     """The settings of one cluster, or the default of all. Defaults: docs/fleet-file.md, "A policy"."""
 
     buffer: Annotated[Share | Ramp | HealthBuffer, BeforeValidator(_buffer)] = Fraction(15, 100)
-    """The share that is not promised; or {ramp: [...]}: growing shares, a step for each completed rollout; or {health:
-    {...}}: from the cluster's health history.
+    """The share that is not promised. Or {ramp: [...]}: growing shares, one step per completed rollout. Or {health:
+    {...}}: a share derived from the cluster's health history.
     """
     basis: Basis = Basis.TOTAL
     """The GPUs that the buffer is a share of: total or healthy."""
     scope: Scope = Scope.CLUSTER
-    """cluster: the buffer is taken from the whole; quota: from each quota."""
+    """cluster: the buffer is taken from the cluster as a whole; quota: from each quota."""
     share: ShareBy = ShareBy.TIER
-    """The weights by which a cut is divided inside a tier: tier (the GPUs of each in the tier), quota, or equal."""
+    """The weights that divide a cut inside a tier: tier (each quota's GPUs in that tier), quota (its size) or equal."""
     max_tier: Tier = Tier.BUSY
     """The deepest tier a plan may cut: unallocated, unscheduled, idle or busy."""
     spare_gpus: GpuCount | None = None
     """Healthy GPUs that are never promised. Default: gpus_per_node."""
     usage_window: Duration = timedelta(days=7)
-    """Usage is the 95th percentile over this, where there is history."""
+    """Usage is the 95th percentile over this time, if there is history."""
     notice: Duration = timedelta(days=3)
     """The time between the notice to teams and the first change."""
     soak_buffered: Duration = timedelta(hours=24)
@@ -154,25 +154,25 @@ class Policy(Documented):
     acks: Acks = Acks.NONE
     """The acknowledgements that enforcing waits for: none, majority or all."""
     ack_deadline: Duration = timedelta(days=7)
-    """The longest wait for them."""
+    """The longest wait for acknowledgements."""
     breach_after: Duration = timedelta(minutes=10)
-    """A quota that lacks healthy GPUs for longer is in breach."""
+    """A quota that lacks healthy GPUs for longer than this is in breach."""
     clear_after: Duration = timedelta(minutes=30)
     """Health must be good for this long before the breach timer starts anew."""
     recover_after: Duration = timedelta(hours=6)
-    """Health must be good for this long before the next attempt."""
+    """After a breach rollback, health must be good for this long before a retry. Each failure doubles it."""
     stale_after: Duration = timedelta(minutes=30)
-    """Health older than this opens no gate, and then holds."""
+    """Health older than this opens no gate, and holds the rollout."""
     plausible_drop: Share = Fraction(20, 100)
-    """A larger change between two samples is unknown until confirmed; so is a larger loss of a source's GPUs."""
+    """A larger change between two samples is unknown until confirmed. So is a larger loss across one source."""
     confirm_samples: Count = 2
-    """The further samples that confirm a cluster's; a person confirms a source's."""
+    """The number of further samples that confirm a cluster's change. A person confirms a source's loss."""
     on_breach: OnBreach = OnBreach.ROLLBACK
     """The reaction to a breach: rollback, hold or realign."""
     rollback_to: RollbackTo = RollbackTo.BACKED
-    """The values after a breach: backed, or baseline, which is advisory."""
+    """The values after a breach rollback: backed (by healthy GPUs), or baseline (advisory)."""
     attempts: PositiveCount = 3
-    """The breach rollbacks before a person is called."""
+    """The number of breach rollbacks before Backstop calls a person."""
     on_drift: OnDrift = OnDrift.HOLD
     """The reaction when others change a quota: hold, restore or accept."""
     max_moved_gpus: GpuCount = 512
@@ -180,27 +180,29 @@ class Policy(Documented):
     max_moved_gpus_day: GpuCount | None = None
     """The most GPUs that Backstop moves by itself, per fleet and day. Default: only the hourly limit."""
     max_breaching_clusters: PositiveCount = 3
-    """Clusters per hour with breach rollbacks exempt from max_moved_gpus, and clusters of one source that may fall."""
+    """The most clusters per hour with breach rollbacks, which max_moved_gpus does not count; and the most clusters of
+    one source that may fall in an hour before Backstop doubts the source.
+    """
     flex_band_gpus: GpuCount | None = None
     """The published flex pool grows only by more than this; it shrinks at once. Default: one node."""
     on_long_run: OnLongRun = OnLongRun.APPLY
-    """The reaction when long-run health has left the plan behind: apply (inside the envelope), propose or ignore."""
+    """The reaction when long-run health no longer fits the plan: apply (inside the envelope), propose or ignore."""
     replan_window: Duration = timedelta(days=7)
-    """Long-run health is the median over this time; at most one proposal is made in it."""
+    """Long-run health is the median over this time. Backstop makes at most one proposal in it."""
     replan_gpus: GpuCount | None = None
-    """A proposal needs more than this difference to the plan's health. Default: one node."""
+    """Backstop proposes a plan if long-run health differs from the plan's by more. Default: one node."""
     safety_poll: Duration = timedelta(hours=1)
-    """The interval of unasked looks at the cluster; at rest once a day, or this often if it is below 1h."""
+    """The interval of regular looks at the cluster. At rest it is a day, or this if it is below 1h."""
     authorities: Annotated[tuple[NameGiven, ...], Field(max_length=MOST_NAMES)] = ()
-    """People who may resolve an objection or another hold, beside the owner. Default: the owner alone."""
+    """People who may resolve an objection or another hold, besides the owner. Default: the owner alone."""
     owners: Annotated[tuple[NameGiven, ...], Field(max_length=MOST_NAMES)] = ()
-    """People who decide on requests for quota, beside the owner of an open rollout. Default: that owner alone."""
+    """People who decide on requests for quota, besides the owner of an open rollout. Default: that owner alone."""
     requests: Requests = Requests.WAIT
-    """Requests while a rollout is on its way to monitored: wait or refuse."""
+    """The answer to requests for quota while a rollout is on its way to monitored: wait or refuse."""
     notify: Notify = Notify.EACH
-    """The notices of teams that do not choose themselves: each, digest (once a day) or breach-only."""
+    """The notices of teams that do not choose for themselves: each, digest (once a day) or breach-only."""
     classes: Classes = ()
-    """The classes of jobs inside each quota, the strongest first: the weaker yields first. Default: none."""
+    """The classes of jobs inside each quota, the strongest first. The weakest yields first. Default: none."""
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

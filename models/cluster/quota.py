@@ -23,31 +23,31 @@ class Quota(Documented):
     """
 
     team: Name
-    """The team that holds it, unique in its cluster."""
+    """The team that holds the quota, unique in its cluster."""
     gpus: GpuCount
     """GPUs promised."""
     scheduled_gpus: GpuCount | None = None
-    """GPUs that its running jobs hold; may exceed gpus. Default: unknown; plans then assume all of gpus."""
+    """GPUs that the team's running jobs hold; may exceed gpus. Default: unknown; plans then assume all of gpus."""
     idle_gpus: GpuCount | None = None
     """The part of scheduled_gpus that does no work. Default: 0."""
     # Left out where unknown: no plan depends on it, and the hashes of approved plans stay.
     pending_gpus: GpuCount | None = Field(default=None, exclude_if=lambda gpus: gpus is None)
-    """GPUs that its queued jobs ask for; plans do not use this. Default: unknown."""
+    """GPUs that the team's queued jobs ask for; plans do not use this. Default: unknown."""
     islands: tuple[Name, ...] | None = Field(default=None, min_length=1)
-    """The islands that it may use. Default: any."""
+    """The islands that the quota may use. Default: any."""
     protected_blocks: tuple[PositiveCount, ...] = ()
     """Sizes of contiguous blocks, each whole inside one island; in sum at most gpus, and at most what each quota
     above it holds. Default: none.
     """
     minimum_gpus: GpuCount = 0
-    """No plan cuts below it; at most gpus, and at most what each quota above it holds."""
+    """No plan cuts the quota below this. At most gpus, and at most what each quota above it holds."""
     parent: Name | None = None
-    """The quota of this cluster that it is part of; only leaves hold jobs. Default: none."""
+    """The quota above this one in the same cluster; only leaves hold jobs. Default: none."""
     # Left out where it is None, as in plans that were approved before: their hashes stay.
     namespaces: tuple[Name, ...] | None = Field(default=None, exclude_if=lambda gate: gate is None)
-    """The namespaces that may target it, beside the team itself; no commas in them. Default: all."""
+    """The namespaces that may use the quota, besides the team's own; no commas in them. Default: all."""
     classes: Classes | None = Field(default=None, exclude_if=lambda classes: classes is None)
-    """The classes of its jobs, the strongest first; no commas in them. Default: those of the cluster's policy."""
+    """The classes of the quota's jobs, the strongest first; no commas. Default: those of the cluster's policy."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

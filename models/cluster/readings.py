@@ -90,21 +90,22 @@ class QuotaReading(Model):
     flex_band_gpus: GpuCount = 0
     """A surplus counts as a change only if it is above `flex_gpus` by more than this."""
     counts_modes: bool = False
-    """A foreign change of a mode moves the generation, like one of a value."""
+    """True: a foreign change of a mode raises the generation, as a foreign change of a value does."""
     rollout: str = Field(default="", exclude_if=lambda rollout: not rollout)
-    """The rollout that is open there; empty: none, or the system does not say."""
+    """The rollout that the quota system has as open; empty: none, or the system does not say."""
     counter: Count = Field(default=0, exclude_if=lambda counter: not counter)
-    """The number of its last effect."""
+    """The number of that rollout's last effect."""
     unread: str = Field(default="", exclude_if=lambda why: not why)
     """The reason why this is an older reading, which may no longer hold; empty: it is current."""
 
     unmerged: str = Field(default="", exclude_if=lambda branch: not branch)
-    """The branch with an effect that people have not merged yet; empty: none."""
+    """The branch of an effect that people have not merged yet; empty: there is none."""
     merged: bool = Field(default=False, exclude_if=lambda merged: not merged)
-    """People have merged such an effect, and it was not delivered again yet."""
+    """True: people have merged an effect, and the rollout has not delivered it again yet."""
     awaits_nobody: bool = Field(default=False, exclude_if=lambda awaits: not awaits)
-    """Such an effect waits for nobody any more, and was not delivered again yet: its branch is gone, or Backstop may
-    push."""
+    """True: an effect on a branch waits for nobody any more, since the branch is gone or Backstop may push. The rollout
+    has not delivered it again yet.
+    """
     bound_gpus: GpuCount | None = Field(default=None, exclude_if=lambda bound: bound is None)
     """The most that the quota system lets all of these quotas hold together; None: no such limit."""
 
@@ -135,11 +136,11 @@ class HealthSample(Model):
     at: Time
     islands: tuple[Island, ...]
     ahead_to: Time | None = None
-    """The latest date of samples that were left out because they are dated ahead; None: there is none."""
+    """The latest date of samples that were left out because they are dated in the future; None: there are none."""
     beyond: Excess | None = None
     """A newer sample that was left out because it has more healthy GPUs than are installed; None: there is none."""
     fault: str = Field(default="", exclude_if=lambda fault: not fault)
-    """A recent fault of the source, because of which there may be something newer; empty: none."""
+    """A recent fault of the source, so a newer sample may exist that Backstop did not read; empty: none."""
 
     @property
     def healthy_gpus(self) -> int:
@@ -157,9 +158,9 @@ class Doubt(Model):
     why: str
     since: Time
     before: HealthSample
-    """The sample that counts meanwhile."""
+    """The sample that counts while the source is in doubt."""
     counted: dict[str, int] = Field(default_factory=dict)
-    """The shortage on it that no declared window or SEV explains: it counts towards a breach meanwhile."""
+    """By leaf: GPUs short in `before` that no declared window or SEV explains. They count towards a breach."""
 
     @property
     def confirm_line(self) -> str:
@@ -172,7 +173,7 @@ def confirm_line_of(source: str) -> str:
 
 
 CLOCK_SKEW = timedelta(minutes=1)
-"""The most by which a sample may be dated ahead: clocks that are kept right differ by less (ADR 0010)."""
+"""The most by which a sample may be dated in the future. Clocks that are kept right differ by less (ADR 0010)."""
 
 
 def truthful(sample: HealthSample | None, now: datetime) -> HealthSample | None:
@@ -187,7 +188,7 @@ class TeamUsage(Model):
     pending_gpus: GpuCount | None = None
     """The GPUs that the team's queued jobs ask for; None: unknown."""
     at: Time | None = None
-    """The time of the sample; None where it stands for many."""
+    """The time of the sample; None: the numbers sum up many samples."""
 
 
 class UsageReading(Model):
@@ -218,9 +219,9 @@ class Observation(Model):
     at: Time
     reading: QuotaReading
     health: HealthSample | None
-    """None: there is no sample; counts as unknown."""
+    """The latest sample; None: there is none, and health counts as unknown."""
     ahead_to: Time | None = None
-    """The source's clock is ahead, or was: samples dated up to this are left out, and no gate opens."""
+    """Samples dated in the future, up to this time, are left out, and no gate opens; None: there are none."""
     fault: str = Field(default="", exclude_if=lambda fault: not fault)
     """A recent fault of the cluster's sources; empty: none."""
     windows: tuple[Window, ...] = ()
@@ -242,13 +243,13 @@ class Observation(Model):
     long_run: tuple[Island, ...] = ()
     """Today's islands at their usual health; empty where not asked for, or there is too little history."""
     doubt: Doubt | None = None
-    """The sample is UNKNOWN, because the falls of its source's clusters are."""
+    """The doubt about the cluster's source, which makes the sample UNKNOWN; None: there is none."""
     derived: Derived | None = None
     """The buffer that health history asks for; None where not asked for."""
     work: tuple[TeamWork, ...] = Field(default=(), exclude_if=lambda work: not work)
-    """The jobs in quota of short teams by class, the first to yield first, where that is known."""
+    """By class, the jobs in quota of teams that lack GPUs, the first to yield first; empty: unknown or none."""
     present: PresentBacking | None = None
-    """The backing of the quota system's values, where other values were tested; None: they are the tested ones."""
+    """The backing of the quota system's values, if others were tested; None: those values were tested."""
 
     @property
     def now(self) -> PresentBacking:

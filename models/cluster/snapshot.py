@@ -38,7 +38,7 @@ class Snapshot(Model):
     derived: Derived | None = None
     """The buffer that its health history asks for, where its policy wants one. Units: GPUs."""
     work: tuple[TeamWork, ...] = Field(default=(), exclude_if=lambda work: not work)
-    """The GPUs that running jobs hold now by class, where they are known by name: no plan's numbers depend on it."""
+    """The GPUs that running jobs hold now by class, if jobs are known by name. No plan's numbers depend on it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -19,7 +19,7 @@ from models.texts import brief
 WHOLE = "main"
 """The island of a cluster whose source names none."""
 OF_CLASS = "class:"
-"""The prefix of the name of a class's QOS, among limits that Backstop has written."""
+"""The prefix of a class's QOS in the list of limits that Backstop wrote."""
 
 
 class ClassesInSlurm(StrEnum):
@@ -36,7 +36,7 @@ class Yield(Documented):
     """The way in which running jobs of a class yield to a stronger one of their team."""
 
     how: OnYield = OnYield.REQUEUE
-    """requeue: they wait again; cancel: they are over. A job that may not be requeued is over in any case."""
+    """requeue: the jobs wait again; cancel: they end. A job that may not be requeued ends in any case."""
     grace: Duration = Field(default=timedelta(0), ge=timedelta(0), le=timedelta(days=1))
     """The time between the signal (SIGTERM) and the end."""
 
@@ -57,24 +57,24 @@ class SlurmSource(Documented):
         "Slurm had no account of this name with a limit when Backstop last read it: create it in Slurm, with a limit"
     )
     connection: Name = "local"
-    """The way to reach it: a name of the file that BACKSTOP_SLURM names. A fleet file names no commands."""
+    """The connection, by its name in the file that BACKSTOP_SLURM names. A fleet file has no commands."""
     cluster: Name | None = None
     """The cluster's name in Slurm. Default: the cluster's name."""
     root: Name = "root"
-    """The account above the teams' accounts; unless it is Slurm's own root, it bounds them all."""
+    """The account above the teams' accounts. Unless it is Slurm's own root, its limit bounds them all."""
     gres: Name = "gpu"
-    """The promised resource: the TRES gres/ and this."""
+    """The promised resource: its TRES is gres/ and this name."""
     flex_root: Name = "flex-pool"
     """The account above the accounts for flex; they hold no quota."""
     flex_suffix: Name = "-flex"
     """The suffix of a team's account for flex, after the team's name."""
     flex_qos: Name = "flex"
-    """The QOS of flex jobs. Where there is one of this name, `-` and the cluster's name, that is the cluster's own."""
+    """The QOS of flex jobs. If a QOS with this name, `-` and the cluster's name exists, it is used instead."""
     size_flex: bool = True
-    """Whether Backstop sizes that QOS, where it exists: that takes an Administrator."""
+    """Whether Backstop sets the size of the flex QOS, if there is one. Needs a Slurm Administrator."""
     classes: ClassesInSlurm = ClassesInSlurm.OFF
-    """write: a QOS for each class of each team, so that inside a quota the weaker yields in Slurm too (docs/slurm.md);
-    it takes an Administrator. off: none, and those that Backstop has made go.
+    """write: Backstop writes a QOS for each class of each team, so that the weaker yields in Slurm too (docs/slurm.md).
+    Needs a Slurm Administrator. off: it writes none, and removes those that it made.
     """
     yields: dict[Name, Yield] = Field(default_factory=dict)
     """For each class: how its running jobs yield, and their grace. Default: they are requeued, without grace."""
@@ -117,21 +117,21 @@ class GitSource(Documented):
     sets: ClassVar = ("gpus",)  # fields of a quota that no fleet file changes
     lacks: ClassVar = "the repository had no quota of this name when Backstop last read it: add it there"
     repository: Name
-    """An absolute path of the worker's machine, or an SSH or HTTPS URL. Git's own configuration has the credentials."""
+    """An absolute path on the worker's machine, or an SSH or HTTPS URL. Git's own configuration has the credentials."""
     branch: Name = "main"
-    """The branch that is applied: Backstop reads it and commits to it."""
+    """The branch that is applied. Backstop reads it, and changes it as `mode` says."""
     mode: GitMode = GitMode.PUSH
-    """push: Backstop commits to the branch. propose: to a branch of its own, which people merge (docs/git.md)."""
+    """push: Backstop commits to the branch. propose: it commits to its own branch, which people merge (docs/git.md)."""
     path: Name
     """The file in the repository that has the quotas, or the folder with its files."""
     dialect: GitDialect = GitDialect.YAML
     """The form of the files: plain YAML, or objects of a scheduler (docs/git.md)."""
     resource: Name = "nvidia.com/gpu"
-    """The name of a GPU there. Not for yaml and kai."""
+    """The name of the GPU resource in the files. Not for yaml and kai."""
     pointer: Name | None = None
-    """For yaml: the JSON pointer of a team's number, with {team} for its name. Default: none; only `pointers` count."""
+    """For yaml: the JSON pointer to a team's quota, with {team} for its name. Default: none; only `pointers` count."""
     pointers: dict[Name, Name] = Field(default_factory=dict)
-    """For yaml, by team: a JSON pointer of its own, in place of `pointer`. Default: none."""
+    """For yaml, by team: the JSON pointer to its quota, in place of `pointer`. Default: none."""
 
     @model_validator(mode="after")
     def _reachable(self) -> Self:
@@ -173,7 +173,7 @@ class KueueSource(Documented):
     sets: ClassVar = ("gpus",)  # fields of a quota that no fleet file changes
     lacks: ClassVar = "Kueue had no ClusterQueue of this name when Backstop last read it: create it in Kubernetes"
     connection: Name = "local"
-    """The way to reach it: a name of the file that BACKSTOP_KUBERNETES names. A fleet file names no address."""
+    """The connection, by its name in the file that BACKSTOP_KUBERNETES names. A fleet file has no address."""
     queues: Name | None = None
     """A label selector of the cluster's ClusterQueues, such as example.com/model=h100. Default: all of them."""
     resource: Name = "nvidia.com/gpu"
@@ -184,9 +184,9 @@ class PrometheusSource(Documented):
     """A Prometheus that reports a cluster's health, and its name for the cluster."""
 
     connection: Name = "local"
-    """The way to reach it: a name of the file that BACKSTOP_PROMETHEUS names."""
+    """The connection, by its name in the file that BACKSTOP_PROMETHEUS names."""
     cluster: Name | None = None
-    """The value of its label for clusters. Default: the cluster's name."""
+    """The value of the connection's cluster label. Default: the cluster's name."""
 
 
 class KubernetesUse(StrEnum):
@@ -199,7 +199,7 @@ class KubernetesSource(Documented):
     """A Kubernetes API server that reports a cluster's health and use."""
 
     connection: Name = "local"
-    """The way to reach it: a name of the file that BACKSTOP_KUBERNETES names. A fleet file names no address."""
+    """The connection, by its name in the file that BACKSTOP_KUBERNETES names. A fleet file has no address."""
     resource: Name = "nvidia.com/gpu"
     """The promised resource, as nodes and pods name it."""
     driver: Name | None = None
@@ -213,11 +213,11 @@ class KubernetesSource(Documented):
     island_label: Name | None = None
     """The label that names a node's island. Default: none; all nodes are in the island main."""
     islands: dict[Name, Name] = Field(default_factory=dict)
-    """The island's name for each value of that label. Default: the value itself."""
+    """The island's name for each value of island_label. Default: the value itself."""
     tolerated_taints: tuple[Name, ...] = ("nvidia.com/gpu",)
     """Keys of taints that jobs tolerate; any other NoSchedule or NoExecute bars a node. Default: nvidia.com/gpu."""
     use: KubernetesUse = KubernetesUse.PODS
-    """pods: use is what pods ask for; kueue: what ClusterQueues report; off: it is not read."""
+    """pods: use is what pods request; kueue: what ClusterQueues report; off: Backstop does not read it."""
     team_label: Name | None = None
     """For pods: the label of a pod or a claim that names the team. Default: none; the namespace is the team."""
     teams: dict[Name, Name] = Field(default_factory=dict)

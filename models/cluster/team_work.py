@@ -20,11 +20,11 @@ class ClassWork(Model):
     """The GPUs that running jobs of one class hold. Units: whole GPUs."""
 
     job_class: Words = ""
-    """Empty: their team has fewer than two classes."""
+    """The class; empty: the team has fewer than two classes."""
     gpus: PositiveCount
     jobs: PositiveCount
     unnamed: Count = Field(default=0, exclude_if=lambda jobs: not jobs)
-    """Jobs of it that name no class of their team, and so count as the strongest."""
+    """The number of its jobs that name no class of their team, and so count as the strongest."""
 
     @property
     def text(self) -> str:
@@ -51,7 +51,7 @@ class TeamWork(Model):
     on: RunsOn = RunsOn.QUOTA
     classes: tuple[ClassWork, ...]
     protected_gpus: GpuCount = Field(default=0, exclude_if=lambda gpus: not gpus)
-    """The GPUs that its strongest class holds for the quota's protected blocks: they could not yield."""
+    """GPUs of the strongest class that the quota's protected blocks keep: they could not yield."""
 
     @property
     def has_classes(self) -> bool:

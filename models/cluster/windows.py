@@ -41,15 +41,15 @@ class Window(Documented):
     """
 
     kind: WindowKind
-    """maintenance and sev explain a shortage and hold gates; freeze only holds them."""
+    """maintenance and sev explain a shortage and hold gates; freeze only holds gates."""
     starts: Time
-    """The beginning."""
+    """The time when the window begins."""
     ends: Time
-    """The end; after starts."""
+    """The time when the window ends; after starts."""
     reason: Text = Field(min_length=1, max_length=500)
-    """A sentence for people."""
+    """The reason, as a sentence for people."""
     islands: tuple[Name, ...] | None = Field(default=None, min_length=1)
-    """The islands. Default: all islands."""
+    """The islands that the window covers. Default: all islands."""
     gpus: GpuCount | None = None
     """The GPUs that may be gone. Default: all GPUs of those islands."""
 
@@ -101,7 +101,7 @@ def active(windows: Sequence[Window], now: datetime) -> tuple[Window, ...]:
 
 
 MOST_WINDOWS, WINDOWS_BYTES = 200, 65_536
-"""The most windows, and bytes of them as JSON, that a rollout carries from its last look."""
+"""The most windows that a rollout keeps from its last look, and the most bytes that they take as JSON."""
 
 
 def nearest(windows: Sequence[Window], now: datetime) -> tuple[Window, ...]:
@@ -124,7 +124,7 @@ def nearest(windows: Sequence[Window], now: datetime) -> tuple[Window, ...]:
 FILE = ""
 """The source of windows that a fleet file declares: an import of the cluster replaces them."""
 HOLD, FLEET_HOLD = "hold ", "fleet hold "
-"""The prefix of the source of a `backstop hold`: for clusters, or for every cluster, later ones included."""
+"""The prefixes of the source of a `backstop hold`: of named clusters, and of all clusters, later ones included."""
 
 
 def windows_alike(entries: Iterable[Entry]) -> dict[Window, list[Entry]]:
