@@ -16,7 +16,7 @@ from models.bringup.messages import BringupRow
 from models.bringup.stages import BRINGUP_WAY, BringupStage
 
 _TIMED = (*BRINGUP_WAY[:-1], BringupStage.BLOCKED)
-"""The states on the way into production, and being blocked."""
+"""The states whose times the report gives: those before production, and blocked."""
 
 
 class StateTime(Model):
@@ -48,12 +48,12 @@ class BringupLine(Model):
     since: Time
     waits_for: str
     needs: str = ""
-    """The action that a person has to take; empty: nothing."""
+    """The action that a person has to take; empty: none."""
     owner: str
     gpus: GpuCount
     touches: Count
     red: tuple[str, ...] = ()
-    """In production: checks that are red during probation."""
+    """Checks that are red during probation, for a cluster in production."""
     owed_gpus: GpuCount = 0
 
 
@@ -64,7 +64,7 @@ class BringupReached(Model):
     stage: BringupStage
     at: Time
     took: Duration
-    """The time since it was entered."""
+    """The time from the bring-up's entry to `at`."""
     touches: Count
 
 

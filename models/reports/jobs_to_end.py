@@ -20,7 +20,7 @@ from models.planning.occupancy import startable_block
 from models.texts import count_text, some_of
 
 _FEW = 24
-"""Up to so many jobs, each is tried without."""
+"""If at most this many jobs are chosen, each one is dropped whose end the block does not need."""
 
 
 class WeakerJob(Model):

@@ -21,7 +21,7 @@ CHAIN = "(milestones)"
 """The chain of the archive that records changes to milestones; each cluster has a chain of its own."""
 MONITORED_CLUSTERS, PHANTOM_GPUS, ROLLED_OUT_WAVES = "monitored_clusters", "phantom_gpus", "rolled_out_waves"
 MEASURED = (MONITORED_CLUSTERS, PHANTOM_GPUS, ROLLED_OUT_WAVES)
-"""The measures that Backstop counts itself; every other one is people's work, which people note."""
+"""The measures that Backstop counts itself; for every other milestone, people note the number."""
 
 
 def _day(value: Any) -> Any:
@@ -120,7 +120,7 @@ class PlanNow(Model):
     plan: Milestones
     measured: dict[str, int | None]
     read_at: dict[str, Time] = Field(default_factory=dict)
-    """The time at which a measure from tallies was read."""
+    """By measure from tallies, the time at which it was read."""
 
 
 class State(StrEnum):
@@ -139,9 +139,9 @@ class MilestoneStanding(Model):
     started_from: int | None
     state: State
     note: MilestoneNote | None = None
-    """The last note."""
+    """The last note; None: there is none."""
     number_at: Time | None = None
-    """The time of the number, where it is not that of the answer: the last note's, or the last tallies'."""
+    """Time of `number`, from the last note or the last tallies; None: the answer's own time."""
 
 
 def standings(

@@ -22,23 +22,23 @@ class RolloutSummary(Model):
     closed: Time | None
     open: bool
     needs: str | None = None
-    """The action that a person has to take; empty: nothing; null where no worker answered."""
+    """The action that a person has to take; empty: none; null: no worker answered."""
     held: str | None = None
-    """What holds its gates and until when, in words; empty: nothing does; null: it is not known."""
+    """The holds on its gates and when they end, in words; empty: none; null: unknown."""
     holds: tuple[Hold, ...] = Field(default=(), exclude_if=lambda holds: not holds)
-    """The holds themselves, where they are known."""
+    """The holds behind `held`, where they are known."""
     could: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
-    """People who could take it, by the access file in force; empty: nobody, no file, or nobody looked."""
+    """People who may take that action, by the access file in force; empty: nobody, no file, or not looked up."""
     health_at: Time | None = None
-    """The time of the latest health sample; null where there is none, or no worker answered."""
+    """Time of the latest health sample; null: there is none, or no worker answered."""
     asked_at: Time | None = None
-    """The time at which the rollout itself answered what it needs; null: as the ledger last noted it."""
+    """Time at which the rollout itself answered; null: `needs` is as the ledger last noted it."""
     shadow: bool = False
-    """True: it writes nothing, and never did."""
+    """True: the rollout writes no quotas and never has."""
     would_unbacked_gpus: int | None = None
-    """For a shadow: the GPUs that its plan would leave without backing."""
+    """For a shadow: the GPUs that its plan would leave without backing; null otherwise."""
     lost: bool = False
-    """Open in the ledger, but Temporal runs nothing for it: nobody guards its quotas."""
+    """The ledger has it open, but Temporal runs no workflow for it: nobody guards its quotas."""
 
     @property
     def urgency(self) -> tuple[int, int, str]:

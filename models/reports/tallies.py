@@ -67,7 +67,7 @@ class Point(Model):
     oldest_at: Time | None = None
     health_at: Time | None = None
     of: str = Field(default="", exclude_if=lambda of: not of)
-    """A mark of the clusters in the sums, different for other clusters. Empty: an earlier build did not set it."""
+    """Identifies the set of clusters in the sums; empty: an earlier build did not set it."""
 
     def is_of_same(self, other: Point) -> bool:
         """Return whether both are sums over the same clusters, so that their difference means something."""

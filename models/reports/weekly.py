@@ -30,7 +30,7 @@ from models.rollout.stages import Stage
 
 WEEK = timedelta(days=7)
 BEFORE = timedelta(days=7)
-"""The length of `before`, up to a rollout's first write."""
+"""The length of the period `before`, which ends at a rollout's first write."""
 AHEAD = timedelta(days=14)
 """Windows that begin within this time are listed."""
 
@@ -147,7 +147,7 @@ class Past(Model):
     steps: tuple[MonitoredStep, ...]
     outcomes: tuple[BeforeAndAfter, ...]
     points: tuple[Point, ...]
-    """The curve up to `until`."""
+    """The points of the curves, up to `until`."""
     cuts: tuple[ClusterCut, ...] = ()
     """Cuts of the week, by cluster; a cluster without any is left out."""
     names: tuple[Name, ...] = ()
@@ -157,13 +157,13 @@ class Past(Model):
     """The time of the first tally."""
     milestones: Milestones
     waves: int | None = Field(default=None, exclude_if=lambda waves: waves is None)
-    """Waves that are rolled out whole, if a milestone measures them."""
+    """The number of waves that are rolled out whole; None, and left out: no milestone measures this."""
     bringups: BringupsWeek | None = Field(default=None, exclude_if=lambda week: week is None)
-    """None, and left out: there are no bring-ups yet."""
+    """The week's bring-ups; None, and left out: there are none yet."""
     emergencies: tuple[Emergency, ...] = Field(default=(), exclude_if=lambda emergencies: not emergencies)
-    """Commands that somebody gave alone until then, and that no other admin has reviewed by now."""
+    """Commands up to `until` that one person gave where two were needed, and no other admin has reviewed yet."""
     sums: WeekSums | None = Field(default=None, exclude_if=lambda sums: sums is None)
-    """Where the lists have only what a report's first rows are made from: the sums over all rows."""
+    """The sums over all rows, if the lists have only the first rows of a report; None: the lists are whole."""
 
 
 class NextStep(Model):
@@ -183,7 +183,7 @@ class AtRisk(Model):
     stage: str
     lacking_gpus: Count
     teams: tuple[str, ...]
-    """The first of them."""
+    """The first of the teams whose quotas lack hardware."""
     team_count: Count
     breach_at: Time | None = None
     advisory: bool = False
@@ -214,7 +214,7 @@ class Live(Model):
     windows: tuple[Entry, ...] = ()
     """Declared windows that are not over and begin within two weeks."""
     silent: tuple[Name, ...] = ()
-    """Rollouts that have noted nothing of themselves in the ledger: the report says nothing of them."""
+    """Rollouts that have noted nothing in the ledger; the report lacks them."""
     shadows: tuple[Name, ...] = ()
     """Clusters with an open shadow rollout, which changes nothing and is in none of the figures."""
 
@@ -256,9 +256,9 @@ class Week(Model):
     points: tuple[Point, ...]
     steps: tuple[MonitoredStep, ...]
     bringups: BringupsWeek | None = None
-    """The week's bring-ups; null: there are none yet. For a past week it does not list which are still under way."""
+    """The week's bring-ups; null: there are none yet. For a past week, bring-ups still under way are left out."""
     emergencies: tuple[Emergency, ...] = ()
-    """Commands that somebody gave alone until then, and that no other admin has reviewed by now."""
+    """Commands up to `until` that one person gave where two were needed, and no other admin has reviewed yet."""
 
 
 def week(past: Past, live: Live | None) -> Week:

@@ -68,9 +68,9 @@ class Missing(Model):
     gpus: GpuCount
     total_gpus: GpuCount
     since: Time | None
-    """The time since which it has not been whole, by samples of the last thirty days; None: unknown."""
+    """Time since which the island has lacked GPUs, by samples of the last 30 days; None: unknown."""
     or_earlier: bool = False
-    """Whether it was not whole in the first of these samples either."""
+    """Whether the island lacked GPUs already in the first of these samples."""
 
 
 class TeamWhy(Model):
@@ -86,31 +86,31 @@ class TeamWhy(Model):
     asked_gpus: GpuCount
     block: bool
     wanted_gpus: GpuCount
-    """min(asked, quota)."""
+    """The smaller of `asked_gpus` and `quota_gpus`."""
     startable_gpus: GpuCount
     """GPUs that could start now, inside the quota."""
     gap_gpus: GpuCount
-    """wanted - startable."""
+    """`wanted_gpus` - `startable_gpus`."""
     reasons: tuple[Reason, ...]
-    """The reasons, which add up to the gap."""
+    """The reasons; their GPUs add up to the gap."""
     missing: tuple[Missing, ...]
     over_gpus: GpuCount
     """GPUs asked for beyond the quota."""
     used_gpus: GpuCount
-    """GPUs that its jobs hold inside the quota; the whole quota where that is unknown."""
+    """GPUs that the team's jobs hold inside the quota; the whole quota where use is unknown."""
     use_known: bool
     idle_gpus: GpuCount | None = None
-    """The part of these that does no work, by the same sample; None: unknown."""
+    """The part of `used_gpus` that does no work, by the same sample; None: unknown."""
     backed_gpus: GpuCount | None = None
-    """Healthy GPUs behind the quota, beside all others of the cluster; None: an older build does not report it."""
+    """Healthy GPUs that back the quota, shared with the cluster's other quotas; None: older build."""
     namespaces: tuple[Name, ...] | None = None
-    """The namespaces that may target the quota beside the team itself; None: all."""
+    """The namespaces that may target the quota in addition to the team itself; None: all."""
     weaker: WeakerJobs | None = None
-    """Jobs of weaker classes in its own quota that would free a block that does not fit; None: none would."""
+    """Jobs of weaker classes in the quota whose end lets the block start; None: there are none."""
     barred: Words = ""
-    """The namespace that asks and may not target the quota; nothing could start here in quota."""
+    """The namespace that asks but may not target the quota, so nothing can start in quota; empty: none."""
     apart_gpus: GpuCount | None = None
-    """The part of the gap beside its own jobs: uninstalled, or startable without other causes; None: old build."""
+    """GPUs of the gap not due to its own jobs: uninstalled, or startable without other causes; None: older build."""
 
     @property
     def short_gpus(self) -> int:

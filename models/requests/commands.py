@@ -30,7 +30,7 @@ class RequestOrder(Order):
     """A command from one person to a request."""
 
     until: Time | None = Field(default=None, exclude_if=lambda day: day is None)
-    """extend: the new end of the grant."""
+    """For extend: the new end of the grant."""
 
 
 def refusal(

@@ -17,7 +17,7 @@ class RequestInput(Model):
     ask: QuotaAsk
     state: RequestState | None = None
     spent: tuple[Spent, ...] = Field(default=(), exclude_if=lambda spent: not spent)
-    """Tickets that its commands have used lately."""
+    """Tickets that recent commands used; none is accepted twice."""
 
 
 class AssessRequest(Model):
@@ -32,7 +32,7 @@ class PrepareRequest(Model):
     cluster: Name
     namespace: str = ""
     hands: dict[str, Count] = Field(default_factory=dict)
-    """To end a grant: the change markers that its quotas must still have."""
+    """When ending a grant: the change markers that its quotas must still have."""
     fence: PositiveCount
     at: Time
 
@@ -45,7 +45,7 @@ class Prepared(Model):
     raised: dict[str, GpuCount] = Field(default_factory=dict)
     hands: dict[str, Count] = Field(default_factory=dict)
     outcome: GrantOutcome = GrantOutcome.LATER
-    """If it cannot be written: whether to try again."""
+    """If the order cannot be written: whether to try again later."""
     said: str = ""
 
 

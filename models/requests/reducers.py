@@ -16,7 +16,7 @@ from models.requests.state import Assessment, QuotaAsk, RequestStage, RequestSta
 from models.temporal_names import TellAnswer
 
 MAIL_TIME = timedelta(days=1)
-"""The time for which a notice is tried; a receiver that is away longer must not keep a request from its end."""
+"""The longest time for which delivery of a notice is tried, so that an absent receiver does not keep a request open."""
 
 
 def open_request(ask: QuotaAsk, assessment: Assessment, now: datetime) -> RequestState:

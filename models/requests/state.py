@@ -23,7 +23,7 @@ from models.planning.grants import GrantOrder, Room
 from models.texts import gpus_text
 
 _GRACE = timedelta(minutes=2)
-"""The time that a worker may need when it is busy or has just started."""
+"""A request is overdue only after this time, which a worker may need when it is busy or has just started."""
 
 
 class RequestStage(StrEnum):
@@ -54,7 +54,7 @@ class QuotaAsk(Ticketed):
     until: Time | None = None
     """Time at which the grant ends by itself; None: never."""
     namespace: ActorGiven = ""
-    """The namespace that it is asked for; empty: the team's own."""
+    """The namespace for which the GPUs are requested; empty: the team's own."""
     actor: NameGiven
     reason: Words = ""
 
@@ -71,7 +71,7 @@ class Elsewhere(Model):
     cluster: Name
     gpu_model: str | None = None
     headroom_gpus: GpuCount
-    """GPUs under its ceiling, for all that ask."""
+    """GPUs left under the cluster's ceiling, for all who ask."""
     has_quota: bool
     """The team has a quota there that can be raised."""
 
@@ -81,20 +81,20 @@ class Assessment(Model):
 
     fits: bool
     why: str = ""
-    """The reason it does not fit, in one sentence."""
+    """Why the request does not fit, in one sentence."""
     room: Room | None = None
     quota_gpus: GpuCount = 0
     owners: tuple[str, ...] = ()
     assessed: bool = False
-    """Alternatives were looked for; they are not if the team may not ask."""
+    """Whether alternatives were looked for; they are not if the team may not ask."""
     flex_gpus: GpuCount = 0
-    """The team's share of flex if it asked for that many more: about what it may expect."""
+    """The share of flex that the team could roughly expect if it asked for that many GPUs more."""
     elsewhere: tuple[Elsewhere, ...] = ()
-    """Ranked, those with room first."""
+    """Other clusters, those with room first."""
     ticketed: bool | None = Field(default=None, exclude_if=lambda so: so is None)
-    """Every command needs a ticket; None: the assessment did not say, and the request's own ticket decides."""
+    """Whether every command needs a ticket; None: unknown, so it does if the request itself came with a ticket."""
     by_roles: bool = Field(default=False, exclude_if=lambda so: not so)
-    """The access file says who decides, in place of the owners."""
+    """The access file, and not the list of owners, says who decides."""
 
 
 class RequestState(Lifecycle):
@@ -111,24 +111,24 @@ class RequestState(Lifecycle):
     decision: str = ""
     """The reason given with the decision."""
     waits_for: str = ""
-    """The obstacle met at the last try."""
+    """The obstacle at the last try; empty: none."""
     raised: dict[str, GpuCount] = Field(default_factory=dict)
-    """GPUs that were written, by team: the quotas above it rise with it."""
+    """GPUs that the grant added, by team; the quotas above these teams rise by the same."""
     hands: dict[str, Count] = Field(default_factory=dict)
     """Change markers of the raised quotas, by team: while they stay the same, nobody else has changed the quotas."""
     returned_by: str = BACKSTOP
-    """The person who had it given back; Backstop itself on its end date."""
+    """Who ended the grant: a person, or Backstop itself on the end date."""
     granted_at: Time | None = None
     said: str = ""
-    """The present state, or the end, in words."""
+    """The present state or the outcome, in words."""
     could: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
-    """Who could decide on it, by the access file in force: a list of requests says it, and no workflow."""
+    """Who may decide on the request, by the access file in force. Lists of requests fill this in; workflows do not."""
     fence: Count = 0
-    """The count of its own writes, without an open rollout."""
+    """The number of writes that the request made itself, because no rollout was open."""
     unsent: dict[str, Time] = Field(default_factory=dict, exclude_if=lambda since: not since)
-    """Time since which each notice of the mail has been tried in vain, by key."""
+    """By key, the time since which delivery of a notice has failed."""
     untold: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
-    """Audiences that a notice did not reach for good."""
+    """Audiences whose notice could not be delivered."""
 
     @property
     def has_ended(self) -> bool:

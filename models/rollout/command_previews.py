@@ -32,9 +32,9 @@ class TeamBack(Model):
     back_gpus: GpuCount
     """The quota after the undo."""
     backing_gpus: GpuCount | None
-    """GPUs of `back_gpus` that today's hardware would back, beside all others; null: no health is known."""
+    """GPUs of `back_gpus` that today's hardware would back, shared with all other quotas; null: health is unknown."""
     by_others: bool = False
-    """Somebody else changed it: Backstop leaves it alone, and `back_gpus` is the present quota."""
+    """Somebody else changed the quota: Backstop leaves it alone, and `back_gpus` is the present quota."""
 
 
 class Ahead(Model):
@@ -45,21 +45,21 @@ class Ahead(Model):
     stage: Stage
     shadow: bool = False
     plan: Plan | None = None
-    """The plan that an approval would name; null: nothing awaits one."""
+    """The plan that waits for an approval; null: none."""
     undoes: tuple[str, ...] = ()
-    """The effects that an abort or a rollback would undo, in that order; empty: no effect is in force."""
+    """The effects that an abort or a rollback would undo, in order; empty: no effect is in force."""
     undone: bool = False
     """An earlier rollback has undone every applied effect."""
     back: tuple[TeamBack, ...] = ()
     """The quotas that an undo would change, or that others have changed."""
     unbacked_gpus: GpuCount = 0
-    """GPUs that would then be promised without a healthy one behind them today."""
+    """GPUs that the undo would promise without a healthy GPU behind them today."""
     told: tuple[Name, ...] = ()
-    """Teams notified of an abort or a rollback. Empty for a shadow: it writes to its owner's log alone."""
+    """Teams that an abort or a rollback notifies; empty for a shadow, which writes only to its owner's log."""
     approve_told: tuple[Name, ...] | None = None
-    """Teams notified once `plan` is approved or, for quotas in force, written; null: an earlier build, all it cuts."""
+    """Teams notified once `plan` is approved or, for quotas in force, written; null: an earlier build; all it cuts."""
     close_told: tuple[Name, ...] = ()
-    """Teams notified of a close: their promise ends."""
+    """Teams that a close notifies, because their promise ends."""
     promote_leaves: tuple[str, ...] = ()
     """Conditions that a promote would not waive, one sentence each: missing notices, objections, other holds."""
     at_risk: dict[str, GpuCount] = Field(default_factory=dict)

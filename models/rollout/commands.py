@@ -34,15 +34,15 @@ class CommandRequest(Order):
     """A command from one person. It decides which of the fields it needs."""
 
     plan_hash: Text = Field(default="", max_length=64)
-    """approve: the plan that is meant."""
+    """For approve: the hash of the plan that is meant."""
     team: ActorGiven = ""
-    """ack, object: the team that speaks. resolve: the team that withdraws its objection; empty: a decider on holds."""
+    """For ack, object: the team that speaks. For resolve: the team that withdraws an objection; empty: a decider."""
     hold: Text = Field(default="", max_length=300)
-    """resolve: the hold that is lifted."""
+    """For resolve: the id of the hold to lift."""
     how: Text = Field(default="", max_length=20)
-    """resolve a drift: `accept` (take the values as given) or `restore` (write ours again)."""
+    """For resolve of a drift: `accept` (keep the values of others) or `restore` (write Backstop's values again)."""
     warrant: str = Field(default="", max_length=200, exclude_if=lambda nonce: not nonce)
-    """The nonce of a person's command to the fleet rollout or bring-up that gives this one."""
+    """The nonce of the person's command to a fleet rollout or bring-up that gives this command; empty: none."""
 
 
 GOES_BACK = frozenset({Command.ABORT, Command.ROLLBACK})
@@ -188,7 +188,7 @@ _REFUSE: dict[Command, Callable[[Rollout, CommandRequest], str | None]] = {
     Command.CLOSE: _refuse_close,
     Command.RETRY: _refuse_retry,
 }
-"""Checks of a command beside those of its stage; other commands have none."""
+"""Further checks by command; other commands have only the check of their stage."""
 _PROMOTED = "already promoted: the other conditions of this gate cannot be waived"
 
 

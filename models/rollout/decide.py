@@ -25,10 +25,10 @@ from models.rollout.state import Rollout
 from models.rollout.workflow_actions import Action, Aim, Draft, Look, Perform
 
 RECHECK = timedelta(seconds=60)
-"""The most time between looks while a sample is suspect."""
+"""The longest time between looks while a sample is suspect."""
 
 TOLD_STALE = timedelta(minutes=30)
-"""The age of a sample at which the shared watch tells of it, whatever a policy calls stale."""
+"""The age from which the shared watch reports a sample, even if the policy calls only older ones stale."""
 
 FRESH = timedelta(seconds=5)
 """A gate opens only on a look that is not older than this."""

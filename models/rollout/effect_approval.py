@@ -22,10 +22,10 @@ from models.texts import gpus_text, verb_of
 
 _K = EffectKind
 _ORDERED = "ordered"
-"""The ground of an undo back to the baseline, by a person's order or after a failure."""
+"""The ground of an undo to the baseline by a person's order; the next one: after a failed effect."""
 _AFTER_FAILURE = "failed"
 ACCEPTED, RESTORED = "accepted", "restored"
-"""The grounds of writes outside a plan: the present values, or those before a change of others."""
+"""The grounds of writes outside a plan: a person accepted the values of others, or Backstop restores its own."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Decided:
     granted: Mapping[str, int] | None = None
     """GPUs already granted, by team; None: nothing has been granted."""
     may_end: bool = False
-    """Its date has come, or it was withdrawn."""
+    """The end date of the grant has come, or the grant was withdrawn."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Known:
 
     baseline: Snapshot
     modes: Mapping[str, LimitMode] = field(default_factory=dict)
-    """The baseline's modes."""
+    """The baseline's modes by team."""
     present: Mapping[str, int] = field(default_factory=dict)
     present_modes: Mapping[str, LimitMode] = field(default_factory=dict)
     changed: frozenset[str] = frozenset()
@@ -84,9 +84,9 @@ class Known:
     """The last values that adopted rollouts wrote, by team."""
     adopted: bool = False
     grounds: Mapping[int, str] = field(default_factory=dict)
-    """The grounds of its receipts, by the fence's counter."""
+    """The grounds of the rollout's receipts, by the counter of the fence."""
     failed: bool = False
-    """Its last forward effect failed for good, or was never answered."""
+    """The rollout's last forward effect failed for good, or its call got no answer."""
     approval: Approved | None = None
     accepted: Accepted | None = None
     drawn: tuple[DrawnPlan, ...] = ()
@@ -94,7 +94,7 @@ class Known:
     close: str = ""
     aims: tuple[tuple[datetime, Mapping[str, int]], ...] = ()
     to_baseline: bool = False
-    """The policy returns a breach to the baseline, whatever backs it."""
+    """After a breach the policy restores the baseline, even if hardware does not back it."""
     surplus_gpus: int | None = None
     decided: Decided | None = None
 

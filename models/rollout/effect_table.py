@@ -36,12 +36,12 @@ class StandsOn(StrEnum):
     """The evidence that the ledger, or a source, must have before the call is made. Source: docs/adr/0057."""
 
     APPROVAL = "approval"
-    """The warrant of that plan, or of an envelope that holds it; to write over others: the last receipts."""
+    """The plan's warrant, or that of an envelope that holds the plan; to write over others: the last receipts."""
     WAY_BACK = "way back"
-    """The ticket of an abort or rollback, or a forward effect that failed, and the kept baseline; or a breach that an
-    activity has aimed from health and baseline as it read them."""
+    """The kept baseline, with the ticket of an abort or rollback or a failed forward effect; or a breach that an
+    activity has aimed from the health and baseline that it read."""
     HEALTH = "health"
-    """An approval for the first call; later the health that the activity reads itself."""
+    """An approval for the first call; for later ones the health that the activity reads itself."""
     DECISION = "decision"
     """The decision on the request, or the entry that owes quotas; to end a grant: its GPUs and date."""
     TICKET = "ticket"
@@ -58,17 +58,17 @@ class Effect:
     said: Said
     stands_on: tuple[StandsOn, StandsOn] = (StandsOn.APPROVAL, StandsOn.WAY_BACK)
     said_in_a_breach: Said | None = None
-    """Sentences after a breach, which undoes it only in part; None: the same as `said`."""
+    """Sentences after a breach rollback, which undoes the effect only in part; None: the same as `said`."""
     kept_in_a_breach: bool = False
-    """It stays in force after a breach rollback, at other values: the baseline is not restored."""
+    """The effect stays in force after a breach rollback, with other values, because the baseline is not restored."""
     limited: bool = True
     """`do` counts against the blast radius. `undo` never does, because it restores earlier values."""
     reserves: bool = False
-    """Both calls write the reservation."""
+    """Both `do` and `undo` write the reservation."""
     modes: tuple[LimitMode, LimitMode] | None = None
-    """The mode of all quotas after `do` and after `undo`."""
+    """The mode of all quotas after `do` and after `undo`; None: unchanged."""
     follows: bool = False
-    """The flex pool follows health from `do` to `undo`."""
+    """Between `do` and `undo`, the flex pool follows health."""
 
 
 EFFECTS: tuple[Effect, ...] = (
@@ -143,8 +143,7 @@ STANDS_ON: dict[EffectKind, StandsOn] = {
     _K.GRANT: StandsOn.DECISION,
     _K.CLOSE: StandsOn.TICKET,
 }
-"""Evidence by call, needed where keys are configured: a call without it is refused (models/rollout/effect_approval.py).
-"""
+"""The evidence that each call needs where keys are configured; see models/rollout/effect_approval.py."""
 
 # The same facts by call, for quota systems.
 GUARDED_BY_GENERATION = frozenset({*INVERSE, _K.GRANT})

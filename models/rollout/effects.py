@@ -49,9 +49,9 @@ class ValueWrite(Model):
     expected_gpus: GpuCount
     gpus: GpuCount
     mode: LimitMode | None = None
-    """The quota's new mode; None leaves it."""
+    """The quota's new mode; None: unchanged."""
     leaf: bool = True
-    """False for a quota with children, whose change only repeats theirs."""
+    """False for a quota with children, whose change only repeats the children's."""
 
 
 class Reserve(Model):
@@ -81,14 +81,14 @@ class Change(Model):
     expected_generation: Count | None = None
     writes: tuple[ValueWrite, ...] = ()
     mode: LimitMode | None = None
-    """HARDEN and SOFTEN: the new mode of all quotas of the cluster."""
+    """For HARDEN and SOFTEN: the new mode of all quotas of the cluster."""
     reserve: Reserve | None = None
-    """RESERVE and RELEASE: the reservation afterwards; None: nothing is reserved."""
+    """For RESERVE and RELEASE: the reservation afterwards; None: nothing is reserved."""
     flex_gpus: GpuCount | None = None
-    """FOLLOW: the surplus to publish. A repeated FOLLOW with another value moves the flex pool and no quota."""
+    """For FOLLOW: the surplus to publish. A repeated FOLLOW with another value changes the flex pool and no quota."""
     flex_band_gpus: GpuCount = 0
     only_ours: bool = Field(default=False, exclude_if=lambda only: not only)
-    """GRANT: a value that Backstop did not write last is a conflict, whatever was expected."""
+    """For GRANT: a value that Backstop did not write last is a conflict, whatever was expected."""
 
     @property
     def refits(self) -> bool:
@@ -108,7 +108,7 @@ class ValueConflict(Model):
     team: Name
     expected_gpus: GpuCount
     found_gpus: GpuCount | None
-    """None: the quota is gone."""
+    """The present value; None: the quota is gone."""
 
 
 class Receipt(Model):
@@ -120,12 +120,12 @@ class Receipt(Model):
     at: Time
     generation: Count
     before: dict[str, int]
-    """Values of the quotas named in the writes, before; whole GPUs."""
+    """Values of the written quotas before the writes, in whole GPUs."""
     after: dict[str, int]
     conflicts: tuple[ValueConflict, ...] = ()
     reserved_gpus: GpuCount = 0
     flex_gpus: GpuCount | None = None
-    """FOLLOW: the surplus that is published now."""
+    """For FOLLOW: the surplus that is published now."""
     shadow: bool = False
 
     @property

@@ -25,12 +25,12 @@ class Sight(Model):
     """The believed health of a cluster, and a sample that is not yet believed."""
 
     known: HealthSample | None = None
-    """The last believed sample: it counts while later ones are UNKNOWN."""
+    """The last believed sample, which counts while later ones are UNKNOWN."""
     suspect: HealthSample | None = None
     agreeing: Count = 0
     """Samples after the first implausible one that agree with it."""
     doubted: str = ""
-    """The source in doubt that the suspect is from: no number of samples confirms it."""
+    """The source of the suspect, if that source is in doubt: then no number of samples confirms it. Empty: no doubt."""
 
     @property
     def unknown(self) -> bool:
@@ -86,7 +86,7 @@ class QuotaClock(Model):
     short_since: Time | None = None
     good_since: Time | None = None
     earlier: timedelta = timedelta(0)
-    """Time already spent short since the timer last started anew."""
+    """Time spent short before `short_since` or `good_since`, since the timer was last reset."""
     missing_gpus: Count = 0
 
     def breaches_at(self, breach_after: timedelta) -> datetime | None:

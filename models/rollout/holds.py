@@ -50,7 +50,7 @@ class Hold(Model):
     until: Time | None = None
     team: str | None = None
     after_enforced: bool = False
-    """An objection made too late to stop a gate: recorded, and answered by a person."""
+    """An objection that came too late to stop a gate; it is recorded, and a person answers it."""
 
 
 _NO_PERSON = (BACKSTOP, "guard", "calendar", "health", "planner")

@@ -58,7 +58,7 @@ class LaunchRequest(Ticketed):
     policy: dict[str, Any] = Field(default_factory=dict)
 
     fleet: ActorGiven = ""
-    """The fleet rollout that launches it: an approval of its plan holds here too."""
+    """The fleet rollout that launches it, whose approved plan counts as an approval here; empty: none."""
     approved_by: ActorGiven = ""
 
     _sized = field_validator("policy")(of_ordinary_size)
@@ -74,11 +74,11 @@ class RolloutInput(Model):
     launch: LaunchRequest
     state: Rollout | None = None
     runs: Count = 1
-    """Runs of this rollout so far, this one included."""
+    """The number of runs of this rollout so far, including this one."""
     spent: tuple[Spent, ...] = Field(default=(), exclude_if=lambda spent: not spent)
-    """Tickets that its commands have used lately."""
+    """Tickets that recent commands used; none is accepted twice."""
     compares: bool = Field(default=False, exclude_if=lambda compares: not compares)
-    """The run begins by comparing its state with the ledger: it may have been reset to its first task."""
+    """Whether the run first compares its state with the ledger: it may have been reset to its first task."""
 
     def next_run(self, state: Rollout, spent: tuple[Spent, ...]) -> RolloutInput:
         """Return the argument of the next run."""
@@ -95,11 +95,11 @@ class LaunchAnswer(Model):
     reason: str = ""
     plan: Plan | None = None
     lifters: tuple[str, ...] = ()
-    """People who may resolve an objection if no access file assigns rights; empty: the build did not say."""
+    """People who may resolve an objection if no access file assigns rights; empty: an earlier build did not say."""
     deciders: tuple[str, ...] = ()
-    """People who may resolve other holds there."""
+    """People who may resolve other holds if no access file assigns rights."""
     gave_way: str = ""
-    """The rehearsal of the cluster that was aborted for this rollout."""
+    """The open shadow rollout that was aborted for this one; empty: none."""
 
 
 class CommandAnswer(Model):
@@ -110,7 +110,7 @@ class CommandAnswer(Model):
     stage: Stage
     said: str
     undo: str = ""
-    """The way to undo it, or the reason there is none; empty: the build that obeyed did not say."""
+    """How to undo the command, or why nothing can; empty: an earlier build did not say."""
 
 
 class HealthChanged(Model):
@@ -146,9 +146,9 @@ class OpenRequest(Model):
     launch: LaunchRequest
     at: Time
     rollout: str = Field(default="", exclude_if=lambda rollout: not rollout)
-    """The rollout in an open history, to be opened again; empty: it opens for the first time."""
+    """The rollout of an open history that is opened again; empty: this is the first opening."""
     fence: Count = Field(default=0, exclude_if=lambda fence: not fence)
-    """The last effect in that history."""
+    """The counter of the last effect in that history."""
 
 
 class LedgerMark(Model):
@@ -169,14 +169,14 @@ class Opening(Model):
     """The name under which it adopted effects that its own history had lost; empty: the launch's."""
     adopted_from: str = ""
     written: dict[str, GpuCount] = Field(default_factory=dict, exclude_if=lambda written: not written)
-    """For an adopted rollout: our values. Where the present value differs, others have changed it since."""
+    """For an adopted rollout: the values that Backstop wrote. Others have changed quotas that differ now."""
     modes: dict[str, LimitMode] = Field(default_factory=dict)
     envelope: Envelope | None = None
-    """The envelope approved for this cluster with the fleet rollout that launches it."""
+    """The envelope approved for this cluster with the fleet rollout that launches it; None: none."""
     ticketed: bool = Field(default=False, exclude_if=lambda so: not so)
-    """Only tickets command it, roles assign rights, and a cancel from Temporal undoes nothing."""
+    """The rollout obeys only tickets, roles assign rights, and a cancel from Temporal undoes nothing."""
     admitted: AdmitAnswer | None = Field(default=None, exclude_if=lambda answer: answer is None)
-    """The evidence for its launch; None: there is none, and the launcher is taken at their word."""
+    """The evidence for the launch; None: there is none, and the launcher's word is taken."""
 
 
 class DraftRequest(Model):
@@ -191,11 +191,11 @@ class DraftRequest(Model):
     frozen: Snapshot | None = None
     keep_usage: bool = False
     islands: tuple[Island, ...] | None = None
-    """The islands to plan on: the believed ones, while a newer sample is in doubt."""
+    """The islands to plan on: the believed ones, while a newer sample is in doubt. None: those of the latest sample."""
     promised: GpuCount | None = None
-    """GPUs that a buffer from health history lets the cluster promise now: the new buffer follows by steps."""
+    """GPUs that a buffer from health history lets the cluster promise now; the new buffer moves from there by steps."""
     promised_of: GpuCount | None = None
-    """The total GPUs of that promise; None: as many as there are."""
+    """The cluster's total GPUs at that promise; None: as many as now."""
     rollout: str = ""
     """The rollout that the plan is for; empty: an earlier build did not say."""
     at: Time
@@ -214,18 +214,18 @@ class ObserveRequest(Model):
     values: dict[str, int] | None = None
     gpus_per_node: PositiveCount = 8
     generation: Count | None = None
-    """The generation that the rollout knows: the answer names who changed quotas since."""
+    """The generation that the rollout knows; the answer names who changed quotas after it."""
     flex_after: timedelta | None = None
-    """Report the surplus, and how much of it has lasted this long; None: flex does not matter yet."""
+    """Report the surplus, and how much of it has lasted this long; None: do not."""
     long_run: timedelta | None = None
-    """Report the usual health over this time."""
+    """Report the usual health over this time; None: do not."""
     derive: HealthTerms | None = None
-    """Report the buffer that health history asks for."""
+    """Report the buffer that health history asks for by these terms; None: do not."""
     shadow: bool = False
-    """Compute the surplus beside the tested values: the quota system does not hold them."""
+    """Compute the surplus for the tested values, which a shadow never writes, and not for the present ones."""
     plausible_drop: Share | None = None
     max_breaching_clusters: PositiveCount | None = None
-    """The limit for falls of a source; None: falls are not judged, but a present doubt is reported."""
+    """The most clusters of one source that may fall; None: falls are not judged, but a present doubt is reported."""
     at: Time
 
     _earlier = _drop_fields("scheduled", "baseline")
@@ -236,7 +236,7 @@ class AimRequest(Model):
     baseline: Snapshot
     current: dict[str, int]
     theirs: tuple[Name, ...] = Field(default=(), exclude_if=lambda teams: not teams)
-    """Teams whose quotas keep the value that others set; it is taken off the others."""
+    """Teams whose quotas keep the values that others set; these GPUs are taken from the other teams."""
     islands: tuple[Island, ...]
     policy: Policy
     exempt: bool
@@ -254,7 +254,7 @@ class EffectRequest(Model):
     limit_gpus: int | None
     limit_day_gpus: int | None = None
     baseline: Snapshot | None = None
-    """The baseline that an undo restores from then on, by an adopter too: with the first effect, and with a grant."""
+    """The baseline that undos restore from then on, also an adopter's; set with the first effect and with a grant."""
     order: GrantOrder | None = Field(default=None, exclude_if=lambda order: order is None)
     at: Time
 
@@ -270,11 +270,11 @@ class RecordRequest(Model):
     ended: bool
     completed: bool
     needs: str = ""
-    """The task for a person, as the registry shows it."""
+    """The task for a person, as the registry shows it; empty: none."""
     held: tuple[Hold, ...] | None = None
-    """All holds but those of the calendar, as the registry shows them; None: the build did not say."""
+    """All holds except the calendar's, as the registry shows them; None: an earlier build did not say."""
     note: RolloutNote | None = None
-    """The rest of what the registry shows for reports; None: the build did not say."""
+    """What else the registry shows for reports; None: an earlier build did not say."""
     rollbacks: Count = 0
     """Rollbacks that no person asked for."""
     fence: Count | None = None

@@ -19,7 +19,7 @@ from models.texts import count_text, shorten
 OF_A_TEAM, OF_ALL = 5, 100
 """The most open objections of a team, and of all; a team without one may always make its first."""
 WORDS_BYTES = 600
-"""Bytes of its reason that a hold keeps."""
+"""Bytes of an objection's reason that its hold keeps."""
 
 
 def objection_refusal(rollout: Rollout, team: str, actor: str) -> str | None:

@@ -20,8 +20,7 @@ from models.texts import shorten, some_of
 WAIVED = "the rest of this gate's notice, soak and acknowledgements is waived, and nothing else"
 _NAMED, _WORDS_BYTES = 3, 200
 _LEFT_OUT = ("holds", "drift")
-"""Conditions without a text here: each hold is listed by itself, and a drift is a hold too or the next look settles it.
-"""
+"""Conditions without a text here: holds are listed one by one; a drift is a hold too, or the next look settles it."""
 
 
 def promotion_text(rollout: Rollout, now: datetime) -> str:

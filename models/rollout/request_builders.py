@@ -27,15 +27,15 @@ from models.rollout.workflow_actions import Draft, Look
 from models.temporal_names import TellRequest
 
 _WITH_COMMANDS = frozenset({NoticeKind.BREACH, NoticeKind.ROLLED_BACK})
-"""Kinds whose notice to the owner lists commands; a team's notice explains its quota instead."""
+"""Kinds of notices in which the owner reads commands; a team's notice explains its quota instead."""
 _BATCH = 50
 """The most entries, or notices, in one call."""
 _BATCH_VALUES = 20_000
-"""The most values that the entries of one call name: it must stay below Temporal's 2 MiB, compressed."""
+"""The most values in the entries of one call, which must stay below Temporal's 2 MiB, compressed."""
 _NEEDS = 500
 """Characters of `needs`, and of a hold's reason, that the registry keeps; the status has the whole text."""
 _HOLDS = 20
-"""Holds that the registry keeps."""
+"""The most holds of a rollout that the registry keeps."""
 
 
 def look_at(rollout: Rollout, look: Look, now: datetime) -> ObserveRequest:

@@ -74,7 +74,7 @@ class UndoOr:
 Answer = Stage | Refused | UndoOr
 
 _P, _B, _E, _M = WAY = (Stage.PLANNED, Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED)
-"""The way of a rollout on which nothing goes wrong."""
+"""The stages of a rollout on which nothing goes wrong, in order."""
 _BACK, _DONE, _HELD, _CLOSED = Stage.ROLLING_BACK, Stage.ROLLED_BACK, Stage.STUCK, Stage.CLOSED
 _C, _No = Command, Refused
 _RUNS = _No("a rollback is running and cannot be stopped; wait until it is done")
@@ -126,7 +126,7 @@ TRANSITIONS: frozenset[tuple[Stage, Stage]] = frozenset(
         (Stage.MONITORED, Stage.CLOSED),
     }
 )
-"""Every change of stage there is; any other is our bug."""
+"""Every possible change of stage; any other is a bug."""
 
 
 def answer(stage: Stage, command: Command, *, effects_stand: bool) -> Stage | Refused:

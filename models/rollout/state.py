@@ -37,15 +37,15 @@ class Post(Outgoing):
     """The entries and notices still to go out, with their delivery state."""
 
     unseen: tuple[str, ...] = ()
-    """Keys of notices that report backing, which no look has tested since the quotas were written."""
+    """Keys of notices about backing that no look has tested since the quotas were written."""
     owner_told: tuple[str, ...] = ()
-    """Marks of the current news that the owner was told (models/rollout/owner_news.py)."""
+    """Marks of the current news of which the owner was notified (models/rollout/owner_news.py)."""
     trouble: str = ""
-    """The reason the mail is being tried again."""
+    """Why the mail is being tried again; empty: it is not."""
     waiting: dict[str, Time] = Field(default_factory=dict)
-    """Keys of notices that the ledger sends, with the time to ask whether it has."""
+    """By key, notices that the ledger sends, with the time to ask whether it has sent them."""
     noted: Stage | None = None
-    """The stage the registry shows."""
+    """The stage that the registry shows."""
 
 
 class UndoCause(StrEnum):
@@ -59,7 +59,7 @@ class Realigning(Model):
     before: Plan | None
     """The plan in force, to which the rollout returns if the realignment is given up."""
     proposed: bool = False
-    """True for a proposal: no breach waits for it, and Backstop gives it up instead of planning again."""
+    """True for a proposal, for which no breach waits: Backstop gives it up instead of planning again."""
 
 
 class Proposal(Model):
@@ -75,7 +75,7 @@ class Outlook(Model):
     """The changes that long-run health asks of a monitored rollout."""
 
     reconsider: tuple[Island, ...] = ()
-    """Islands with their long-run health, to plan a proposal on; empty: no proposal is wanted."""
+    """Islands with the long-run health on which to plan a proposal; empty: no proposal is wanted."""
     proposal: Proposal | None = None
     considered_gpus: Count | None = None
     """Long-run healthy GPUs that the last proposal was planned on; None: those of the plan in force."""
@@ -91,9 +91,9 @@ class Stay(Model):
     waived: bool = False
     """`promote` waived the rest of notice, soak and acknowledgements of this gate."""
     done: tuple[EffectKind, ...] = ()
-    """Effects of the present step, or of a realignment, that have landed."""
+    """Effects of the present step, or of a realignment, that were applied."""
     exempt: bool = False
-    """A person lifted the blast radius for the next write."""
+    """A person exempted the next write from the blast radius."""
     replan: str = ""
     """The reason a new plan is wanted; empty: none is."""
     aiming: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ class PublishedFlex(Model):
     """The flex pool as a scheduler reads it."""
 
     gpus: Count | None = None
-    """The surplus that Backstop last published."""
+    """The surplus that Backstop last published; None: none."""
     more_since: Time | None = None
     """Time since which every look has seen more surplus than the band allows."""
     failed_at: Time | None = None
@@ -138,7 +138,7 @@ class Granting(Model):
 
     order: GrantOrder
     begun: bool = False
-    """Its call is under way, so the order gets an answer whatever else happens."""
+    """The call that writes the order is under way; the order gets an answer whatever else happens."""
 
 
 class Undone(Model):
@@ -156,10 +156,10 @@ class Undo(Model):
     reason: str
     at: Time
     then: Stage = Stage.ROLLED_BACK
-    """ABORTED ends the rollout once everything is undone."""
+    """The stage after the rollback; ABORTED ends the rollout."""
     target: dict[str, int]
     changed: dict[str, int] = Field(default_factory=dict)
-    """Values by team that others had written when it began: they stay, unless ours again."""
+    """Values of others, by team, when the rollback began: they stay, unless our value is back."""
     broken_floors: tuple[str, ...] = ()
     taken: dict[str, TiersTaken] = Field(default_factory=dict, exclude_if=lambda taken: not taken)
     """After a breach: the GPUs taken from the baseline of each leaf that the breach touches, by tier."""
@@ -168,7 +168,7 @@ class Undo(Model):
     owed: tuple[EffectKind, ...] = ()
     """Forward effects still to be undone, the next one first."""
     undone: tuple[EffectKind, ...] = ()
-    """Forward effects whose inverse has landed, in that order."""
+    """Forward effects whose inverse was applied, in the order of the inverses."""
     was: dict[str, int] = Field(default_factory=dict)
     """Earlier values, by team, of the quotas that the rollback has set back so far."""
     stuck_on: tuple[Undone, ...] = ()
@@ -203,18 +203,18 @@ class Rollout(Model):
     failed_rollbacks: Count = 0
     """`rollbacks` counts all rollbacks that began; `failed_rollbacks` those that no person asked for."""
     completed: bool = False
-    """True once it has been monitored; this moves a ramp on by one step."""
+    """True once the rollout has been monitored; a ramp then moves on by one step."""
     ended_because: str = ""
 
     plan: Plan | None = None
     approval: Approval | None = None
     announced: Announced = Announced()
     proposed_at: Time | None = None
-    """Time at which a plan on the long-run health was last proposed, or could not be."""
+    """Time at which a plan on the long-run health was last proposed, or could not be made."""
 
     granting: Granting | None = None
     granted: Granted | None = None
-    """The answer to the last order."""
+    """The answer to the last grant's order."""
     grants: dict[str, dict[str, int]] = Field(default_factory=dict)
     """GPUs that grants in force have added since the launch, by request and team."""
     given_back: tuple[str, ...] = ()
@@ -222,23 +222,23 @@ class Rollout(Model):
 
     fence: Count = 0
     standing: tuple[EffectKind, ...] = ()
-    """Forward effects whose inverse is owed, in the order they were attempted."""
+    """Forward effects whose inverse is owed, in the order of their calls."""
     stood: tuple[EffectKind, ...] = ()
     """`standing` before the last call: the effects in force if that call wrote nothing."""
     unanswered: tuple[EffectKind, ...] = ()
-    """Forward effects whose call failed for good, so that nobody knows whether they landed."""
+    """Forward effects whose call failed for good; it is unknown whether they were applied."""
     written: dict[str, int] = Field(default_factory=dict)
     """Values that we believe the quota system holds: the baseline, then our writes."""
     was: dict[str, int] = Field(default_factory=dict)
     """Earlier values, by team, of the quotas that the last forward write changed."""
     foreign: tuple[str, ...] = ()
-    """Teams whose value others changed after our write, and that we have not written since."""
+    """Teams whose value others changed after our write and we have not written since."""
     modes_given: dict[str, LimitMode] = Field(default_factory=dict)
-    """Modes by team that others set after ours and that we accept; ours again once we write them."""
+    """Modes by team that others set after ours and that we accept, until we write the team's mode again."""
     unapproved: dict[str, int | None] = Field(default_factory=dict)
     """Quotas that others set without approval, by team, with the GPUs approved before; None: it did not exist."""
     attempted: dict[str, int] = Field(default_factory=dict)
-    """Values of a write that was never answered: a quota that has its value counts as written by us."""
+    """Values of a write that got no answer: a quota that has such a value counts as written by us."""
     undo: Undo | None = None
     superseded: str = ""
 
@@ -248,20 +248,20 @@ class Rollout(Model):
     seen: Observation | None = None
     looked_at: Time | None = None
     looked_after: Count = 0
-    """The fence counter when the last look began: it could not see later writes."""
+    """The fence counter when the last look began; later writes were not visible to that look."""
     look_asked: bool = True
     """The watch, a command or a timer asked for a fresh look."""
     look_failed: str = ""
     sight: Sight = Sight()
     clocks: Clocks = Clocks()
     breach_of: tuple[str, ...] = ()
-    """Teams whose promise is withdrawn."""
+    """Teams in breach, whose promise is withdrawn."""
     warned: tuple[str, ...] = ()
-    """Teams notified that their quota is at risk, and not yet that it is backed again."""
+    """Teams notified that their quota is at risk, and not yet notified that hardware backs it again."""
 
     post: Post = Post()
     asks: bool = False
-    """Others' changes wait for a person. False in a run that began before this rule."""
+    """Changes by others wait for a person's decision. False in a run that began before this rule."""
     rests: bool = False
     """It looks once a day while nothing is wanted (`Policy.resting_poll`). False in a run from before this rule."""
 

@@ -34,11 +34,11 @@ class RolloutNote(Model):
     entered_at: Time
     wave: str = ""
     waits: tuple[Condition, ...] = ()
-    """The conditions of its gate that are not met, or that time alone meets; without that of holds."""
+    """The conditions of its gate that are not met or that only time meets, without the one on holds."""
     lacking_gpus: Count = 0
-    """GPUs that its quotas lack; in a stage that guards none, that they would lack."""
+    """GPUs that its quotas lack; in a stage that guards no quotas, GPUs that they would lack."""
     lacking_teams: tuple[Name, ...] = ()
-    """The first of the teams that lack them."""
+    """The first of the teams that lack GPUs."""
     lacking_team_count: Count = 0
     breach_at: Time | None = None
 
@@ -51,7 +51,7 @@ class Risk(Model):
     backing_gpus: GpuCount
     breach_at: Time | None = None
     yields: str = Field(default="", exclude_if=lambda text: not text)
-    """The team's workloads that yield first, by class, in a sentence; empty: nobody knows."""
+    """A sentence on the team's workloads that yield first, by class; empty: unknown."""
 
 
 class Choice(Model):
@@ -69,9 +69,9 @@ class ValueLeft(Model):
     gpus: GpuCount
     target_gpus: GpuCount
     by_others: bool = False
-    """Somebody else changed it, and Backstop leaves it alone."""
+    """Somebody else changed the quota, and Backstop leaves it alone."""
     unsure: bool = False
-    """It may have the target already: a write was never answered, or somebody newer owns the cluster."""
+    """The quota may have the target already: a write got no answer, or a newer rollout owns the cluster."""
 
 
 class UndoStatus(Model):
@@ -105,10 +105,10 @@ class TeamStatus(Model):
     planned_gpus: GpuCount | None = None
     backing_gpus: GpuCount | None = None
     would_gpus: GpuCount | None = None
-    """The value it would hold if the shadow were real; null outside a shadow."""
+    """The value that the quota would have if the shadow were real; null outside a shadow."""
     would_backing_gpus: GpuCount | None = None
     promise: bool = False
-    """False: the value is advisory."""
+    """False: the value is advisory and no promise."""
     acknowledged: bool = False
 
 
@@ -134,15 +134,15 @@ class ProposalStatus(Model):
     plan_hash: str
     at: Time
     healthy_gpus: GpuCount
-    """The health that it was planned on."""
+    """The healthy GPUs that the proposal is planned on."""
     planned_gpus: GpuCount
-    """The health that the plan in force was made on."""
+    """The healthy GPUs that the plan in force was made on."""
     inside: bool
-    """No cut is deeper than the approved one."""
+    """Whether no cut is deeper than the approved one."""
     buffer: Derived | None = None
-    """The evidence for its buffer, if it comes from health history."""
+    """The evidence for the proposal's buffer; null: the buffer is not from health history."""
     values: tuple[ProposedValue, ...]
-    """Leaf quotas that it changes."""
+    """The leaf quotas that the proposal changes."""
 
 
 class RolloutStatus(Model):
@@ -170,7 +170,7 @@ class RolloutStatus(Model):
     health_at: Time | None
     health_known: bool
     health_fault: str = ""
-    """The fault of its sources at the last look; empty: none."""
+    """The fault of the health sources at the last look; empty: none."""
     assigned_gpus: GpuCount
     backed_gpus: GpuCount
     phantom_gpus: GpuCount
@@ -178,11 +178,11 @@ class RolloutStatus(Model):
     flex_published_gpus: GpuCount | None = None
     """The surplus that a scheduler reads; None: none is published."""
     flex_grows_at: Time | None = None
-    """Time at which more of it will be published, if present health lasts."""
+    """Time at which more surplus will be published, if present health lasts."""
     buffer: Derived | None = None
-    """The evidence for the plan's buffer, if it comes from health history."""
+    """The evidence for the plan's buffer; null: the buffer is not from health history."""
     buffer_at: Time | None = None
-    """Time at which it was last derived, in `monitored`."""
+    """Time at which the buffer was last derived in `monitored`."""
     proposal: ProposalStatus | None = None
     would: WouldStand | None = None
     """The figures of a shadow's values, which `at_risk` and `breach_of` then describe. None: no shadow."""
@@ -190,13 +190,13 @@ class RolloutStatus(Model):
     gate: str | None
     waiting_for: tuple[Condition, ...]
     next_at: Time | None
-    """Time at which the rollout next does something by itself, if nothing happens before."""
+    """Time at which the rollout next does something by itself, if nothing happens before; null: never."""
     holds: tuple[Hold, ...]
     recorded_objections: tuple[Hold, ...] = ()
     lifts: dict[str, str] = Field(default_factory=dict)
-    """The command by which the owner lifts each hold, by hold; holds that end by themselves are left out."""
+    """By hold, the command with which the owner lifts it; holds that end by themselves are left out."""
     may_lift: dict[str, tuple[str, ...]] = Field(default_factory=dict, exclude_if=lambda names: not names)
-    """People who may `resolve` each hold, by hold, if no access file assigns rights."""
+    """By hold, the people who may `resolve` it if no access file assigns rights."""
     at_risk: tuple[Risk, ...]
     foretold: tuple[Foretold, ...] = ()
     """Quotas that declared windows will leave without backing, the next window first."""
@@ -204,15 +204,15 @@ class RolloutStatus(Model):
     undoing: UndoStatus | None
     teams: tuple[TeamStatus, ...]
     needs: str = ""
-    """The task for a person, if any."""
+    """The task for a person; empty: none."""
     lost: str = Field(default="", exclude_if=lambda text: not text)
-    """A sentence if Temporal stopped the rollout before its own end, with what to do; the rest is how it last stood."""
+    """Set if Temporal stopped the rollout before its end: what to do. The other fields are the last known."""
     lifters: tuple[str, ...] = ()
-    """People who may give the `resolve` that it needs, if no access file assigns rights."""
+    """People who may give the `resolve` in `needs`, if no access file assigns rights."""
     unguarded: bool = False
-    """It took over quotas that an earlier run had cut, and is not buffered: nobody answers a breach of them."""
+    """It took over quotas that an earlier rollout had cut, and is not buffered: nobody answers their breaches."""
     stale_after: Duration | None = None
-    """The age at which its health is stale."""
+    """The age from which its health sample is stale."""
     ended_because: str = ""
     look_failed: str = ""
     """The reason the last look at the cluster failed; empty: it did not. Earlier facts still count."""
