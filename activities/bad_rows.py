@@ -20,7 +20,7 @@ _Row = TypeVar("_Row")
 _T = TypeVar("_T")
 
 SENSELESS = (ValueError, TypeError, OverflowError)
-"""Errors of our models for senseless rows: pydantic's refusals, invalid JSON, a word that is no stage."""
+"""Errors that our models raise for invalid rows: pydantic's refusals, invalid JSON, an unknown stage."""
 
 
 _LONGEST = 300

@@ -19,4 +19,4 @@ def utc_now() -> datetime:
 
 
 worker_clock: ContextVar[Clock] = ContextVar("backstop_worker_clock", default=utc_now)
-"""The clock of a workflow's worker: a query is answered as of now, while the workflow's time stands still."""
+"""The worker's clock, so that a query is answered as of now although the workflow's time stands still."""

@@ -49,7 +49,7 @@ _pushes = _meter.create_histogram(
 seal_age = _meter.create_gauge("backstop.seal_age", unit="s", description="Time since the archive was last sealed")
 _ROUNDS_KEPT, _LEAST_SECONDS = 4, 60.0
 _ARCHIVE_SECONDS = 180.0
-"""Longer than the time between two tries of one that fails."""
+"""Seconds for which a delay is shown, longer than the time between two tries of a failing archive write."""
 
 
 class _Seen:

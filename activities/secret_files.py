@@ -15,7 +15,7 @@ from models.cluster.contact_secrets import SECRET
 from models.errors import Refusal, Unavailable
 
 LARGEST_SECRET = 65_536
-"""Bytes of one secret: a certificate with its chain fits."""
+"""The most bytes of one secret; a certificate with its chain fits."""
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,253}")
 
 

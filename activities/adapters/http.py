@@ -35,15 +35,15 @@ import httpx
 from models.errors import BadInput, Refusal, Unavailable
 
 _SECONDS = 20.0
-"""The time for the whole exchange."""
+"""The time limit of the whole exchange, in seconds."""
 _ANSWER_BYTES = 4096
-"""Bytes of an answer that are read; the rest does not matter."""
+"""Bytes of an answer that are read; the rest is ignored."""
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _TRIED = 4
-"""Addresses of one name that are tried, in the order that the resolver gives."""
+"""Addresses of one name that are tried, in the resolver's order."""
 _CARRIERS = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("::/96"))
-"""An IPv4 address stands in their last four bytes: NAT64 (RFC 6052), and the IPv4-compatible ones (RFC 4291)."""
+"""Networks whose addresses end with an IPv4 address: NAT64 (RFC 6052), IPv4-compatible (RFC 4291)."""
 _exchanging: ContextVar[bool] = ContextVar("whether we are in the HTTP client", default=False)
 
 
@@ -53,9 +53,9 @@ class Reach:
 
     networks: tuple[Network, ...] = ()
     everywhere: bool = False
-    """For what the operator has configured, such as the mail server."""
+    """All addresses, for servers that the operator has configured, such as the mail server."""
     listed_in: str = "BACKSTOP_CONTACT_NETWORKS"
-    """The setting in which the operator lists those networks."""
+    """The setting in which the operator lists `networks`."""
 
     def admits(self, address: str) -> bool:
         plain = _plain(address)
@@ -154,7 +154,7 @@ class Answered:
     body: bytes
     headers: Mapping[str, str]
     most: int
-    """Bytes of the body that were to be read; a longer body was cut."""
+    """Bytes of the body to read at most; a longer body was cut."""
 
     @property
     def is_success(self) -> bool:

@@ -26,9 +26,9 @@ from models.rollout.effects import Change, Receipt
 from models.texts import some_of
 
 TRIES = 20
-"""Attempts at one effect or reading: each fails because somebody else has changed the system meanwhile."""
+"""Attempts at one effect or reading; each fails if somebody else changes the system meanwhile."""
 _AT_ONCE = 8
-"""The number of clusters that are read at the same time."""
+"""The most clusters that are read at the same time."""
 
 
 class SystemSight(Protocol):
@@ -50,9 +50,9 @@ class MirroredQuotas(ABC, Generic[_Source, _Sight]):
     """QuotaPort and SchedulerPort but for writing. `every`: how old a reading may be."""
 
     system: ClassVar[str]
-    """Its name in checks."""
+    """The name of the system in checks."""
     what: ClassVar[str]
-    """The name of its readings in faults."""
+    """The name of the system's readings in faults."""
 
     def __init__(self, ledger: Ledger, others: QuotaPort, schedulers: SchedulerPort, every: timedelta) -> None:
         self._ledger, self._book = ledger, ledger.schedulers

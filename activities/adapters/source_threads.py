@@ -20,7 +20,7 @@ from models.texts import brief
 log = logging.getLogger(__name__)
 WAITED = timedelta(seconds=5)
 _STANDS = timedelta(minutes=10)
-"""How long a fault is reported after it was last seen: one that comes and goes is one fault, and no stream of news."""
+"""How long a fault is reported after it was last seen, so that a fault that comes and goes is reported as one."""
 _LONGEST = 300
 
 

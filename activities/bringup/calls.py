@@ -45,11 +45,11 @@ from models.errors import Unavailable
 
 _T = TypeVar("_T")
 _BEAT = 5.0
-"""Seconds between two heartbeats: well below the heartbeat timeout of these calls."""
+"""Seconds between two heartbeats, well below the heartbeat timeout of these calls."""
 _IN_VAIN = 4
-"""Tries after which a runner that does not answer is no passing trouble."""
+"""The number of failed tries after which a silent runner no longer counts as a passing trouble."""
 _GRACE = timedelta(seconds=10)
-"""The time that a check may take beyond its limit, before nobody waits for it any more."""
+"""The time that a check may take beyond its limit before it is given up."""
 
 
 class RunActivities:

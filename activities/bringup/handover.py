@@ -37,9 +37,9 @@ from models.temporal_names import bringup_workflow_id
 from models.texts import count_text, gpus_text, some_of
 
 _CATCHES_UP = timedelta(minutes=2)
-"""The time that the ledger's health may be behind the check that saw the hardware."""
+"""The longest time by which the ledger's health may be older than the check that saw the hardware."""
 _INSISTS = timedelta(hours=1)
-"""How long a rollout that refuses a fitting grant is asked again: it may not have seen the hardware yet."""
+"""How long a rollout that refuses a fitting grant is asked again; it may not have seen the hardware yet."""
 
 
 class FleetBringups(BringupExit):

@@ -33,7 +33,7 @@ from models.temporal_names import retires_cluster
 log = logging.getLogger(__name__)
 
 _LEAVES_WITHIN = timedelta(hours=1)
-"""How long a deadline that has overtaken a rollout waits for its end."""
+"""How long a retirement whose deadline came before the rollout's end waits for that end."""
 _OUT = WoundDown(quota_gpus=0, jobs=0, said="it is out of the fleet")
 
 

@@ -86,14 +86,14 @@ pushes_log = logging.getLogger("backstop.pushes")
 _T = TypeVar("_T")
 _QUOTAS_A_PAGE = 10_000
 _BYTES_A_PAGE = 8_000_000
-"""Bytes of JSON, which crosses Temporal at a tenth of its size (client/compression.py); 2 MiB is the limit there."""
+"""The most bytes of JSON on a page; compressed to a tenth, it stays below Temporal's 2 MiB (client/compression.py)."""
 _REQUESTS_SHOWN = 500
 _CLUSTERS_NAMED = 5
 _LOOK_SECONDS = 0.5
-"""Seconds between two readings of the ledger's mark."""
+"""Seconds between two reads of the ledger's mark."""
 _WORD_LOGGED = 200
 _COULD = 100
-"""Rows of a list that say who could act: each takes a few statements."""
+"""The most rows of a list that say who could act; each row takes a few statements."""
 _RowT = TypeVar("_RowT", Overview, BringupRow, RequestState)
 
 

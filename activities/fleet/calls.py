@@ -50,10 +50,10 @@ from models.rollout.stuck import LAUNCH
 from models.temporal_names import rollout_workflow_id
 
 _FRESH = timedelta(minutes=10)
-"""A plan that uses usage is made anew after this long: usage has no version to compare."""
+"""The age from which a plan that uses usage is made again, because usage has no version to compare."""
 _PATIENCE = timedelta(seconds=30)
 _ROUND_SECONDS = 1800.0
-"""How long one call follows the members before its workflow calls it again."""
+"""Seconds for which one call follows the members before its workflow calls it again."""
 _REHEARSED = "a shadow rollout of the cluster is open, and a fleet rollout does not end it: abort or close it first"
 _ADMISSION_SECONDS, _LOOK_SECONDS = 10.0, 0.1
 

@@ -30,7 +30,7 @@ from models.planning.plan import make_plan
 from models.questions import ClusterFacts
 
 _MOST_BUFFERS = 16
-"""The number of buffers kept for each cluster, the last ones asked for: a reader moves a slider."""
+"""The number of buffers kept for each cluster, the latest ones: a reader moves a slider."""
 _WORKS_TOLD = 20
 
 

@@ -22,19 +22,19 @@ from models.rollout.stages import Command
 from models.texts import count_text
 
 MOST_ANSWERED = 8
-"""The number of notices in one message that have buttons; the others are answered by command."""
+"""The most notices in one message that have buttons; the others are answered by command."""
 VALUE_CHARS = 2000
-"""Characters of a button's value that Slack accepts."""
+"""The most characters of a button's value that Slack accepts."""
 
 
 class Act(StrEnum):
     """The purpose of a button."""
 
     APPROVE = "approve"
-    """Shows what the plan does, and asks once more."""
+    """Shows the plan's effect and asks for confirmation."""
     ACK = "ack"
     OBJECT = "object"
-    """Asks for the reason."""
+    """Asks for the reason of the objection."""
     SHOW = "show"
 
 
@@ -66,7 +66,7 @@ _OF_TEAMS = frozenset(
         *(NoticeKind.AT_RISK, NoticeKind.BREACH, NoticeKind.ROLLED_BACK),
     }
 )
-"""Kinds whose text names the lines that acknowledge and object."""
+"""Kinds whose text lists the commands to acknowledge and to object."""
 _OF_OWNERS = frozenset({NoticeKind.HELD, NoticeKind.BREACH, NoticeKind.STUCK})
 
 

@@ -54,7 +54,7 @@ _CUTS = frozenset(
 TO_OWNER = frozenset(
     {NoticeKind.STUCK, NoticeKind.HELD, NoticeKind.FLEET_HELD, NoticeKind.BRINGUP, NoticeKind.EMERGENCY}
 )
-"""Kinds that go to the owner only; breach goes to the owner and to teams."""
+"""Kinds that go only to the owner; a breach goes to the owner and to teams."""
 
 # Not strftime: its names follow the locale of the machine.
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")

@@ -21,7 +21,7 @@ from models.notices import Delivery, Notice, NoticeKind
 from models.texts import count_text
 
 _LONG_AGO = timedelta(hours=1)
-"""After this time a notice that goes alone says when it was written."""
+"""After this time, a notice sent alone says when it was written."""
 _SENT, _REFUSED = "sent", "refused"
 
 

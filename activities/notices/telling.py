@@ -42,10 +42,10 @@ _POSTMEN = 32
 _OF_ONE_AUDIENCE = 2
 _MOMENT_SECONDS = 0.3
 _TURN_SECONDS = 1.0
-"""How long a postman waits until the audience has one fewer."""
+"""Seconds that a postman waits until the audience has fewer postmen than it may."""
 _CALL_SECONDS = 60.0
 _LINES = 20
-"""Notices that are written into the log together; each is a file that is locked meanwhile."""
+"""The most notices written to the log together; each one is a file, locked meanwhile."""
 _LATE = "an earlier attempt is still sending the notice; Backstop checks again soon"
 
 

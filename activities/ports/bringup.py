@@ -91,7 +91,7 @@ class Incoming(NamedTuple):
     number: int
     handed: HandedOver
     wanted: Mapping[str, int]
-    """The entry's values, by leaf."""
+    """The quotas in the bring-up entry, by leaf."""
     owed_until: datetime | None
     ceiling_gpus: int
     actor: str

@@ -331,11 +331,11 @@ class OpenRollout(Model):
     modes: dict[str, LimitMode] = Field(default_factory=dict)
     """The baseline's modes by team, which an undo restores."""
     adopted_from: str = ""
-    """The lost rollout whose effects this one took over."""
+    """The lost rollout whose effects this rollout took over; empty: none."""
     written: dict[str, int] = Field(default_factory=dict)
-    """For an adopter: the values that the lost one, and those that it had adopted, wrote last, by team."""
+    """For an adopter: the values last written, by team, by the lost rollout and those that it had adopted."""
     fleet: str = ""
-    """The fleet rollout that launched it."""
+    """The fleet rollout that launched it; empty: none."""
 
 
 class Described(Model):
@@ -525,4 +525,4 @@ class ClusterPorts:
     jobs: JobPort
     doubts: DoubtPort
     one_moment: Callable[[str], AbstractContextManager[object]] = nullcontext
-    """Within it, reads of this cluster see one moment where they can."""
+    """A context in which reads of the cluster see one moment, where they can."""

@@ -10,7 +10,7 @@ from models.access.warrants import Warrant
 from models.rollout.effects import Fence, Receipt
 
 Outcome = Literal["called", "refused", "failed"]
-"""`called`: it has taken effect if its receipt is there."""
+"""The outcome of an effect's call; `called`: it has taken effect if there is a receipt."""
 
 
 class Drawn(NamedTuple):
@@ -41,7 +41,7 @@ class LoneDeed(NamedTuple):
 
     what: str
     chain: str
-    """The archive's chain that records it."""
+    """The archive chain that records the deed."""
     reason: str
 
 

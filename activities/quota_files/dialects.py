@@ -12,7 +12,7 @@ from activities.quota_files.yaml_text import MERGE, WrittenNumber, documents_in,
 from models.cluster.sources import TEAM, GitDialect, GitSource
 
 SUFFIXES = (".yaml", ".yml", ".json")
-"""The endings of the files in a folder that may have quotas."""
+"""The suffixes of the files in a folder that may hold quotas."""
 
 
 class BranchQuotas(NamedTuple):
@@ -134,12 +134,12 @@ def _text(node: yaml.Node | None) -> str:
 
 class Dialect(NamedTuple):
     quotas: Callable[[yaml.Node, GitSource], QuotaNodes]
-    """Yields the quotas of one document. Errors: ValueError with the line."""
+    """Yields the quotas of one document. Errors: ValueError, which names the line."""
     word: str = ""
-    """A file without this word has no quota and is not read: it may be no YAML at all."""
+    """A word that a file must contain to be read: other files have no quota and may not even be YAML."""
     least: str = ""
     most: str = ""
-    """The names of a quota's bounds."""
+    """The keys of a quota's lower and upper bound."""
 
 
 DIALECTS: Mapping[GitDialect, Dialect] = {

@@ -27,11 +27,11 @@ class WrittenNumber(NamedTuple):
     end: int
     gpus: int
     shared: bool
-    """An anchor: to change it here changes it elsewhere, too."""
+    """Whether the number is at an anchor, so that a change here also changes other places."""
     least: tuple[str, int] | None = None
-    """The name and value of the number beside it that it may not go below."""
+    """The name and value of a number beside it that is its lower bound; None: there is none."""
     most: tuple[str, int] | None = None
-    """The name and value of the number beside it that it may not go above."""
+    """The name and value of a number beside it that is its upper bound; None: there is none."""
 
 
 class Document:
@@ -40,7 +40,7 @@ class Document:
     def __init__(self, root: yaml.Node) -> None:
         self.root = root
         self.shared = set[int]()
-        """Nodes that stand in several places."""
+        """Nodes that occur in several places."""
         self._visit(root, set(), within=False)
 
     def _visit(self, node: yaml.Node, seen: set[int], *, within: bool) -> None:

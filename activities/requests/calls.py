@@ -46,9 +46,9 @@ from models.texts import gpus_text, verb_of
 
 _PATIENCE = timedelta(seconds=45)
 OwedIn = Callable[[str, datetime], Mapping[str, int]]
-"""Returns the GPUs owed to a cluster's first quotas, by leaf: they come before later requests."""
+"""Returns the GPUs that are owed to a cluster's first quotas, by leaf; they come before later requests."""
 _NAMED = 5
-"""The number of other clusters that are named."""
+"""The most other clusters that a sentence names."""
 
 
 @dataclass(eq=False)

@@ -47,12 +47,12 @@ from models.rollout.messages import (
 from models.rollout.stages import command_line
 
 HISTORY_FRESH = timedelta(hours=1)
-"""If many clusters are planned, a year of each one's samples is not read more often."""
+"""How long a cluster's history of a year is reused, so that planning many clusters does not read it each time."""
 
 _SINCE = timedelta(days=30)
-"""How far back to look for the time when as many GPUs were backed."""
+"""How far back to look for the time when this many GPUs were last backed."""
 _READINGS = 5
-"""Readings of a sample that changes while its source is judged."""
+"""The most readings of a sample that changes while its source is judged."""
 
 
 class ClusterActivities:

@@ -45,10 +45,10 @@ from models.rollout.holds import RADIUS
 from models.rollout.messages import EffectRequest
 
 SurplusOf = Callable[[str], int | None]
-"""Returns a cluster's healthy GPUs outside any quota, by its sources now; None if unknown."""
+"""Returns a cluster's present healthy GPUs outside any quota, by its sources; None: unknown."""
 OwedOf = Callable[[str, datetime], Mapping[str, int]]
 OWED = "owed-"
-"""The beginning of an order that grants a bring-up's first quotas."""
+"""The prefix of the id of an order that grants a bring-up's first quotas."""
 _REQUEST = "request/"
 
 

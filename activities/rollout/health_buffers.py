@@ -21,7 +21,7 @@ class Deriver:
     def __init__(self, ports: ClusterPorts) -> None:
         self._ports = ports
         self._kept: dict[str, tuple[object, datetime, Derived]] = {}
-        """The terms, the time and the answer of the last derivation, by cluster; lost with the process."""
+        """By cluster, the terms, time and result of the last derivation; lost when the process ends."""
 
     def hours(self, cluster: str, islands: tuple[Island, ...], now: datetime) -> Series | None:
         """Return the cluster's hours up to the last whole one; declared windows count as planned. None: no history.

@@ -30,7 +30,7 @@ _LIVES = timedelta(days=7)
 _SINCE = timedelta(days=30)
 """How far back to look for the time when an island was last whole."""
 _JOBS_OF = 200
-"""The number of clusters whose jobs are read at once: the number of rows is limited."""
+"""The most clusters whose jobs are read at once, which limits the number of rows."""
 _MOST_KEPT = 20_000
 
 _T = TypeVar("_T")

@@ -38,7 +38,7 @@ from models.requests.state import QuotaAsk
 from models.rollout.stages import Stage
 
 _OF_ALL = frozenset({"desk.archive", "desk.keep_waiting"})
-"""Commands without a role: a refused attempt is archived; a waiting command is judged as what it is."""
+"""Commands that need no role: a refused attempt is archived; a waiting command is judged by the command itself."""
 _ROLLOUT, _BRINGUP, _REQUEST = "rollout/", "bringup/", "request/"
 
 

@@ -106,7 +106,7 @@ class Warrants:
         self.now = now
         self._admission = admission
         self.tell_alone: Callable[[str, str], None] = lambda nonce, chain: None
-        """Notifies all admins of a warrant's deed without a second person; set once there is somebody who can."""
+        """Notifies all admins that a command was given without its second person; replaced once a notifier exists."""
 
     @property
     def can_verify(self) -> bool:

@@ -23,7 +23,7 @@ from models.rollout.messages import health_texts, plain_sight
 
 _STALE = timedelta(minutes=30)
 _JUST_OPENED = timedelta(minutes=1)
-"""How long the first signal to a rollout may be spared: what changed and changed back since is not seen."""
+"""How long after its opening a rollout's first signal may be left out; a change reverted meanwhile is not seen."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Facts:
     windows: tuple[Window, ...]
     to_come: tuple[Window, ...]
     senseless: str = ""
-    """Why its health or its windows are unknown; empty: they are known."""
+    """Why the cluster's health or windows are unknown; empty: they are known."""
 
 
 class Judged(NamedTuple):
@@ -180,7 +180,7 @@ def _shortage(backing: Backing) -> str:
 
 
 _DIGEST_BYTES = 6
-"""With 10,000 clusters a new mark passes for an old one with odds of 1 to 28,000,000,000, in an 80 kB cursor."""
+"""Bytes of a mark: of 10,000 clusters, a new mark equals an old one at odds of 1 to 28,000,000,000; 80 kB of cursor."""
 
 
 def digest(cluster: str, mark: str) -> bytes:

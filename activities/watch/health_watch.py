@@ -52,7 +52,7 @@ from models.temporal_names import HEALTH_SIGNAL, SOURCE, WatchInput, rollout_wor
 
 logger = logging.getLogger("backstop.watch")
 _ROUND = timedelta(minutes=90)
-"""How long one call of the activity watches before its workflow calls it again: each leaves the cursor in history."""
+"""How long one call of the activity watches before its workflow calls it again: each call adds a cursor to history."""
 _BEAT_SECONDS = 1.0
 """The pause between heartbeats within a round.
 
@@ -71,9 +71,9 @@ _AGAIN_SECONDS = 6.0
 A Prometheus or a Slurm is read each 5 s at most: just after a reading, a push would find the values from before it.
 """
 _AT_ONCE = 16
-"""Signals under way: when everything changes at once, a server that is slow or refuses sets the pace."""
+"""The most signals under way at a time, so that a slow or refusing server sets the pace."""
 _TELLING_SECONDS = 5.0
-"""How long a round signals at least, if there are so many signals; the rest waits for the next one."""
+"""Seconds that a round signals at least if there are many signals; the rest waits for the next round."""
 _TELL_AGAIN_SECONDS = 3600.0
 """How often a fault of a cluster under guard is signalled again.
 
@@ -106,11 +106,11 @@ class WatchActivities:
         self._ports = ports
         self._tallier = tallier
         self._beside: dict[str, asyncio.Task[None]] = {}
-        """Work that was begun beside the looks, by its name."""
+        """Tasks that run beside the looks, by name."""
         self._marks: dict[str, dict[str, Judged]] = {}
-        """The marks of the last look, by watch; lost with the process, which costs one reading of every cluster."""
+        """By watch, the marks of the last look; lost with the process, which costs one reading of every cluster."""
         self._turns: dict[str, str] = {}
-        """The last cluster that was signalled, by watch: clusters without room in a round come first in the next."""
+        """By watch, the last cluster that was signalled; clusters without room in one round come first in the next."""
         self._insisted: dict[str, dict[str, float]] = {}
         """The times, on the loop's clock, when faults were last signalled, by watch and cluster.
 

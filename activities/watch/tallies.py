@@ -15,13 +15,13 @@ from models.rollout.stages import Stage
 
 logger = logging.getLogger("backstop.tallies")
 PORTION = 50
-"""Clusters in one go at most."""
+"""The most clusters in one go."""
 BUDGET_SECONDS = 0.25
-"""The time of one go: a look at health shares the processor with it. A cluster that is begun is finished."""
+"""Seconds of one go, which shares the processor with looks at health. A cluster that is begun is finished."""
 LOOKS_AGAIN = timedelta(minutes=1)
-"""How soon a cluster that is imported in the middle of a slot has its first tally."""
+"""The latest time after which a cluster imported in the middle of a slot gets its first tally."""
 KEPT_WHOLE = timedelta(days=100)
-"""Older days keep one tally each."""
+"""The time for which all tallies are kept; older days keep one each."""
 
 
 class Tallier:
@@ -31,7 +31,7 @@ class Tallier:
         self._ports = ports
         self._tallies = tallies
         self._rests_until: datetime | None = None
-        """The time until which only new clusters have work to do; lost with the process, which costs a query."""
+        """Until this time only new clusters have work to do; lost with the process, which costs a query."""
 
     def go_on(self, now: datetime, every: timedelta) -> int:
         """Keep the tallies of some more clusters in this slot; return how many. Errors: Unavailable."""

@@ -21,7 +21,7 @@ class GitTerms(NamedTuple):
 
 
 _KEPT = ("GIT_SSH", "GIT_SSL_", "GIT_ASKPASS", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_PROXY_SSL")
-"""The beginnings of git's own variables that are kept: how it reaches others, not those of a repository."""
+"""Prefixes of git's own variables that are passed on: those on how git reaches servers, not those of a repository."""
 _OPTIONS = ("--literal-pathspecs", "-c", "core.hooksPath=/dev/null", "-c", "gc.autoDetach=false")
 _SSH = "ssh -oBatchMode=yes -oConnectTimeout=10"
 _FORBIDDEN = (
@@ -29,9 +29,9 @@ _FORBIDDEN = (
     *("access denied", "host key verification failed", "dubious ownership", "protected branch", "returned error: 403"),
 )
 _MOVED = ("cannot lock ref", "failed to update ref", "incorrect old value")
-"""Words of a server where two push at once."""
+"""Words in a server's answer when two pushes collide."""
 _PASSING = ("no space left", "disk quota", "unable to write", "could not write", "timed out", "connection")
-"""Words of a server in trouble of its own, also by a hook's mouth."""
+"""Words in a server's answer, or in its hook's, when the server has trouble of its own."""
 
 
 class Git:

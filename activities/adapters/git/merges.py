@@ -19,7 +19,7 @@ from models.rollout.effects import Change, EffectKind
 from models.texts import some_of
 
 _ENDS = (EffectKind.RESTORE, EffectKind.SOFTEN, EffectKind.RELEASE, EffectKind.CLOSE)
-"""Effects after which no earlier one may be merged any more."""
+"""Effects after which no earlier effect may be merged any more."""
 _NOT_IN_A_BRANCH = re.compile(r"[^\w-]+", re.ASCII)
 
 
@@ -28,7 +28,7 @@ class Merge(NamedTuple):
 
     effect: AwaitedMerge
     commit: str
-    """The newest commit of its branch; empty: the branch is gone."""
+    """The newest commit of the effect's branch; empty: the branch is gone."""
     gpus: Mapping[str, int]
     """The tracked branch's present quotas."""
     fits: bool
@@ -110,7 +110,7 @@ class MergeReader:
     def __init__(self, book: LedgerMerges) -> None:
         self._book = book
         self._left = set[tuple[str, str]]()
-        """Branches with their commits that could not be deleted: the server was asked once."""
+        """Branches, each with its commit, that the server refused to delete; it is asked only once."""
 
     def read(self, cluster: str, repository: Repository, tip: str, gpus: Mapping[str, int]) -> Merge | None:
         """Return the effect that waits. Its branch was fetched before, and is pushed after the book has the effect."""

@@ -47,9 +47,9 @@ class _Sight(NamedTuple):
     places: Mapping[str, WrittenNumber]
     newest: OurCommit | None
     pending: Mapping[str, int]
-    """The quotas that our commit wrote and the ledger has not kept yet, by team."""
+    """The quotas that our commit wrote and that are not in the ledger yet, by team."""
     merge: Merge | None = None
-    """The effect that waits for people to merge it."""
+    """The effect that waits for people to merge it; None: none waits."""
 
     @property
     def gpus(self) -> dict[str, int]:
@@ -80,7 +80,7 @@ class GitQuotas(MirroredQuotas[GitSource, _Sight]):
         self._sights: dict[str, tuple[GitSource, _Sight]] = {}
         self._merges = MergeReader(ledger.merges)
         self._seen: dict[str, tuple[str, bool, bool]] = {}
-        """By cluster, the branch with an effect when it was last read: whether people can merge it, and have."""
+        """By cluster, as last read: the effect's branch, whether people can merge it, and whether they have."""
 
     # --- QuotaPort ------------------------------------------------------------------------------
 

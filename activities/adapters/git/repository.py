@@ -20,9 +20,9 @@ from models.errors import Refusal, Unavailable
 from models.hashes import hash_of
 
 _DEPTH = "200"
-"""Commits that are fetched of a branch first: those that Backstop looks for are its newest ones."""
+"""Commits of a branch to fetch first: Backstop looks for its newest ones."""
 OWN_BRANCHES = "backstop/"
-"""The beginning of the names of our branches."""
+"""The prefix of our branches' names."""
 _MERGES = "refs/backstop/merges/"
 _FIELDS = ("Backstop-Rollout", "Backstop-Fence", "Backstop-Effect", "Backstop-Cluster")
 _SPECIAL = re.compile(r"([\\.*\[\]^$])")
@@ -54,9 +54,9 @@ class Repository:
         self._git = Git(folder / hash_of(f"{url}\n{branch}" + "\npropose" * proposes), terms.timeout)
         self._fetching = threading.Lock()
         self._fetches = 0
-        """The number of fetches that have begun, one after the other."""
+        """The number of fetches begun so far; they run one after the other."""
         self._newest: str | Unavailable | Refusal = ""
-        """The result of the last one."""
+        """The result of the last fetch."""
 
     def fetch(self) -> str:
         """Fetch the branch; return its newest commit.

@@ -30,23 +30,21 @@ if TYPE_CHECKING:
     from kr8s.asyncio import Api
 
 PAGE = 500
-"""Objects of one answer to a list: kubectl's own number."""
+"""Objects of one page of a list, as many as kubectl requests."""
 _PAGES = 4000
-"""The most pages of one list: a server could go on for ever."""
+"""The most pages of one list: a faulty server could go on forever."""
 _PAGE_BYTES = 64_000_000
 _EVENT_BYTES = 8_000_000
-"""etcd takes objects of up to 1.5 MB."""
+"""The most bytes of one watch event; etcd takes objects of up to 1.5 MB."""
 WATCH_SECONDS = 30
-"""How long a watch goes on before the server ends it. Its end proves that nothing was missed, so that a quiet cluster
-is known to be well twice a minute; where the connection has died unseen, it does not come.
-"""
+"""Seconds until the server ends a watch. A proper end proves that no change was missed; a dead connection has none."""
 _APPLIES = {"Content-Type": "application/apply-patch+yaml"}
 _CONFLICT = "FieldManagerConflict"
 _MANAGER = re.compile(r'conflict with "([^"]{1,128})"')
 _NUMBERS = itertools.count()
 _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _BAD_CREDENTIALS = (ValueError, LookupError, OSError, TypeError, RuntimeError)
-"""What kr8s raises for a kubeconfig, an account or a program that gives none."""
+"""Errors that kr8s raises for a kubeconfig, service account or login program that gives no credentials."""
 _INSTALL = "kr8s is not installed on this worker: install backstop[kubernetes] (docs/kubernetes.md)"
 warnings.filterwarnings("ignore", message="Kubernetes version .* is not supported", module="kr8s")
 
@@ -55,9 +53,9 @@ class KubernetesConnection(Model):
     """A Kubernetes API server, in the worker's own settings."""
 
     kubeconfig: Name | None = None
-    """The absolute path of a kubeconfig. Without it: the service account of the pod in which the worker runs."""
+    """The absolute path of a kubeconfig. Default: the service account of the pod in which the worker runs."""
     context: Name | None = None
-    """A context of that kubeconfig. Without it: its current one."""
+    """A context of that kubeconfig. Default: its current context."""
     timeout: Duration = Field(default=timedelta(seconds=20), gt=timedelta(0), le=timedelta(seconds=50))
     """The time limit of one page of a list."""
 
@@ -115,7 +113,7 @@ class Page(NamedTuple):
     items: list[Any]
     version: str
     rest: str
-    """The token for the next page; empty: this was the last one."""
+    """The token of the next page; empty: this was the last page."""
 
 
 class ApiServer:

@@ -17,9 +17,9 @@ from models.rollout.effects import Change
 from models.texts import brief
 
 MANAGER = "backstop"
-"""Our name as a field manager."""
+"""Backstop's name as a field manager."""
 FIELD = ".spec.resourceGroups"
-"""The field that holds the quotas. Its list is atomic: who applies it manages it whole (docs/adr/0121)."""
+"""The field that holds the quotas. Its list is atomic: an applier manages the whole list (docs/adr/0121)."""
 _NOTES = "backstop/"
 """The prefix of our annotations."""
 _THOUSANDS = re.compile(r"([1-9]\d{0,5})k", re.ASCII)
@@ -41,11 +41,11 @@ class LiveQueue(NamedTuple):
     uid: str
     version: str
     generation: int
-    """Counts the changes of its spec: a new status leaves it."""
+    """Kubernetes' count of changes to the spec; a new status does not change it."""
     text: str
-    """Its quotas, as the dialect reads them."""
+    """The quotas of the queue, as the dialect reads them."""
     managers: tuple[str, ...]
-    """The field managers of its quotas other than ours, the last one first."""
+    """The field managers of the quotas other than ours, the last one first."""
     notes: Mapping[str, str]
     """Our annotations."""
 

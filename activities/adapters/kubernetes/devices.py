@@ -21,7 +21,7 @@ from models.cluster.sources import KubernetesSource
 from models.texts import brief
 
 _BARS = frozenset({"NoSchedule", "NoExecute"})
-"""Effects of a device's taint. Kubernetes asks that unknown effects be read as None, which bars nobody."""
+"""Taint effects that bar jobs from a device. Kubernetes asks to treat unknown effects as None, which bars nobody."""
 
 
 class Device(NamedTuple):
@@ -30,10 +30,10 @@ class Device(NamedTuple):
     name: str
     node: str
     counts: bool
-    """Whether it is a GPU: it has the attributes that the fleet file asks for."""
+    """Whether the device is a GPU: it has the attributes that the fleet file asks for."""
     tainted: bool
     share: str
-    """The field that makes it a share of a GPU; empty: it is a whole one."""
+    """The field that marks the device as a share of a GPU; empty: it is a whole GPU."""
 
 
 class Slice(NamedTuple):
@@ -142,9 +142,9 @@ class DeviceCount(NamedTuple):
 
     devices: Mapping[tuple[str, str], Device]
     nodes: Mapping[str, str]
-    """By pool: its node, if it is of one."""
+    """By pool: its node, if the pool has only one."""
     gpus: Mapping[str, tuple[int, int]]
-    """By node: the GPUs that are published, and those without a taint."""
+    """By node: the number of published GPUs, and of those without a taint."""
     fault: str = ""
 
 

@@ -24,11 +24,11 @@ from models.texts import brief, some_of
 _T = TypeVar("_T")
 _LONGEST_PAUSE = 30.0
 _BRIEF_SECONDS = 1.0
-"""A watch that ends sooner is counted among the failures: a server that ends each at once is asked less and less."""
+"""A watch that ends sooner counts as a failure, so a server that ends every watch at once is asked less and less."""
 _NAMED = 3
 
 Pause = Callable[[int], Awaitable[None]]
-"""Waits after so many failures in a row."""
+"""Waits, given the number of failures in a row."""
 
 
 async def pause_longer(failures: int) -> None:
@@ -57,11 +57,11 @@ class Followed(Generic[_T]):
         self.kind = kind
         self.kept: dict[str, _T] = {}
         self.bad: dict[str, str] = {}
-        """By name: what makes no sense of an object."""
+        """By name: why an object makes no sense."""
         self.seen_at: datetime | None = None
-        """The time as of which `kept` is known to be true; None: nothing was listed yet."""
+        """The time at which `kept` was last known to be true; None: nothing was listed yet."""
         self.fault = ""
-        """The reason why the server cannot be followed now; empty: it can."""
+        """Why the server cannot be followed now; empty: it can."""
         self._selector = selector
         self._read = read
         self._now = now

@@ -21,9 +21,9 @@ from models.cluster.sources import GitDialect, GitSource
 from models.texts import some_of
 
 _FRESH = timedelta(minutes=2)
-"""How old the picture of the queues may be: an older one says nothing."""
+"""The greatest age of the queues' objects at which they are compared."""
 _LONG = timedelta(minutes=10)
-"""Argo CD looks each three minutes: a lag of this length has another reason."""
+"""A longer lag has another reason than Argo CD's interval of three minutes."""
 _NAMED = 3
 
 
@@ -66,7 +66,7 @@ class InForce:
         )
         self._now = now
         self._since: dict[str, datetime] = {}
-        """By team: when its quota was first seen to differ."""
+        """By team: when its quota in the cluster was first seen to differ."""
 
     @staticmethod
     def is_readable(source: GitSource | None) -> bool:

@@ -48,16 +48,16 @@ from models.texts import some_of
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _USE_EVERY = timedelta(seconds=60)
-"""How often usage is sampled: percentiles count the samples, so they must come at an even pace."""
+"""How often usage is sampled: percentiles count samples, so the samples need an even pace."""
 _USE_FRESH = timedelta(minutes=2)
-"""How old the picture of use may be: an older one gives no sample."""
+"""The greatest age of the objects from which a usage sample is made."""
 _QUIET = timedelta(seconds=2 * WATCH_SECONDS)
-"""How long one kind of objects may be quiet before it is the age of a sample: its watch is asked to end before that."""
+"""By how much one kind of objects may be older than the others before it dates a sample; a watch ends sooner."""
 _UNASKED_SECONDS = 600.0
-"""After this time without a reader a cluster is followed no more: it has left the fleet, or another worker's hands."""
+"""Seconds without a reader after which a cluster is dropped: it left the fleet, or another worker follows it."""
 _CHECK = timedelta(seconds=15)
 _CLOSING_SECONDS = 2.0
-"""The time that connections get to close."""
+"""Seconds that connections get to close."""
 
 
 class Follower:
@@ -76,17 +76,17 @@ class Follower:
         self.git = git
         self.asked_at = time.monotonic()
         self.first = threading.Event()
-        """Set once there is a picture, or a reason why not."""
+        """Set once the objects are listed, or the reason is known why they are not."""
         self.waited = False
         self.kept_at: datetime | None = None
         self.kept_islands: tuple[Island, ...] = ()
         self.strange: tuple[str, ...] = ()
-        """Islands of its nodes that the fleet file does not name: their GPUs do not count."""
+        """Islands on nodes that the fleet file does not name; their GPUs do not count."""
         self.lock = threading.Lock()
         self.changed = asyncio.Event()
         self._changes = 0
         self._counted: tuple[int, dict[str, NodeGpus], DeviceCount] | None = None
-        """The nodes with their devices, after so many changes."""
+        """The number of changes seen, with the nodes and their devices counted then."""
         self.nodes: Followed[NodeGpus] = Followed(
             NODES, source.nodes, partial(node_gpus, source=source), now, self._note_change, pause
         )

@@ -39,7 +39,7 @@ from models.texts import some_of
 
 _T = TypeVar("_T")
 _VERSIONS = 10
-"""Attempts at one queue while its status alone changes: a busy queue's does so each second."""
+"""Attempts at one queue while only its status changes; a busy queue's status changes each second."""
 _INVERSES = (EffectKind.RESTORE, EffectKind.SOFTEN)
 _NAMED = 5
 
@@ -50,7 +50,7 @@ class _Sight(NamedTuple):
     queues: Mapping[str, LiveQueue]
     places: Mapping[str, WrittenNumber]
     pending: Mapping[str, int]
-    """The quotas that we wrote and the ledger has not kept yet, by team."""
+    """The quotas that we wrote and that are not in the ledger yet, by team."""
 
     @property
     def gpus(self) -> dict[str, int]:

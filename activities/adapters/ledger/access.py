@@ -22,7 +22,7 @@ from models.texts import some_of
 
 _CHANGES_TOLD = 50
 _ENDED_KEPT = timedelta(days=1)
-"""Longer than a session lasts."""
+"""The time for which ended sessions are kept; longer than a session lasts."""
 _OTHER = "another access file came into force before this one: look at it with `backstop access show`, and import again"
 
 

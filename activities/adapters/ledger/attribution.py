@@ -31,11 +31,11 @@ from models.rollout.stuck import LAUNCH
 
 _Columns = TypeVarTuple("_Columns")
 _POLICY_OR_QUOTAS = frozenset({"quota", "policy", "cluster"})
-"""The kinds of line that an import adds together: a cluster, its quotas and its policy."""
+"""Kinds of lines that an import writes for a new cluster: the cluster, its quotas and its policy."""
 _HOLD, _BREAKER, _ANY_HOLD = '%"kind":"hold"%', f'%"hold":"{BREAKER}"%', '%"hold":"%'
 _APPROVED, _TAKEN = '%"command":"approve"%', '%"refused":false%'
 _RENAMED = '%"command":"rename_cluster"%'
-"""As in canonical JSON; texts that people wrote are escaped in it, and cannot look so."""
+"""A pattern on canonical JSON; quotes in people's texts are escaped there, so no such text matches."""
 
 
 class LedgerAttribution(LedgerPart):

@@ -25,7 +25,7 @@ from models.ledger_access_tables import WarrantRow
 from models.ledger_tables import AuditRow, RolloutRow
 
 _NOBODY = frozenset({BACKSTOP, BACKSTOP_SERVICE, "temporal"})
-"""Actors of commands that are no people: their commands are neither proven nor asserted."""
+"""Actors that are no people; their commands are neither proven nor asserted."""
 SPENT = "its ticket proves another row"
 
 

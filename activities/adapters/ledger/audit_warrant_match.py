@@ -16,7 +16,7 @@ from models.fleet.state import FLEET
 from models.temporal_names import rollout_workflow_id
 
 _NOT_SIGNED = frozenset({"warrant", "command", "stage", "proof"})
-"""Fields of an entry's data that no message has, or that mean something else in it."""
+"""Fields of an entry's data that no signed message has, or that have another meaning in the entry."""
 _TEXTS: Mapping[str, str] = {
     "rollout.launch": r"launched by {actor}( \(shadow\))?( in fleet rollout \S+)?(, adopting \S+)?",
     "fleet.launch": r"fleet rollout launched by {actor}(, taking over \S+)?( \(shadow\))?",
@@ -29,14 +29,14 @@ _TEXTS: Mapping[str, str] = {
 }
 _TEXT: Mapping[str, str] = {"rollout": r"{word} by {actor}"}
 _ABOUT = r"{word}( .*)? by {actor}"
-"""The text of all other commands; their subject stands between the word and the actor."""
+"""The text of all other commands; the subject is between the command's word and the actor."""
 _WITHOUT_WORD = frozenset({"bringup.add", *(key for key in _TEXTS if key.startswith("request."))})
-"""Commands whose name is not in the entry's data."""
+"""Commands whose name is missing from the entry's data."""
 _REASONS: Mapping[str, tuple[str, ...]] = {
     "fleet.abort": ("fleet rollout aborted: {reason}",),
     "bringup.retire": ("{cluster} is retired: {reason}", "{cluster} is retired"),
 }
-"""The reasons that a machine gives to a member's rollout, beside the signed reason itself."""
+"""The reasons that a machine gives to a member's rollout, besides the signed reason itself."""
 _REASON_CHARS = 500
 
 

@@ -15,7 +15,7 @@ from models.ledger_tables import AwaitedMergeRow, ClusterRow, RequestRow, Rollou
 from models.rollout.effects import EffectKind, Fence
 
 _ABANDONED = timedelta(hours=2)
-"""The time after which a grant that its request does not deliver again is given up."""
+"""The time after which a grant is given up if its request does not deliver it again."""
 
 
 class AwaitedMerge(Model):
@@ -26,13 +26,13 @@ class AwaitedMerge(Model):
     branch: str
     at: Time
     asked_at: Time
-    """When the effect was last delivered."""
+    """Time at which the effect was last delivered."""
     pushed: bool = False
-    """Whether the branch was at the server. One that is gone since was deleted by people."""
+    """Whether the branch was ever at the server; if so and it is gone now, people deleted it."""
     gpus: dict[str, int]
-    """The quotas that it writes, by team."""
+    """The quotas that the effect writes, by team."""
     before: dict[str, int]
-    """The same quotas in the tracked branch when it was made."""
+    """These quotas in the tracked branch when the effect was made."""
 
 
 class LedgerMerges(LedgerPart):

@@ -24,7 +24,7 @@ from models.columns import UtcTime
 Row = dict[str, Any]
 
 FEW_ROWS = 20
-"""Up to this number, one statement for each row costs less than planning the other form."""
+"""Up to this number of rows, one statement for each row is cheaper than planning a bulk statement."""
 
 
 def add(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None:

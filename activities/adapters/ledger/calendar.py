@@ -25,7 +25,7 @@ from models.texts import gpus_text, some_of
 
 _NAMED = 3
 _LEFT = frozenset({"id", "window", "source", "declared_by"})
-"""The fields that the archive has of a window that was ended."""
+"""Fields of an ended window that the archive keeps."""
 
 
 class LedgerCalendar(LedgerPart):

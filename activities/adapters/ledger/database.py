@@ -34,7 +34,7 @@ from models.columns import FIRST, LAST
 from models.errors import BadInput, Barred, Refusal, Unavailable
 
 PATIENCE = timedelta(seconds=30)
-"""How long a write waits for another one before the ledger counts as unavailable."""
+"""How long a write waits for another write before the ledger counts as unavailable."""
 
 NOT_MIGRATED = "the ledger has no tables, or older ones: run `backstop migrate`"
 TOO_OLD = (
@@ -43,10 +43,10 @@ TOO_OLD = (
     ' (docs/operations.md, "A ledger of an earlier build")'
 )
 _AWAY = {"42P01", "42703", "3F000", "42809", "42883"}
-"""PostgreSQL: no such table, column, schema; without its column, `quotas.mode` is the aggregate mode(); a function."""
+"""PostgreSQL: no such table, column, schema or function; without its column, `quotas.mode` is the aggregate mode()."""
 _NO_RIGHT = "42501"
 _MOMENT = "moment"
-"""In a session's `info`: what was read in the moment that it shares."""
+"""The key in a session's `info` of what was read in the moment that the session shares."""
 _T = TypeVar("_T")
 LOCKED = "the ledger is locked by another writer"
 _MIGRATION_LOCK = 0x6261636B73746F70  # "backstop" in ASCII

@@ -49,9 +49,9 @@ from models.texts import count_text, some_of
 
 MAX_DOCUMENT_BYTES = 512 * 2**20
 FORGOTTEN_AFTER = COUNTERSIGNED_WITHIN + timedelta(hours=1)
-"""Parts that nobody committed are removed after this time: some wait for a second admin."""
+"""Uncommitted parts are removed after this time, which leaves a second admin time to countersign."""
 FLEET_CHAIN = "(fleet)"
-"""The chain of an import's changes to the fleet as a whole: its policy and its teams."""
+"""The archive chain of an import's changes to the fleet as a whole: its policy and its teams."""
 _LINES_KEPT = 50
 _LINES_SHOWN = 200
 
@@ -60,7 +60,7 @@ class LedgerFleetFile(LedgerPart):
     """The part of FleetPort that takes files in, writes one, and takes clusters out."""
 
     tokens_in_clear: Callable[[], bool] = staticmethod(lambda: True)
-    """Return whether a contact may hold a token itself; once access is configured it may not."""
+    """Return whether a contact may hold a token in clear; false once access is configured."""
     policy_takes_two: Callable[[], bool] = staticmethod(lambda: False)
     """Return whether a change of policy needs a second admin."""
 

@@ -29,7 +29,7 @@ from models.ledger_tables import ClusterRow, IslandRow, QuotaRow, RolloutRow
 from models.questions import TeamSum
 
 _LOOKED_THROUGH = 200
-"""The number of clusters on one page of the search for senseless rows."""
+"""The number of clusters on one page of the search for invalid rows."""
 
 
 class LedgerFleet(LedgerSamples, LedgerCalendar, LedgerFleetFile):

@@ -19,7 +19,7 @@ from models.ledger_tables import AuditRow, ClusterRow, FleetPlanRow, RolloutRow
 from models.planning.plan import Envelope
 
 FIRST_ENTRY = "000001"
-"""The end of the key of a fleet rollout's first entry, which is its launch; the rollout's id comes before it."""
+"""The end of the key of a fleet rollout's first entry, its launch; the key starts with the rollout's id."""
 
 
 class LedgerFleetRollouts(LedgerPart):

@@ -66,7 +66,7 @@ CLUSTERS_AT_ONCE = 250
 CLUSTER_COLUMNS = ("name", "gpu_model", "gpus_per_node", "policy", "source", "health_source")
 ISLAND_COLUMNS = ("cluster", "name", "total_gpus")
 QUOTA_COLUMNS = ("cluster", "team", "gpus", "islands", "blocks", "minimum", "parent", "namespaces", "classes")
-"""Columns that a file sets; the tables' other columns are Backstop's own."""
+"""Columns that a file sets; the other columns belong to Backstop."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Difference:
 
     new: list[Row]
     changed: list[tuple[Row, Row]]
-    """The row before and after."""
+    """Each changed row, before and after."""
     gone: list[Row]
 
 
@@ -350,7 +350,7 @@ def told_by_others(session: Session, clusters: Sequence[str]) -> dict[tuple[str,
 
 
 _Fed = Mapping[tuple[str, str], datetime]
-"""The time of the last sample that no fleet file brought, by cluster and island (or team)."""
+"""By cluster and island (or team), the time of the last sample that did not come from a fleet file."""
 
 
 def _others_samples_at(

@@ -33,7 +33,7 @@ from models.ledger_tables import HealthRow, IslandRow, QuotaRow, UsageRow
 from models.texts import count_text
 
 ENOUGH_SAMPLES = 20
-"""From this number on one sample in twenty may lie above the 95th percentile, so nearest-rank is not the maximum."""
+"""From this number on, one sample in twenty may lie above the 95th percentile, so nearest-rank is not the maximum."""
 
 _KEPT = 50_000
 _CLUSTERS_KEPT = 4_000
@@ -157,7 +157,7 @@ class _Usual(NamedTuple):
     instant: Mapping[str, TeamUsage]
     since: datetime
     until: datetime
-    """At this time a sample leaves the window, or nobody has looked for an hour."""
+    """The result holds until this time: then a sample leaves the window, or an hour has passed without a reader."""
     reading: UsageReading
 
     def stands(self, window: timedelta, instant: Mapping[str, TeamUsage], now: datetime) -> bool:

@@ -24,7 +24,7 @@ from models.rollout.stages import Stage
 from models.texts import count_text
 
 _Fault = tuple[str, str, Exception]
-"""A cluster, the part of it that makes no sense, and why."""
+"""A cluster, the part of its data that makes no sense, and the error."""
 
 
 def faults_of(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, tuple[str, ...]]:

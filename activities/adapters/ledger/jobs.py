@@ -22,7 +22,7 @@ from models.texts import gpus_text
 
 _MOST = 20_000
 QUOTA_CLASSES = sa.table("quota_classes", *map(sa.column, ("cluster", "team", "class", "rank")))
-"""A view, for schedulers too (docs/flex.md)."""
+"""A view of the ledger, which schedulers may read too (docs/flex.md)."""
 
 
 class LedgerJobs(LedgerPart):

@@ -47,10 +47,10 @@ Progressed = Callable[[str, int], object]
 Cells = tuple[Any, ...]
 _CLUSTERS = SQLModel.metadata.tables[str(ClusterRow.__tablename__)]
 _UNDER_WAY = ("generation", "open_rollout", "reserve_limit")
-"""The columns of clusters by which the triggers on quotas and islands judge and count."""
+"""Columns of clusters that the triggers on quotas and islands read or count up."""
 _AT_FIRST = {"generation": 0, "open_rollout": None, "reserve_limit": None}
 _FLEET = "fleet"
-"""The one table that has a row in a new ledger: the default policy, as yet without settings."""
+"""The only table with a row in a new ledger: the default policy, still without settings."""
 _BATCH = 10_000
 _LINE = re.compile(r"^COPY \w+, line (\d+)")
 

@@ -17,7 +17,7 @@ from models.errors import Refusal, Unavailable
 _FILES = ("sqlite:///", "sqlite+pysqlite:///")
 _SERVERS = ("postgresql+psycopg://", "postgresql://", "postgres://")
 _AHEAD = timedelta(minutes=1)
-"""Samples dated further ahead are ignored (models.cluster.readings.CLOCK_SKEW)."""
+"""Samples dated further ahead than this are ignored (models.cluster.readings.CLOCK_SKEW)."""
 _OPEN = """
     SELECT r.cluster, r.id, r.stage, r.needs, r.shadow, r.owner, r.opened_at
     FROM clusters c JOIN rollouts r ON r.id = c.open_rollout ORDER BY r.cluster

@@ -41,7 +41,7 @@ from models.notice_digests import (
 from models.notices import Delivery, Notice, Notify, notify_of
 
 _KEPT = timedelta(days=90)
-"""Sent messages are kept for so long; the archive has who was notified of what."""
+"""How long sent messages are kept; the archive keeps who was notified of what."""
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=5)
 
 

@@ -17,11 +17,11 @@ from activities.adapters.ledger.database import LedgerPart
 from models.ledger_tables import ClusterRow, HealthPushRow
 
 _AT_ONCE = 1000
-"""The number of clusters taken by one look; the others wait for the next one."""
+"""The most clusters that one look takes; the others wait for the next look."""
 
 
 _PUSHES = sa.select(col(HealthPushRow.cluster), col(HealthPushRow.at))
-"""Built once: the watch asks ten times a second."""
+"""Built once, because the watch runs it ten times a second."""
 
 
 class LedgerPushes(LedgerPart):

@@ -37,7 +37,7 @@ from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, 
 _ReceiptT = TypeVar("_ReceiptT", ReceiptRow, GrantReceiptRow)
 
 ClusterLine = sa.Row[Any]
-"""A cluster's row without its GPU model, size of a node, policy and ramp."""
+"""A cluster's row without its GPU model, node size, policy and ramp."""
 
 
 class LedgerQuotas(LedgerPart):

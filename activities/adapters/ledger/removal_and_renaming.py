@@ -48,7 +48,7 @@ _GOES: Mapping[str, type[SQLModel]] = {
     "windows": WindowRow,
     "rollouts": RolloutRow,
 }
-"""The tables that people lose with a cluster, by their word for the rows."""
+"""The tables whose rows are lost with a removed cluster, by people's word for the rows."""
 _MOVES: tuple[type[Any], ...] = (
     *(HealthRow, UsageRow, JobRow, TallyRow, WindowRow, RolloutRow, ReceiptRow, GrantReceiptRow, FleetPlanRow),
     *(
@@ -66,7 +66,7 @@ _MOVES: tuple[type[Any], ...] = (
         TallyDayRow,
     ),
 )
-"""The tables that follow a renamed cluster; islands come first, the archive stays where it is (docs/adr/0039)."""
+"""The tables that follow a renamed cluster, after its islands; the archive stays as it is (docs/adr/0039)."""
 
 
 def history_of(session: Session, cluster: str, *, in_file: bool) -> dict[str, int]:

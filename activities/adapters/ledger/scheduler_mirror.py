@@ -53,11 +53,11 @@ from models.ledger_tables import (
 from models.rollout.effects import Change, Fence
 
 LEASE = timedelta(seconds=150)
-"""Longer than all calls of one effect may take together."""
+"""How long a lock holds: longer than all calls of one effect together may take."""
 _NO_TEAMS = ("pool:", "qos:", OF_CLASS)
 """Prefixes of limits that belong to no team."""
 _ENTRIES = 100
-"""The number of a cluster's newest archive entries to read: an older order has been followed by others since."""
+"""The newest archive entries of a cluster to read; an order in an older entry is outdated."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class MirroredQuota:
     mode: LimitMode
     parent: str | None
     written: int | None
-    """The value that Backstop wrote last, even if others have changed it since; None: it wrote none."""
+    """The value that Backstop wrote last, even if others have changed it since; None: it never wrote one."""
     block_gpus: int = 0
     """The GPUs of its protected blocks."""
     classes: tuple[str, ...] | None = None
@@ -94,7 +94,7 @@ class MirroredCluster:
     quotas: Mapping[str, MirroredQuota]
     limits: Mapping[str, Limit]
     baseline: Mapping[str, int]
-    """The open rollout's baseline, which a soft quota still admits."""
+    """The open rollout's baseline, up to which a soft quota still admits jobs."""
 
     def admitted_limit(self, team: str) -> int | None:
         """Return the limit that the scheduler is to enforce; None if the ledger has no such quota.
@@ -223,7 +223,7 @@ class SchedulerBook(LedgerPart):
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self._held: dict[str, str] = {}
-        """The lock that this process took last, by cluster."""
+        """By cluster, the lock that this process took last."""
 
     def renew(self, cluster: str) -> None:
         """Extend the lock to its whole time again. Errors: Unavailable if somebody else has it by now."""

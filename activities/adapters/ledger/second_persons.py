@@ -23,9 +23,9 @@ from models.ledger_access_tables import EmergencyRow, WaitingRow
 _MOST_OF_ONE = 50
 _LOCK = "second persons"
 _ADMITTED = "|warrant/"
-"""The part of an emergency's key before the nonce of its warrant, so that it counts for one command."""
+"""Separates the rest of an emergency's key from its warrant's nonce, so that an emergency counts for one command."""
 _TOLD_WITHIN = timedelta(minutes=10)
-"""Longer than a ticket is valid, and clocks may differ."""
+"""Longer than a ticket is valid, with a margin for clocks that differ."""
 _NONE = "no command with the hash {} waits for a second person: see `backstop countersign list`"
 
 

@@ -30,7 +30,7 @@ from models.ledger_tables import ClusterRow, TallyDayRow, TallyRow
 from models.reports.tallies import Point, Tally, slot_of
 
 _SETTLED = timedelta(minutes=10)
-"""After this time the tallies that were read by then have been written."""
+"""By this time after a reading, its tallies have been written."""
 _MOST_KEPT = 20_000
 
 
@@ -38,7 +38,7 @@ class LedgerTallies(LedgerPart):
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self._past: dict[Hashable, Point | None] = {}
-        """Sums for times that are over, by their key: their tallies are not read any more."""
+        """By key, sums for past times; their tallies are not read again."""
 
     def due_clusters(self, slot: datetime, most: int) -> tuple[str, ...]:
         with self._database.reading() as session:

@@ -23,10 +23,10 @@ from models.ledger_tables import ClusterRow, TallyDayRow, TallyRow
 from models.reports.tallies import Tally, slot_of
 
 LONGEST_SLOT = DAY
-"""A tally is read within its slot: at most so long after the slot's beginning."""
+"""The longest slot; a tally is read within its slot, so at most this long after the slot begins."""
 
 BETWEEN = "\n"
-"""Separates clusters' names: no name contains it."""
+"""Separates clusters' names, none of which contains it."""
 
 
 def clusters_digest(session: Session) -> str:

@@ -51,7 +51,7 @@ class _Part(NamedTuple):
     over: datetime
     days: tuple[datetime, datetime] | None = None
     of: tuple[object, ...] | None = None
-    """The total of its cluster's sums, if they cover all of this part: it changes only with them."""
+    """The total of the cluster's summed days if they cover this part, which changes only with it; None: they do not."""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -74,12 +74,12 @@ class _Version(NamedTuple):
 
     since: datetime
     days: tuple[object, ...]
-    """The totals of the sums of days: a late tally takes its cluster's sums away."""
+    """The totals of the summed days; a late tally removes its cluster's sums."""
     tail: datetime | None
     """The end of the last summed day; None: there is none."""
     tail_tallies: int
     clusters: str
-    """A digest of the clusters' names: a renamed cluster takes its tallies along."""
+    """A digest of the clusters' names, because a renamed cluster takes its tallies along."""
 
     def has(self, part: _Part) -> bool:
         """Return whether a tally that comes into the part, or goes, makes another version."""

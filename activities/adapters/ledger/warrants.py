@@ -25,9 +25,9 @@ from models.ledger_tables import GrantReceiptRow, ReceiptRow
 from models.rollout.effects import Fence, Receipt
 
 _HEAD = 200
-"""The first characters of a ticket, which contain the name of its key."""
+"""Characters at the start of a ticket that are sure to contain the name of its key."""
 _KEPT = 100
-"""The number of plans that are kept for a subject and kind: an approved one is in its warrant."""
+"""The number of plans kept for a subject and kind; an approved plan is kept in its warrant."""
 
 
 class LedgerWarrants(LedgerPart):

@@ -50,9 +50,9 @@ class _Basis(NamedTuple):
 
     chains: Sequence[_Chain]
     wrote: Mapping[str, datetime]
-    """The first receipt of each rollout that has one here."""
+    """Time of the first receipt, by rollout; rollouts without a receipt here are left out."""
     rollouts: Sequence[tuple[str, str]]
-    """The id and the cluster of each."""
+    """The id and the cluster of each rollout."""
 
     def passages(self, until: datetime) -> tuple[Passage, ...]:
         moves: dict[str, list[Move]] = {}

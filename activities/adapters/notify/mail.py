@@ -32,12 +32,12 @@ class MailServer:
     host: str
     port: int
     mode: str
-    """insecure, starttls, or ssl: TLS from the first byte."""
+    """insecure, starttls, or ssl (TLS from the first byte)."""
     verify: bool
     user: str
     password: str = field(repr=False)
     sender: tuple[str, str]
-    """Name and address."""
+    """The sender's name and address."""
     reply_to: tuple[str, ...]
     headers: Mapping[str, str] = field(repr=False)
     recipients: tuple[str, ...]
@@ -169,7 +169,7 @@ class _Timed(smtplib.SMTP):
     """Cuts a slow server off: a socket's own limit begins anew with each byte."""
 
     _host: str
-    """The name that the certificate is checked against."""
+    """The name against which the certificate is checked."""
 
     def __init__(self, **options: Any) -> None:
         self._closed = threading.Event()

@@ -17,7 +17,7 @@ from models.notices import Notice, NoticeKind
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d*)?")
 _NO = ("no", "n", "false", "f", "off", "0")
 _IDLE = frozenset({"", *("redirect", "retry", "wait", "optional", "format", "overflow", "emojis", "tz", "cto", "rto")})
-"""Settings that change nothing here: a contact written for another program may carry them."""
+"""Settings that change nothing here; a contact written for another program may have them."""
 _TYPES = {
     NoticeKind.AT_RISK: "warning",
     NoticeKind.HELD: "warning",
@@ -36,7 +36,7 @@ class Message:
     body: str
     at: datetime
     rows: tuple[ButtonRow, ...] = ()
-    """Buttons to answer it by, if they can work."""
+    """Buttons to answer the notice with; empty: none would work."""
 
     @property
     def type(self) -> str:
@@ -82,12 +82,12 @@ class ContactUrl:
     user: str = field(repr=False)
     password: str = field(repr=False)
     host: str = field(repr=False)
-    """As it was given; an IPv6 address in its brackets."""
+    """The host as given; an IPv6 address has its brackets."""
     port: int | None
     path: str = field(repr=False)
     query: str = field(repr=False)
     reach: Reach = PUBLIC
-    """The hosts that it may lead to; everywhere: it is the operator's own."""
+    """The addresses that the URL may lead to; everywhere for the operator's own contact."""
 
     @classmethod
     def parse(cls, text: str, shown: str, reach: Reach = PUBLIC) -> ContactUrl:

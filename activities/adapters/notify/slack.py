@@ -15,7 +15,7 @@ from models.errors import Refusal, Unavailable
 DOORS = {"hook": "https://hooks.slack.com/services", "gov-hook": "https://hooks.slack-gov.com/services"}
 _HOSTS = {"hooks.slack.com": "hook", "hooks.slack-gov.com": "gov-hook"}
 _CHANNEL = re.compile(r"[+#@]?[A-Za-z0-9_-]{1,32}")
-"""A name, a user (@) or an id (+)."""
+"""A channel's name, a user (@) or an id (+)."""
 _COLOURS = {"info": "#3AA3E3", "success": "#3AA337", "warning": "#CACF29", "failure": "#A32037"}
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from models.errors import BackstopError, Unavailable
 
 _LONG_SECONDS = 3.0
-"""A failure that took longer counts as slow."""
+"""A failure that took longer than this marks the address as slow."""
 _FIRST_SECONDS, _LAST_SECONDS = 30.0, 300.0
 _KEPT = 10_000
 
@@ -25,7 +25,7 @@ _KEPT = 10_000
 class _Pause:
     seconds: float
     ends: float
-    """On the monotonic clock."""
+    """The end of the pause on the monotonic clock, in seconds."""
 
 
 class SlowAddresses:

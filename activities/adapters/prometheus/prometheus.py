@@ -30,7 +30,7 @@ from models.cluster.sources import PrometheusSource, Sources
 from models.errors import Unavailable
 
 _MOST = 16_000_000
-"""Bytes of one answer: ten times those of 10,000 islands."""
+"""The most bytes of one answer: ten times those of 10,000 islands."""
 _TOLD = 300
 """Characters of a fault that are reported."""
 NO_SECRETS = SecretFiles()
@@ -41,15 +41,15 @@ class PrometheusConnection(Model):
 
     url: Name
     token_file: Name | None = None
-    """A file with a bearer token."""
+    """A file with a bearer token; None: no token from a file."""
     token: Annotated[str, Field(pattern=r"^secret:[A-Za-z0-9._-]{1,253}$")] | None = None
-    """Its secret, if the worker has a folder of them; it takes precedence over `token_file`."""
+    """The secret with the bearer token, if the worker has a folder of secrets; it precedes `token_file`."""
     cluster_label: Name = "cluster"
     island_label: Name = "island"
     ready: str = ""
-    """PromQL of nodes that answer, by Hostname; `kubernetes`: those on which it would place a job."""
+    """PromQL of ready nodes, by Hostname; `kubernetes`: the nodes on which Kubernetes would place a job."""
     tolerated_taints: str = TOLERATED_TAINTS
-    """Keys of taints that jobs tolerate, a regular expression, used with `kubernetes`. Any other taint bars a node."""
+    """With `kubernetes`: a regular expression of taint keys that jobs tolerate. Any other taint bars a node."""
     installed: str | None = None
     healthy: str | None = None
     seen: str | None = None

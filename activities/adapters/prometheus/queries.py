@@ -21,7 +21,7 @@ from models.errors import Unavailable
 from models.texts import brief
 
 HARDWARE_XIDS = (48, 62, 64, 74, 79, 95, 119, 120, 140)
-"""XIDs after which a GPU is out: of memory, links, firmware and bus. Source: NVIDIA, XID Errors."""
+"""XIDs after which a GPU is out of service: errors of memory, links, firmware and bus. Source: NVIDIA, XID Errors."""
 
 _OLDEST = timedelta(days=366)
 _LONGEST = 300
@@ -29,7 +29,7 @@ _LONGEST = 300
 KUBERNETES = "kubernetes"
 TOLERATED_TAINTS = r"nvidia\.com/gpu"
 _AS_HOSTNAME = 'max by (Hostname) (label_replace({}, "Hostname", "$1", "node", "(.*)"))'
-"""Renames a kube-state-metrics series to the name that DCGM has for the node."""
+"""Renames the node label of a kube-state-metrics series to DCGM's label for nodes."""
 _ALLOCATABLE = _AS_HOSTNAME.format('kube_node_status_allocatable{resource="nvidia_com_gpu"}')
 
 
@@ -48,7 +48,7 @@ class Queries(Model):
     installed: str
     healthy: str
     seen: str
-    """The time when the oldest series of `healthy` was scraped, in seconds since 1970, by cluster."""
+    """By cluster, the time at which the oldest series of `healthy` was scraped, in seconds since 1970."""
     cluster_label: Name = "cluster"
     island_label: Name = "island"
 

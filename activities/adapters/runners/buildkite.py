@@ -29,15 +29,15 @@ from models.bringup.runs import RunOrder, RunPhase, RunReport
 from models.errors import BadInput, Unavailable
 
 KEY = "backstop-run"
-"""The meta-data of a build that says which run it is."""
+"""The key of a build's meta-data that names the run."""
 _UNDER_WAY = ("creating", "scheduled", "running", "failing", "blocked", "canceling")
-"""States to list by. A build that waits at a block step is listed as blocked, whatever its document says."""
+"""States by which builds are listed. A build at a block step is listed as blocked, whatever state its document has."""
 _SAME_LIST = 5.0
-"""Seconds for which one list of the builds under way serves all runs of its pipeline."""
+"""Seconds for which one list of open builds serves all runs of its pipeline."""
 _PAGES = 10
 _PER_PAGE = 100
 _LOOKS_AGAIN = (0.5, 1.5, 3.0)
-"""Seconds before each look for a build after the request for it was not answered."""
+"""Seconds before each look for a build after its creation request got no answer."""
 _LONGEST_PAUSE = 300.0
 _NEXT = re.compile(r'<([^<>]*)>\s*;[^,]*rel="?next"?')
 
@@ -56,7 +56,7 @@ PHASES: Mapping[str, RunPhase] = {
     "not_run": RunPhase.FAILED,
     "canceled": RunPhase.STOPPED,
 }
-"""An unknown state ends nothing: the step's time limit does."""
+"""Phases by Buildkite's state. An unknown state ends nothing: the step's time limit does."""
 
 
 class BuildkiteBuild(BaseModel):

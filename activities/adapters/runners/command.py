@@ -26,13 +26,13 @@ from models.bringup.runs import RunOrder, RunPhase, RunReport
 from models.errors import BadInput, Stuck, Unavailable
 
 MOST_LOG = 5_000_000
-"""Bytes of a log's beginning that are kept, and of its end."""
+"""Bytes of a log that are kept at its beginning, and as many at its end."""
 _BEGINS = 10.0
 """Seconds that a start waits for the supervisor's record."""
 _OTHERS_BEGIN = 1.0
-"""Seconds that it waits for the record of another worker's supervisor, before it starts one of its own."""
+"""Seconds that a start waits for the record of another worker's supervisor before it starts its own."""
 _GIVEN_UP_AFTER = 60.0
-"""Seconds without a record after which no start can still be on the way."""
+"""Seconds without a record after which no supervisor can still be starting."""
 _SLEEP = 0.02
 _WRAPPER = Path(wrapper.__file__)
 

@@ -18,9 +18,9 @@ from models.bringup.runs import NOTHING_BEGUN, RunOrder, RunPhase, RunReport
 from models.errors import BadInput, Unavailable
 
 _AGAIN = frozenset((408, 425, 429))
-"""Statuses beside 5xx that say nothing about the request."""
+"""Statuses besides 5xx that say nothing about the request, which is sent again."""
 _UNDER_WAY = 409
-"""The first request with the key is not answered yet. Source: IETF draft, Idempotency-Key HTTP Header Field."""
+"""The first request with the key has no answer yet. Source: IETF draft, Idempotency-Key HTTP Header Field."""
 _IDS = 10_000
 
 
@@ -30,7 +30,7 @@ class HttpRunner:
     def __init__(self, allowed: Allowed) -> None:
         self._web = Web(allowed)
         self._ids: dict[str, str] = {}
-        """The run's id in the first answer, by key. If forgotten, it is asked for again."""
+        """By key, the run's id in the first answer; a forgotten id is asked for again."""
 
     def start(self, order: RunOrder) -> RunReport:
         return self._by_post(order, starts=True)

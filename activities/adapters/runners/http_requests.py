@@ -17,7 +17,7 @@ from models.errors import BadInput, Refusal, Unavailable
 from models.texts import brief
 
 MOST_ANSWER = 4_000_000
-"""Bytes."""
+"""The most bytes of an answer."""
 
 
 def url_of(text: str) -> httpx.URL:

@@ -29,7 +29,7 @@ from models.errors import BackstopError, Unavailable
 from models.texts import count_text
 
 _MOST_PRINTED = 1_000_000
-"""Bytes of a check's output that are kept: its last ones."""
+"""Bytes at the end of a check's output that are kept."""
 _NUMBER = re.compile(r"[-+]?\d{1,18}(\.\d{1,18})?([eE][-+]?\d{1,3})?", re.ASCII)
 _MOST_ISLANDS = 10_000
 

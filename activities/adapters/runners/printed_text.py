@@ -12,7 +12,7 @@ _ESCAPES = re.compile(
     r"|(?:\x1b[\]PX^_]|\x9d)[^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # titles, links, Buildkite's times of lines
     r"|\x1b[ -/]*[0-~]?"
 )
-"""ECMA-48. No pattern matches beyond its line: the text after an unfinished sequence is kept."""
+"""Control sequences (ECMA-48). No match crosses a line's end, so text after an unfinished sequence is kept."""
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Zl", "Zp"))
 _SENTENCE = 300
 

@@ -22,7 +22,7 @@ from models.bringup.runs import RunKey
 from models.errors import Stuck, Unavailable
 
 FRESH_SECONDS = 60.0
-"""The greatest age of a beating pulse."""
+"""The greatest age, in seconds, at which a pulse counts as beating."""
 _READ = 1 << 16
 
 

@@ -29,7 +29,7 @@ from models.texts import brief
 _PORTS = {"https": 443, "http": 80}
 _ORIGIN = re.compile(r"(https?)://((?:\*\.)?[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?")
 ALWAYS_PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR")
-"""Variables that every program gets. Others are named: the worker's hold its passwords."""
+"""Variables that every program gets. Others must be listed, because the worker's variables hold its passwords."""
 _NAMED_BY = "the worker's file that BACKSTOP_RUNNERS names"
 
 
@@ -74,14 +74,14 @@ Slug = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 class AllowedProgram(Model):
     program: Annotated[Name, AfterValidator(_absolute)]
     first: tuple[Text, ...] = ()
-    """Arguments that it must be given first, as they stand."""
+    """The arguments with which its command must begin, exactly as here."""
 
 
 class AllowedHost(Model):
     origin: Annotated[str, AfterValidator(_origin)]
-    """Scheme, host and port. `*.` stands for one name or more in front of the rest."""
+    """Scheme, host and port. A leading `*.` stands for one or more labels of the host name."""
     token: TokenVariable | None = None
-    """Sent as a bearer token, to this host alone."""
+    """The variable or secret with a bearer token, which is sent to this host only; None: no token."""
 
     def holds(self, url: httpx.URL) -> bool:
         match = _ORIGIN.fullmatch(self.origin)
@@ -103,14 +103,14 @@ class RunnerSettings(Model):
 
     programs: tuple[AllowedProgram, ...] = ()
     pass_environment: tuple[Variable, ...] = ()
-    """Variables of the worker's that programs get, beside the ordinary ones."""
+    """Further variables of the worker that programs get, in addition to `ALWAYS_PASSED`."""
     launcher: tuple[Text, ...] = ()
-    """The command that starts a supervisor, such as [systemd-run, --scope, --quiet, --collect]."""
+    """A command prefix that starts a supervisor, such as [systemd-run, --scope, --quiet, --collect]."""
     grace: Duration = Field(default=timedelta(seconds=30), le=timedelta(hours=1))
     """The time between SIGTERM and SIGKILL."""
     hosts: tuple[AllowedHost, ...] = ()
     networks: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
-    """Networks inside ours that hosts' names may lead to all the same."""
+    """Private networks to which hosts' names may lead nevertheless."""
     buildkite: BuildkiteAccess | None = None
 
     @property

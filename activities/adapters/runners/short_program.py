@@ -26,9 +26,9 @@ class Ended:
     output: bytes
     """The end of its standard output."""
     printed: bytes
-    """The end of its standard output and standard error together, in the order that they came."""
+    """The end of its standard output and standard error together, in the order printed."""
     whole: bool
-    """True if nothing was printed before that."""
+    """True if `printed` is all that the program printed."""
 
 
 def run_program(run: Sequence[str], environment: Mapping[str, str], seconds: float, most: int) -> Ended:

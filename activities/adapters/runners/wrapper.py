@@ -30,7 +30,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 TICK = 0.5
-"""Seconds between two looks at the program, and at whether somebody wants it to end."""
+"""Seconds between two looks at the program and at whether it should end."""
 BEAT = 5.0
 """Seconds between two beats of the pulse."""
 _PIECE = 1 << 16

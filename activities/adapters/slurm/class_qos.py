@@ -23,9 +23,9 @@ from models.cluster.sources import SlurmSource, Yield
 _STANDARD = "normal"
 """The QOS of a job whose account has no default."""
 OURS = "backstop: "
-"""The beginning of the description of each class's QOS that Backstop has made."""
+"""The prefix of the descriptions of QOS that Backstop made for classes."""
 _NAMES = 100
-"""QOS of one command."""
+"""The most QOS in one command."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ class ClassOf(NamedTuple):
 
 class Wanted(NamedTuple):
     qos: dict[str, Qos]
-    """The QOS by name; the weaker of a team first."""
+    """The QOS by name; of a team's, the weaker ones first."""
     of: dict[str, ClassOf]
     walls: dict[str, str]
-    """The reasons by team whose QOS are not written."""
+    """By team whose QOS are not written, the reason."""
 
 
 class Defaults(NamedTuple):

@@ -47,13 +47,13 @@ from models.texts import count_text, some_of
 log = logging.getLogger(__name__)
 
 EVERY = timedelta(minutes=1)
-"""How often a look compares them with what they should be."""
+"""How often a look compares the QOS of classes with the wanted ones."""
 OFF_EVERY = timedelta(hours=1)
-"""How often a look checks that there are none, if there should be none."""
+"""How often a look checks that there are no QOS of classes, if none are wanted."""
 _LINES = 20
-"""Commands of one call, and about as many as are written at once: each takes about 0.3 s."""
+"""Commands in one call, and roughly in one batch of writes: each takes about 0.3 s."""
 _ROOMY = 100
-"""A priority with room for every class below it, and for flex."""
+"""A priority that leaves room below it for every class and for flex."""
 TeamLimits = Mapping[str, int | None]
 
 
@@ -62,7 +62,7 @@ class ClassesTold(NamedTuple):
 
     wrong: str
     note: str
-    """Facts that are well, and may be news."""
+    """Facts that are no fault but may be news."""
 
 
 class _Look(NamedTuple):

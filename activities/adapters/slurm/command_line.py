@@ -20,21 +20,21 @@ from models.errors import Refusal, Unavailable
 _FORBIDDEN = ("access denied", "permission denied", "you are not running a supported", "only admins", "not privileged")
 _NOTHING = "Nothing modified"
 _WHOLE_LISTS = "SLURM_BITSTR_LEN"
-"""Slurm cuts the tasks of a job array at 64 letters, and at 0 not at all (man squeue)."""
+"""The variable with which Slurm cuts a job array's tasks: at 64 characters by default, never at 0 (man squeue)."""
 _SSH = ("ssh", "-oBatchMode=yes", "-oConnectTimeout=10", "-oLogLevel=ERROR")
-"""LogLevel=ERROR suppresses banners, whose words on denied access could pass for an error."""
+"""LogLevel=ERROR suppresses banners, whose text on denied access could be mistaken for an error."""
 
 
 class Connection(Model):
     """A way to reach one Slurm, in the worker's own settings."""
 
     ssh: Name | None = None
-    """user@host whose shell has Slurm's commands; None: this machine's."""
+    """user@host whose shell has Slurm's commands; None: this machine has them."""
     ssh_options: tuple[Name, ...] = ()
     conf: Name | None = None
-    """SLURM_CONF, if it is not the default."""
+    """The value of SLURM_CONF; None: Slurm's default."""
     path: Name | None = None
-    """The folder of the commands, searched before the usual places."""
+    """The folder of Slurm's commands, searched before the usual places; None: only those."""
     timeout: Duration = Field(default=timedelta(seconds=20), gt=timedelta(0), le=timedelta(seconds=50))
 
 

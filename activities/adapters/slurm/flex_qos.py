@@ -22,11 +22,11 @@ class FlexQos:
 
     sized: str | None
     limits: dict[str, int | None]
-    """The limits of the QOS of flex that exist."""
+    """The limits of the flex QOS that exist, by name."""
     keeper: str = ""
-    """The cluster that sizes the shared QOS, if it is another one."""
+    """The cluster that sizes the shared QOS, if it is another cluster; empty: none."""
     deserted: bool = False
-    """It has a QOS of its own, and nobody else uses the shared one either."""
+    """The cluster has a QOS of its own, and no other cluster uses the shared one."""
 
     def given_back(self, qos: str, shared: str) -> bool:
         """Return whether the limit of this QOS, which it sizes no more, is still this cluster's to give back."""

@@ -27,7 +27,7 @@ from models.errors import Unavailable
 
 
 _BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RecursionError)
-"""Errors that a document of another form can cause."""
+"""Errors that a document of an unexpected form can cause."""
 _LONGEST_NAME = 150
 
 
@@ -53,7 +53,7 @@ class Account(Model):
     parent: str
     gpus: int | None = None
     others: dict[str, int] = Field(default_factory=dict)
-    """Its limits of other TRES, by name."""
+    """The account's limits of other TRES, by name."""
 
 
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
@@ -169,7 +169,7 @@ def actors_in(printed: str) -> dict[str, str]:
 
 _TAKES_JOBS = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 _TAKES_NONE = frozenset({"DOWN", "ERROR", "FUTURE", "INVALID", "UNKNOWN"})
-"""Together with the above: the base states of slurm.h (22.05 to 25.11), of which a node has one."""
+"""With `_TAKES_JOBS`: the base states in slurm.h (22.05 to 25.11); a node has one of them."""
 _FAULTS = frozenset(
     (
         *("DRAIN", "FAIL", "INVALID_REG", "MAINTENANCE", "NOT_RESPONDING", "PERFCTRS", "POWER_DRAIN"),
@@ -188,7 +188,7 @@ _HARMLESS = frozenset(
 )
 """The other flags of slurm.h."""
 _NODE_WORDS = _TAKES_JOBS | _TAKES_NONE | _FAULTS | _HARMLESS
-"""Any other word is reported, and is no fault."""
+"""Any other word in a node's state is reported, but is no fault."""
 
 
 class Node(Model):
@@ -197,7 +197,7 @@ class Node(Model):
     healthy: bool
     state: str
     unknown: tuple[str, ...] = ()
-    """Words of its state that are in none of our lists."""
+    """Words of the node's state that are in none of our lists."""
 
     @property
     def has_base(self) -> bool:
@@ -315,9 +315,9 @@ class SlurmJob(Model):
     started: datetime | None = None
     nodes: tuple[str, ...] = Field(default=())
     requeued: datetime | None = None
-    """The last time when Slurm took its nodes and put it back into the queue; None: never."""
+    """The last time Slurm took the job's nodes away and requeued it; None: never."""
     unknown: tuple[str, ...] = ()
-    """Words of its state that are in none of our lists."""
+    """Words of the job's state that are in none of our lists."""
 
     @property
     def label(self) -> str:
@@ -328,7 +328,7 @@ class SlurmJob(Model):
 _HOLDS = frozenset(
     ("RUNNING", "SUSPENDED", "CONFIGURING", "POWER_UP_NODE", "RESIZING", "SIGNALING", "STOPPED", "COMPLETING")
 )
-"""States with an allocation. 22.05 prints one word, and a flag instead of RUNNING; later releases list both."""
+"""States with an allocation. Slurm 22.05 prints one word, and a flag instead of RUNNING; later releases list both."""
 _WAITS = frozenset(
     (
         *("PENDING", "EXPEDITING", "GETENV_FAILED", "LAUNCH_FAILED", "RECONFIG_FAIL", "REQUEUED", "REQUEUE_FED"),

@@ -54,18 +54,18 @@ from models.texts import count_text
 log = logging.getLogger(__name__)
 
 _NOWHERE = "backstop-asks-whether-it-may"
-"""The name of an account and QOS that nobody has: to change it changes nothing, and is refused without the right."""
+"""The name of no account and no QOS: a change of it changes nothing, and is refused without the right."""
 _TRIES = 5
 _LINES = 20
-"""Commands of one call, which must end well inside a call's time."""
+"""Commands in one call, few enough to end well within the call's time."""
 SLURMS_AT_ONCE = 8
-"""The number of clusters that are checked at the same time: a silent one takes its call's whole time."""
+"""The most clusters that are checked at the same time; a silent one takes its call's whole time."""
 _CHECK_SECONDS = 25.0
-"""The time for all clusters together: `doctor` waits for a minute, and asks others beside them."""
+"""The time for checking all clusters, in seconds: `doctor` waits for a minute and makes other checks too."""
 _QOS_EVERY = timedelta(minutes=1)
-"""How often the limit of the flex QOS is read, which takes a call of its own."""
+"""How often the limit of the flex QOS is read; the reading is a call of its own."""
 _USE_EVERY = timedelta(seconds=60)
-"""How often usage is sampled: percentiles count the samples, so they must come at an even pace."""
+"""How often usage is sampled: percentiles count samples, so the samples need an even pace."""
 
 
 class Slurms:
@@ -89,7 +89,7 @@ class Slurms:
         self._sized: dict[str, str | None] = {}
         """The QOS that sizes each cluster's flex, as last seen."""
         self._associations: dict[str, tuple[str, str]] = {}
-        """The last printed associations and their numbers, by cluster."""
+        """By cluster, the last printed associations and the numbers in them."""
         self.faults = Faults(ledger.now)
         self._threads = {
             what: SourceThreads(partial(self.faults.note_fault, f"{what} of Slurm"), patience)

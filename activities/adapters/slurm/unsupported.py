@@ -14,7 +14,7 @@ from models.texts import count_text, some_of
 
 QOS_LIMITS = "format=GrpTRES,MaxTRESPA,MaxTRESPU,Description,Name"
 _NAMED = 5
-"""QOS, accounts or nodes in a sentence."""
+"""The most QOS, accounts or nodes that a sentence names."""
 
 
 def limiting_qos_in(printed: str, source: SlurmSource, ours: Collection[str]) -> list[str]:

@@ -9,7 +9,7 @@ from activities.adapters.slurm.names import POOL, QOS, plain_name
 from models.cluster.sources import SlurmSource
 
 _NAMES = 200
-"""Accounts of one command."""
+"""The most accounts in one command."""
 
 
 def wanted_limits(standing: MirroredCluster, source: SlurmSource, sized: str | None) -> dict[str, int | None]:

@@ -84,7 +84,7 @@ def _notify(column: str, _dialect: str) -> str:
 
 
 Rules = dict[str, dict[str, Callable[[str, str], str]]]
-"""By table and column."""
+"""Builders of constraints, by table and column."""
 
 RULES: Rules = {
     "fleet": {"policy": _settings},
