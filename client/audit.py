@@ -143,7 +143,7 @@ class _Reader:
             await self._read_failure(event)
         elif event.HasField("workflow_execution_cancel_requested_event_attributes"):
             asked = event.workflow_execution_cancel_requested_event_attributes
-            self._add(event, AuditKind.COMMAND, asked.identity, "cancel by Temporal", reason=asked.cause)
+            self._add(event, AuditKind.COMMAND, asked.identity, "cancelled through Temporal", reason=asked.cause)
         elif event.HasField("workflow_execution_terminated_event_attributes"):
             ended = event.workflow_execution_terminated_event_attributes
             self._add(event, AuditKind.COMMAND, ended.identity, "TERMINATED: nothing was undone", reason=ended.reason)
@@ -273,7 +273,7 @@ class _Reader:
         name = scheduled.activity_task_scheduled_event_attributes.activity_type.name
         if name == "apply_effect":
             error = await self._converter.decode_failure(failed.failure)
-            text = f"{name} failed: {getattr(error, 'message', '') or error}"
+            text = f"an effect failed: {getattr(error, 'message', '') or error}"
             self._effects.append(self._of(event, AuditKind.EFFECT, BACKSTOP, text))
 
 

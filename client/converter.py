@@ -79,7 +79,7 @@ class PayloadConverter(PydanticPayloadConverter):
             return super().from_payloads(payloads, type_hints)
         encoding, size = payloads[0].metadata.get("encoding", b""), len(payloads[0].data)
         if encoding != b"json/plain":
-            raise _refusal(f"not a {expected.__name__}: the encoding is {brief(encoding)}, and must be json/plain")
+            raise _refusal(f"not a {expected.__name__}: the encoding is {brief(encoding)}, but must be json/plain")
         continues = name_of(expected) in _STARTS and b'"state":{' in payloads[0].data
         if size > SMALL_BYTES and name_of(expected) not in _LARGE and not continues:
             raise _refusal(f"{size} bytes are too many for a {expected.__name__}: the most is {SMALL_BYTES}")

@@ -122,7 +122,7 @@ class FrontKey:
             try:
                 self._key = load_signing_key()
             except BadInput as error:
-                log.warning("the front signs as before: %s", error.message)
+                log.warning("the front signs with its previous key: %s", error.message)
         return self._key
 
 

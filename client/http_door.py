@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _AnswerT = TypeVar("_AnswerT")
 _T = TypeVar("_T")
 _SLACK_SECONDS = 15.0
-"""The front gives up first, and says why."""
+"""The client waits longer than the front, so that the front can say why it gave up."""
 _TRIES = 6
 _SILENT_SECONDS = 2.0
 """Seconds after which the caller is told that the answer is late."""

@@ -146,7 +146,7 @@ def _all(line: socket.socket) -> bytes:
         parts.append(part)
         size += len(part)
         if size > _MOST:
-            raise NotHeard("the front's answer does not end")
+            raise NotHeard(f"the front's answer has more than {_MOST} bytes")
     return b"".join(parts)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 VARIABLE = "BACKSTOP_PAYLOAD_KEYS"
 _BYTES = 32
 _LOOK_SECONDS = 1.0
-"""How often the file is looked at, at most."""
+"""Least seconds between two looks at the file."""
 _FILE_BYTES = 1_000_000
 _ROOT = b"payload key of one workflow\n"
 

@@ -45,7 +45,9 @@ async def watch_check(client: Client) -> Check:
         return check
     if not wrong:
         return check.model_copy(update={"text": f"watching, in {count_text(len(parts), 'shard')}"})
-    return check.model_copy(update={"text": f"{len(wrong)} of {count_text(len(parts), 'shard')}; {part}: {check.text}"})
+    return check.model_copy(
+        update={"text": f"down in {len(wrong)} of {count_text(len(parts), 'shard')}; {part}: {check.text}"}
+    )
 
 
 async def _watch_check(client: Client, workflow_id: str) -> Check:

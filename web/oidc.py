@@ -161,7 +161,7 @@ def _principal(claims: Mapping[str, Any], terms: Terms, now: float) -> Principal
 def _time(claims: Mapping[str, Any], name: str) -> float:
     value = claims.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**11:
-        raise Refusal(f"the token has no claim {name} that is a time")
+        raise Refusal(f"the token's claim {name} is missing, or not a time")
     return float(value)
 
 

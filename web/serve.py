@@ -31,7 +31,7 @@ from web.slack.endpoint import REPLIES, SlackTerms
 from web.temporal_connection import Doors
 
 _READY = "front: ready"
-"""The line that whoever started it waits for."""
+"""The program that starts the front waits for this line."""
 
 
 async def _main(arguments: argparse.Namespace) -> None:

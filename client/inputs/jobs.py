@@ -18,7 +18,7 @@ _COUNTS = ("gpus", "idle_gpus")
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 ClassesOf = Mapping[tuple[str, str], Sequence[str]]
-"""Of quotas, by cluster and team."""
+"""The classes of quotas, by cluster and team."""
 
 
 def read_jobs(path: str | Path, classes: ClassesOf | None = None) -> tuple[ClusterJob, ...]:

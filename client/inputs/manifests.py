@@ -42,7 +42,9 @@ def source_for(dialect: str, pointer: str, resource: str, own: GitSource | None)
     if resource:
         fields["resource"] = resource
     if dialect == GitDialect.YAML and not fields.get("pointer") and not fields.get("pointers"):
-        raise BadInput("--render yaml needs --pointer, the place of a team's number, as in /teams/{team}/gpus")
+        raise BadInput(
+            "--render yaml needs --pointer, the place of a team's number of GPUs, such as /teams/{team}/gpus"
+        )
     if pointer and dialect != GitDialect.YAML:
         raise BadInput(f"--render {dialect} takes no --pointer: leave it out")
     data = {"repository": "/-", "path": "-", "dialect": dialect, **fields}
@@ -73,7 +75,7 @@ def rendered(
     except ValueError as error:
         raise BadInput(str(error)) from None
     if absent := sorted(quota.team for quota in plan.quotas if quota.team not in places):
-        there = f"it has {some_of(sorted(places), 10)}" if places else "it has none in this dialect"
+        there = f"it has quotas of {some_of(sorted(places), 10)}" if places else "it has no quotas in this dialect"
         raise BadInput(f"{where} has no quota of {some_of(absent, 10)}: {there}")
     for quota in plan.quotas:
         place = places[quota.team]

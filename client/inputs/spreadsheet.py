@@ -96,8 +96,8 @@ def read_table(path: str, kinds: Sequence[TableKind]) -> Table:
     kind = next((k for k in kinds if k.mark in header_cells), None)
     if kind is None:
         needed = "; ".join(f"{k.word}: {', '.join(k.needed_columns)}" for k in kinds)
-        words = " nor ".join(k.word for k in kinds)
-        raise BadInput(f"{name}: its header has the columns of neither {words} ({needed})")
+        words = " or ".join(k.word for k in kinds)
+        raise BadInput(f"{name}: its header must have the columns of {words} ({needed})")
     settings = [c for c in header_cells if kind.is_setting(c) and c not in kind.example]
     table = CsvTable(name, iter(rows), kind.needed_columns, (*kind.optional, *settings))
     return Table(name, kind, [(table.line, row) for row in table.records()])

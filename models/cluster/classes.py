@@ -43,7 +43,8 @@ def those_of(own: tuple[str, ...] | None, of_policy: tuple[str, ...]) -> tuple[s
 
 def classes_text(classes: Sequence[str]) -> str:
     """Return a team's classes, as the end of a sentence on it."""
-    return f"has {', '.join(classes)}" if classes else "has none"
+    names = ", ".join(classes)
+    return f"has the class{'es' * (len(classes) > 1)} {names}" if classes else "has no classes"
 
 
 def in_places(ordered: Sequence[_Item], team: Callable[[_Item], str], key: Callable[[_Item], int]) -> list[_Item]:

@@ -137,7 +137,7 @@ class FlexStory(Model):
                 team_classes = classes[step.submit.team]
                 if step.submit.job_class is not None and step.submit.job_class not in team_classes:
                     raise ValueError(
-                        f"steps[{n}].submit.job_class is {step.submit.job_class!r}, and team {step.submit.team!r} "
+                        f"steps[{n}].submit.job_class is {step.submit.job_class!r}, but team {step.submit.team!r} "
                         + classes_text(team_classes)
                     )
                 if step.submit.job in submitted:

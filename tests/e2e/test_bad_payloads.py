@@ -139,7 +139,7 @@ async def test_a_malformed_command_is_refused_and_leaves_nothing(world: World, u
     said = {what: await refused(handle, Command.PAUSE, arguments) for what, arguments in BAD.items()}
     await unharmed(world, cluster)
     assert said["no actor"] == "not a valid CommandRequest: actor: Field required (given: {'reason': 'r'})"
-    assert said["null"] == "not a CommandRequest: the encoding is b'binary/null', and must be json/plain"
+    assert said["null"] == "not a CommandRequest: the encoding is b'binary/null', but must be json/plain"
     assert said["two arguments"] == "exactly one argument is needed, and 2 were given"
     assert said["a long reason"] == "1000035 bytes are too many for a CommandRequest: the most is 65536"
     for command in Command:

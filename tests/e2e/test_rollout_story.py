@@ -163,7 +163,9 @@ async def test_temporal_s_own_cancel_undoes_first(world: World) -> None:
     assert (await world.ended(name))["stage"] == "aborted"
     assert sql.quotas(name) == baseline
     assert sql.row("clusters", name=name) == book
-    assert [r.text for r in await world.tpm.audit(name) if r.text.startswith("cancel")] == ["cancel by Temporal"]
+    assert [r.text for r in await world.tpm.audit(name) if r.text.startswith("cancel")] == [
+        "cancelled through Temporal"
+    ]
     for strange in ("o'neil", 'a"b', "a\\", "x' OR WorkflowType != '", "%", "\N{FIRE}" * 200):
         with pytest.raises(Refusal, match="there is no rollout of"):
             await world.tpm.audit(strange)

@@ -113,7 +113,7 @@ async def test_a_watch_in_shards_is_well_when_every_shard_is(
             await until("watching, in 2 shards")
             await listed(*parts)
             await client.get_workflow_handle(parts[1]).terminate(reason="a story")
-            await until(f"1 of 2 shards; {parts[1]}: not running")
+            await until(f"down in 1 of 2 shards; {parts[1]}: not running")
         async with serving(whole):
             await until("watching, last heartbeat")
             await listed(WATCH_ID)

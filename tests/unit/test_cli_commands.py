@@ -479,7 +479,10 @@ def test_health_may_come_without_a_fleet_file(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("cluster", "said"),
     [
-        ("h100-worked", "job_class is 'dev', but the quota of research in h100-worked has training, engines"),
+        (
+            "h100-worked",
+            "job_class is 'dev', but the quota of research in h100-worked has the classes training, engines",
+        ),
         ("unknown", ""),  # that there is no such cluster is the ledger's to say
     ],
 )

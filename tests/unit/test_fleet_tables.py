@@ -108,7 +108,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
         r"line 2: policy\.buffer: ramp is given twice in one object",
     ),
     "a column twice": (CLUSTERS.replace("gpu_model", "island"), "line 1: column island is given twice"),
-    "no header": ("h,1,2\n", "its header has the columns of neither clusters nor quotas nor teams"),
+    "no header": ("h,1,2\n", "its header must have the columns of clusters or quotas or teams"),
     "too many cells": (CLUSTERS.replace("0.1\n", "0.1,7\n"), "line 2: 7 values for 6 columns"),
     "rows that disagree": (CLUSTERS.replace("h,,", "h,B200,"), "line 3: gpu_model is B200, but H100 in an earlier row"),
     "more healthy than there are": (CLUSTERS.replace(",50,50,", ",50,51,"), "line 3: .*healthy_gpus is 51, above"),

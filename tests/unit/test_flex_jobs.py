@@ -377,9 +377,9 @@ def test_who_yields_to_its_own_team_is_told_so_and_who_yields_to_anothers_claim_
 
 def test_a_class_that_its_team_has_not_is_refused() -> None:
     teams: list[dict[str, Any]] = [{"team": "a", "classes": ["training"]}, {"team": "b"}]
-    with pytest.raises(ValueError, match=r"steps.0..submit.job_class is 'dev', and team 'a' has training"):
+    with pytest.raises(ValueError, match=r"steps.0..submit.job_class is 'dev', but team 'a' has the class training"):
         played(submit("a1", 1, job_class="dev"), teams=teams)
-    with pytest.raises(ValueError, match=r"steps.0..submit.job_class is 'dev', and team 'b' has none"):
+    with pytest.raises(ValueError, match=r"steps.0..submit.job_class is 'dev', but team 'b' has no classes"):
         played(submit("b1", 1, job_class="dev"), teams=teams)
 
 

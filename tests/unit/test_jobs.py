@@ -184,7 +184,7 @@ def test_a_file_of_jobs_says_their_classes_and_none_that_their_quotas_have_not(t
     path.write_text(CLASSED.format("b", "dev"))
     known = {("c1", "a"): ("training", "engines")}
     assert [j.job_class for j in read_jobs(path, known)] == ["engines", None, "dev"], "nobody has said what b has"
-    for team, has in (("a", "has training, engines"), ("b", "has none")):
+    for team, has in (("a", "has the classes training, engines"), ("b", "has no classes")):
         path.write_text(CLASSED.format(team, "dev"))
         with pytest.raises(BadInput) as refused:
             read_jobs(path, {**known, ("c1", "b"): ()})

@@ -208,7 +208,10 @@ def test_without_files_the_objects_have_the_new_quotas_and_nothing_else(
     ("words", "sentence"),
     [
         ("--render slurm", "--render must be git, yaml, kueue, kai, volcano or yunikorn, not 'slurm'"),
-        ("--render yaml", "--render yaml needs --pointer, the place of a team's number, as in /teams/{team}/gpus"),
+        (
+            "--render yaml",
+            "--render yaml needs --pointer, the place of a team's number of GPUs, such as /teams/{team}/gpus",
+        ),
         (
             "--render yaml --pointer /gpus",
             "--pointer must have {team} once between two slashes, as in /teams/{team}/gpus",
@@ -219,7 +222,10 @@ def test_without_files_the_objects_have_the_new_quotas_and_nothing_else(
         ("--manifests queues", "--manifests needs --render DIALECT"),
         ("--render kueue --manifests nowhere", "--manifests: nowhere cannot be read: No such file or directory"),
         ("--render kueue --manifests empty", "--manifests: empty has no .yaml, .yml or .json file"),
-        ("--render kueue --manifests pod.yaml", "pod.yaml has no quota of speech, vision: it has none in this dialect"),
+        (
+            "--render kueue --manifests pod.yaml",
+            "pod.yaml has no quota of speech, vision: it has no quotas in this dialect",
+        ),
         (
             "--render yaml --pointer /{team}/g --manifests other.yaml",
             "other.yaml, line 2: vision has 199 GPUs in this file, but the plan begins with 200: make both equal first",

@@ -43,7 +43,7 @@ class Signatures:
         now = self._clock()
         if abs(now - int(timestamp)) > SKEW_SECONDS:
             raise _not_slack(
-                f"the request's time is more than {SKEW_SECONDS / 60:.0f} minutes away from this front's clock"
+                f"the request's time and this front's clock differ by more than {SKEW_SECONDS / 60:.0f} minutes"
             )
         if not hmac.compare_digest(signature_of(self.secret(), timestamp, body), signature):
             raise _not_slack("the request is not signed with this app's signing secret")

@@ -95,7 +95,7 @@ def _refuse_impossible(session: Session, jobs: Sequence[ClusterJob], now: dateti
             )
         own = classes.get((job.cluster, job.team), ())
         if job.job_class is not None and job.job_class not in own:
-            raise BadInput(f"{what} is of class {job.job_class!r}, and the quota of {job.team} {classes_text(own)}")
+            raise BadInput(f"{what} is of class {job.job_class!r}, but the quota of {job.team} {classes_text(own)}")
         if max(job.started, job.ended or job.started) > now + CLOCK_SKEW:
             raise BadInput(f"{what} is dated ahead of now ({now:%Y-%m-%d %H:%M:%SZ})")
 

@@ -107,11 +107,11 @@ def test_a_class_that_the_quota_has_not_is_refused_and_nothing_is_stored(
     empty_ledger: Ledger, tool: ForeignTool
 ) -> None:
     import_fleet(empty_ledger, classed(a=["training", "engines"]))
-    for team, has in (("a", "has training, engines"), ("b", "has none")):
+    for team, has in (("a", "has the classes training, engines"), ("b", "has no classes")):
         with pytest.raises(BadInput) as refused:
             empty_ledger.jobs.add_jobs([job("j1", team, 1), job("j2", team, 1, job_class="dev")])
         assert refused.value.message == (
-            f"job 'j2' of cluster 'alpha' is of class 'dev', and the quota of {team} {has}"
+            f"job 'j2' of cluster 'alpha' is of class 'dev', but the quota of {team} {has}"
         )
     assert tool.one("SELECT count(*) FROM jobs") == 0
 
@@ -127,8 +127,8 @@ def test_jobs_that_another_tool_wrote_with_a_class_that_is_not_there_are_named(
         )
     (said,) = empty_ledger.fleet.senseless()[CLUSTER]
     assert said.endswith(
-        "2 jobs are of class 'dev', but the team's quota has training, engines: Backstop counts them in the "
-        "strongest class"
+        "2 jobs are of class 'dev', but the team's quota has the classes training, engines: Backstop counts them in "
+        "the strongest class"
     )
     assert tool.rows(OF_JOBS, CLUSTER) == [("a", "quota", "training", 0, 16, 2)]
 
