@@ -24,19 +24,19 @@ _STYLES = {
     FleetStage.DONE: "green",
 }
 PACE_WORDS = {
-    "parallel": "Clusters on their way at once",
-    "pilot_soak": "Time that all pilots are monitored before the first wave",
+    "parallel": "Clusters under way at once",
+    "pilot_soak": "Time for which all pilots must be monitored before the first wave",
     "bake": "Time between two waves",
-    "budget_per_hour": "Limit on GPUs that quotas change by in an hour",
-    "budget_per_day": "Limit on GPUs that quotas change by in a day",
+    "budget_per_hour": "Most GPUs that may move in an hour",
+    "budget_per_day": "Most GPUs that may move in a day",
     "max_failed": "Largest share of clusters that may be rolled back before the fleet rollout stops",
-    "breaker_clusters": "Clusters to compute that share from, at least",
+    "breaker_clusters": "Fewest clusters from which the share of rolled-back clusters is computed",
     "recheck": "Time until clusters that cannot start are tried again",
 }
-"""What the settings of a fleet rollout's pace are called where people change them."""
+"""The labels of a fleet rollout's pace settings, where people change them."""
 _GO_ON = "; its clusters' rollouts go on: backstop status --all"
 _SHOWN = 8
-"""Lines of a list that nobody asked for in full."""
+"""The most lines of a list, unless a person asks for all."""
 
 
 def plan_parts(
@@ -52,7 +52,9 @@ def plan_parts(
     able = [p for p in mine if not p.why_not]
     if able:
         names = ", ".join(clean(p.cluster) for p in able[:_SHOWN])
-        parts.append(line(f"first, by today's snapshots: {names}{' ...' if len(mine) > len(able[:_SHOWN]) else ''}"))
+        parts.append(
+            line(f"first to start, by today's snapshots: {names}{' ...' if len(mine) > len(able[:_SHOWN]) else ''}")
+        )
     parts += _stale(mine, now or datetime.now(UTC))
     late = {p.cluster: p.why_last for p in mine if p.why_last and not p.why_not}
     unable = {p.cluster: p.why_not for p in mine if p.why_not}
@@ -66,9 +68,11 @@ def _stale(prospects: Sequence[Prospect], now: datetime) -> list[RenderableType]
     if not ages:
         return []
     named = some_of([f"{clean(c)} ({span(age)} old)" for age, c in sorted(ages, key=lambda a: (-a[0], a[1]))], _SHOWN)
-    samples, newer = ("sample", "a newer one") if len(ages) == 1 else ("samples", "newer ones")
+    samples, shut = "samples", "Their gates stay shut until newer ones arrive"
+    if len(ages) == 1:
+        samples, shut = "sample", "Its gate stays shut until a newer one arrives"
     which = f"{samples} of {count(len(ages), 'cluster')} {'is' if len(ages) == 1 else 'are'} stale"
-    return [line((f"The newest health {which}: {named}. No gate opens there before {newer}.", "yellow"))]
+    return [line((f"The newest health {which}: {named}. {shut}.", "yellow"))]
 
 
 _Cuts = Mapping[str, Mapping[str, int]]
@@ -166,9 +170,7 @@ def abort_parts(fleet: FleetStatus, *, undo: bool) -> list[RenderableType]:
     ending = set(fleet.would_undo if undo else fleet.would_end)
     waiting = [m.cluster for m in fleet.members if not m.rollout and m.state is MemberState.WAITING]
     others = [m.cluster for m in fleet.members if m.rollout and m.cluster not in ending and m.stage not in _OVER]
-    parts = [
-        line(f"{count(len(waiting), 'cluster')} that {'waits is' if len(waiting) == 1 else 'wait are'} not started.")
-    ]
+    parts = [line(f"{count(len(waiting), 'waiting cluster')} will not be started.")] if waiting else []
     if others:
         goes = (
             "goes on by itself, and keeps its quotas"
@@ -176,7 +178,7 @@ def abort_parts(fleet: FleetStatus, *, undo: bool) -> list[RenderableType]:
             else "go on by themselves, and keep their quotas"
         )
         parts.append(line(f"{count(len(others), 'rollout')} {goes}: {some_of(others, _SHOWN)}."))
-    return [*parts] if waiting or others else [line("No other cluster is touched.")]
+    return [*parts] or [line("No other cluster is touched.")]
 
 
 _OVER = ("aborted", "closed")
@@ -202,7 +204,7 @@ def kept_parts(kept: KeptFleet, launch: FleetLaunch) -> list[RenderableType]:
         Text(),
         *waves,
         line(pace_text(launch.pace)),
-        line("Backstop writes and starts nothing before today's plan is approved. The ledger does not have:"),
+        line("Backstop writes and starts nothing until today's plan is approved. The ledger does not have:"),
         *unknown_lines(kept),
     ]
 
@@ -217,7 +219,7 @@ def resume_parts(fleet: FleetStatus) -> list[RenderableType]:
     waiting = sum(m.state is MemberState.WAITING for m in fleet.members)
     holds = [line((f"{hold.id}: ", "yellow"), hold.reason) for hold in fleet.holds]
     lets = f"{count(len(failed), 'failure')} no longer {'counts' if len(failed) == 1 else 'count'}"
-    goes = f"{count(waiting, 'cluster')} {'waits' if waiting == 1 else 'wait'} to be started, at the present pace"
+    goes = f"{count(waiting, 'waiting cluster')} will be started at the present pace"
     return [*holds, Text(), _members(failed, shadow=fleet.shadow), Text(), line(f"{lets}; {goes}.")]
 
 
@@ -279,7 +281,7 @@ def title_of(fleet: FleetStatus, now: datetime) -> Text:
 
 
 def _has_failed(member: Member) -> bool:
-    """Return whether the member has ever failed; it may be on its way again."""
+    """Return whether the member has ever failed; it may be under way again."""
     return member.failed_at is not None or member.state is MemberState.FAILED
 
 
@@ -316,10 +318,10 @@ def _progress(progress: FleetProgress, at: datetime) -> str:
     monitored = f"{progress.monitored:,} of {count(progress.clusters, 'cluster')} monitored"
     far = f"{progress.step} of {progress.steps}; {monitored}, {late}"
     if not progress.left:
-        return f"{far}; none is left to start or on its way"
+        return f"{far}; no cluster is left to start or under way"
     if progress.expected_end is not None:
         return f"{far}; at this rate the other {progress.left:,} end by {moment(progress.expected_end)}"
-    rests = f", but not before {moment(progress.not_before)}, by the pilot soak and bakes of the pace alone"
+    rests = f", but not before {moment(progress.not_before)}: pilot soak and bakes alone last until then"
     return f"{far}; the end is unknown{rests if progress.not_before > at else ''}"
 
 
@@ -343,9 +345,14 @@ def _breaker(fleet: FleetStatus) -> str:
     started = sum(
         bool(m.rollout) and m.state is not MemberState.WAITING and not (m.forgiven or m.joined) for m in fleet.members
     )
-    least = f" (the share is of at least {count(fleet.failed_of, 'cluster')})" if started < fleet.failed_of else ""
-    undone = "; those that people undid do not count" if any(_was_undone(m) for m in fleet.members) else ""
-    return f"{fleet.failed:,} of {started:,} rolled back{least}; it stops above {float(fleet.trips_above):.0%}{undone}"
+    least = (
+        f" (the share is computed from at least {count(fleet.failed_of, 'cluster')})"
+        if started < fleet.failed_of
+        else ""
+    )
+    undone = "; rollouts that people undid do not count" if any(_was_undone(m) for m in fleet.members) else ""
+    stops = f"the fleet rollout stops above {float(fleet.trips_above):.0%}"
+    return f"{fleet.failed:,} of {started:,} rolled back{least}; {stops}{undone}"
 
 
 def _was_undone(member: Member) -> bool:
@@ -362,12 +369,12 @@ def _budget(fleet: FleetStatus) -> str:
 
 
 _CUT = {False: (">CUT",), True: (">CUT", ">WOULD CUT")}
-"""What its plans cut; of a shadow what is cut, nothing, beside it."""
+"""The columns of cut GPUs; a shadow cuts none, and shows what it would cut."""
 
 
 def _waves(fleet: FleetStatus) -> Grid:
     rows = table(
-        *("=WAVE", ">CLUSTERS", ">WAITING", ">ON THEIR WAY", ">MONITORED", ">ROLLED BACK", ">ENDED", ">SKIPPED"),
+        *("=WAVE", ">CLUSTERS", ">WAITING", ">UNDER WAY", ">MONITORED", ">ROLLED BACK", ">ENDED", ">SKIPPED"),
         *_CUT[fleet.shadow],
         least=("CUT", "ENDED", "SKIPPED") if fleet.shadow else ("ENDED", "SKIPPED", "CUT"),
     )
@@ -384,13 +391,13 @@ def _joined_note(members: Sequence[Member]) -> list[RenderableType]:
     joined = sum(m.joined for m in members)
     if not joined:
         return []
-    had = "had its own rollout before, and the fleet rollout only watches it"
+    had = "already had its own rollout, and the fleet rollout only watches it"
     if joined > 1:
-        had = "had their own rollouts before, and the fleet rollout only watches them"
+        had = "already had their own rollouts, and the fleet rollout only watches them"
     return [
         line(
             f"{count(joined, 'cluster')} {had}: wave and cut here are those of the fleet's plan; `backstop status` "
-            "shows those of the cluster's own plan"
+            "shows those of a cluster's own plan"
         )
     ]
 
@@ -434,7 +441,7 @@ def _some(fleet: FleetStatus, title: str, style: str, members: Sequence[Member],
 def _running(fleet: FleetStatus) -> list[RenderableType]:
     states = (MemberState.RUNNING, MemberState.STARTING)
     members = [m for m in fleet.members if m.state in states]
-    return _some(fleet, f"on {'its' if len(members) == 1 else 'their'} way", "bold", members, "--all")
+    return _some(fleet, "under way", "bold", members, "--all")
 
 
 def _held(fleet: FleetStatus) -> list[RenderableType]:

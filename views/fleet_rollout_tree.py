@@ -29,11 +29,11 @@ _MARKS = {
 }
 _WORDS = {MemberState.DONE: "monitored", MemberState.FAILED: "rolled back", MemberState.RUNNING: "under way"}
 _FIRST = (MemberState.FAILED, MemberState.RUNNING, MemberState.STARTING, MemberState.WAITING, MemberState.DONE)
-"""Which leaves are shown where there is no room for all."""
+"""The order in which leaves are chosen if there is no room for all."""
 _LEAST_LEAVES = (2, 1)
-"""Of each wave, before one shows more; where there is no room for that, none."""
+"""The fewest leaves of each wave: the first number for which all waves have room, else none."""
 _BELOW = 2
-"""Rows below the picture: the cursor's, and one for why there is no answer."""
+"""Rows below the picture: one for the cursor, one for the reason why there is no answer."""
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,13 @@ _BY = {FlexMode.EQUAL: "equally", FlexMode.QUOTA: "in proportion to quota", Flex
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 56
-"""Characters of a record."""
+"""The most bars of a record."""
 _NAMED = 8
-"""Teams on flex that are named."""
+"""The most teams, and the most jobs, on flex that are listed."""
 _WAITING = 30
-"""Waiting jobs of which it is said why."""
+"""The most waiting jobs that are listed, each with the reason."""
 _YIELDING = 12
-"""Teams of whose classes it is said which yields first."""
+"""The most teams for which a line says which class yields first."""
 
 
 def by_free_flex(offers: Iterable[_FlexT]) -> list[_FlexT]:
@@ -72,7 +72,7 @@ def fleet_summary(
     measured = [f for f in offers if f.health_at is not None]
     flex = sum(f.flex_gpus for f in measured)
     summary = f"{count(len(offers), 'cluster')}: {gpus(flex)} of flex, {_use_text(measured)}"
-    sums: list[RenderableType] = [Text(), line(f"{summary} In quota: held by jobs inside their quotas.")]
+    sums: list[RenderableType] = [Text(), line(f"{summary} In quota: GPUs held by jobs inside their quotas.")]
     return sums if len(offers) < of else [*sums, *_record(record)]
 
 
@@ -81,13 +81,13 @@ def _use_text(offers: Iterable[FlexNow | FlexSum]) -> str:
     counts = [(f.available_gpus, used_flex(f), f.used_gpus) for f in offers]
     free, used, beyond = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0, 0)
     over = beyond - used
-    more = f" Jobs hold {count(over, 'more GPU')} beyond quotas, without flex." if over else ""
+    more = f" Jobs hold {count(over, 'more GPU')} beyond quotas than there is flex." if over else ""
     return f"{used:,} used, {free:,} free now.{more}"
 
 
 AT_MOST = (
-    "At most: Backstop does not know every running job and its island, and so only how large a free block can be, not "
-    "how large it is. If Slurm or `backstop fleet import --jobs` reports the islands of jobs, the size is exact."
+    "At most: Backstop does not know the island of every running job, so the largest free block can be smaller. If "
+    "Slurm or `backstop fleet import --jobs` reports the islands of jobs, the size is exact."
 )
 """Why the largest free block is an upper bound. It goes below each table that has one."""
 
@@ -151,7 +151,9 @@ def _jobs(one: FlexNow) -> list[RenderableType]:
             row(jobs, job.job, job.team, job.gpus, span(one.at - job.started), job.island)
         blocks += [Text(), jobs]
         more = f"; {len(one.jobs) - _NAMED} more follow" if len(one.jobs) > _NAMED else ""
-        blocks.append(line(f"By Backstop's rule they yield in this order{more}. The scheduler may choose another."))
+        blocks.append(
+            line(f"By Backstop's rule these jobs yield in this order{more}. The scheduler may choose another order.")
+        )
     if one.yields:
         blocks.append(Text())
     for work in one.yields[:_YIELDING]:
@@ -163,11 +165,11 @@ def _jobs(one: FlexNow) -> list[RenderableType]:
         lives, days = one.lives, (one.at - one.lives.since).days
         ended = f"{lives.preempted} of them preempted"
         if lives.ended == 1:
-            ended = f"which was {'' if lives.preempted else 'not '}preempted"
+            ended = "preempted" if lives.preempted else "not preempted"
         summary = f"In {count(days, 'day')} {count(lives.ended, 'job')} on flex ended, {ended}"
         if lives.median_seconds is not None and lives.shortest_seconds is not None:
             middle, least = (timedelta(seconds=s) for s in (lives.median_seconds, lives.shortest_seconds))
-            summary += f", after a median of {span(middle)} and a minimum of {span(least)}"
+            summary += f"; median run {span(middle)}, shortest {span(least)}"
         blocks.append(line(f"{summary}."))
     return blocks
 
@@ -212,8 +214,8 @@ def parts(asked: FlexDemand, division: Division) -> list[RenderableType]:
         )
     given_gpus = asked.capacity_gpus - division.unused_gpus
     are = verb_of(given_gpus)
-    summary = f"{given_gpus:,} of {gpus(asked.capacity_gpus)} {are} given, the part beyond quotas {_BY[asked.mode]}; "
-    return [teams, Text(), line(f"{summary}{division.unused_gpus:,} nobody can use.")]
+    summary = f"{given_gpus:,} of {gpus(asked.capacity_gpus)} {are} given out, the part beyond quotas {_BY[asked.mode]}"
+    return [teams, Text(), line(f"{summary}; {division.unused_gpus:,} left over.")]
 
 
 def story_parts(scenes: Sequence[Scene]) -> list[RenderableType]:
@@ -257,7 +259,7 @@ def _waiting(last: Scene) -> list[RenderableType]:
     for j in last.queued[:_WAITING]:
         row(jobs, j.job, j.team, _number(j.gpus), j.why)
     more = len(last.queued) - _WAITING
-    return [Text(), jobs, *([line(f"and {count(more, 'job')} more; --json names all.")] if more > 0 else [])]
+    return [Text(), jobs, *([line(f"and {count(more, 'more job')}; --json has all.")] if more > 0 else [])]
 
 
 def _what_came(scene: Scene) -> str:

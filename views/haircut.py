@@ -15,7 +15,7 @@ from views.layout import Grid
 from views.words import count, gpus, line, row, table
 
 _TOLD = 5
-"""Teams of which it is said whose work stands on what they give."""
+"""The most teams for which a line says whose jobs use the GPUs that are cut."""
 _FIELDS = tuple(dict.fromkeys([*Part.model_fields, *TeamPart.model_fields]))
 
 
@@ -31,7 +31,7 @@ def fleet_parts(haircut: Haircut, at: int, untold: int = 0) -> list[RenderableTy
         Text(),
         _by_buffer(haircut),
         Text(),
-        Text("GPUs that each wave would cut, in how many clusters, and how many of them are phantom"),
+        Text("Each wave: how many GPUs it would cut, in how many clusters, and how many of the GPUs are phantom"),
         _cuts(haircut, "wave", at, with_clusters=True),
         Text(),
         line(sentence(haircut, at)),
@@ -57,14 +57,14 @@ def _works(haircut: Haircut, at: int, untold: int = 0) -> list[RenderableType]:
 def sentence(haircut: Haircut, at: int) -> str:
     """Return the report in a few words, at one of its buffers."""
     part, plain = haircut.fleet[at], haircut.without.cut_gpus
-    short = f"; {part.short_gpus:,} more would be needed and may not be cut" if part.short_gpus else ""
+    short = f"; {part.short_gpus:,} more would have to be cut, but may not be" if part.short_gpus else ""
     are, their = ("is", "its") if part.clusters_above == 1 else ("are", "their")
     those = f"{part.clusters_above} of {count(part.clusters, 'cluster')}"
     above = f"{those} {are} above {their} ceiling, by {gpus(part.above_gpus)}"
-    anyhow = f" Without any buffer {plain:,} would be cut all the same." if plain else ""
+    anyhow = f" Even without a buffer, {plain:,} would be cut." if plain else ""
     promised = "promised GPU" if part.assigned_gpus == 1 else "promised GPUs"
     return (
-        f"At {percent(haircut.buffers[at])}: {part.cut_gpus:,} of {part.assigned_gpus:,} {promised} "
+        f"At a buffer of {percent(haircut.buffers[at])}: {part.cut_gpus:,} of {part.assigned_gpus:,} {promised} "
         f"{'is' if part.cut_gpus == 1 else 'are'} cut{_became(part)}{short}.{anyhow} {above}."
     )
 

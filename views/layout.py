@@ -24,9 +24,9 @@ GAP = 2
 """Cells between two columns."""
 ELLIPSIS = "…"
 _LEAST_NAME = 9
-"""Cells of a shortened name at least: four at each end."""
+"""The fewest cells of a shortened name: four at each end."""
 _LEAST_PROSE = 24
-"""Cells that text needs beside other columns; with less it goes below its row."""
+"""The fewest cells for text beside other columns; with fewer, text goes below its row."""
 _INDENT = 4
 _WORD = r"""(?:'[^']*'|"[^"]*"|[^\s'"`])+"""
 _COMMAND = re.compile(rf"`(backstop {_WORD}(?: {_WORD})*)`|(?<![\w/.`-])(backstop [a-z]{_WORD}(?: {_WORD})*)")
@@ -130,7 +130,7 @@ def _apart(sentence: Text) -> Iterator[tuple[Text, bool]]:
 
 
 _LEFT_OVER = re.compile(r"(?:[ ,;]|\.(?=\s|$))*")
-"""Blanks and marks after a command that stands elsewhere; `./fleet.yaml` begins with none."""
+"""Blanks and marks after a command that has its own line; `./fleet.yaml` begins with none."""
 
 
 def _piece(sentence: Text, start: int, end: int) -> Text:
@@ -231,13 +231,13 @@ class Grid:
     least: tuple[str, ...] = ()
     header: bool = True
     hint: bool = True
-    """Whether it is said what there was no room for."""
+    """Whether a line below names the columns that had no room."""
     listed: bool = False
-    """Whoever asked for it can ask for all of it: -o wide."""
+    """Whether the command takes `-o wide`, which shows all columns."""
     single: bool = False
-    """Each row is one line: of text its beginning, which ends before a command that has no room."""
+    """Whether each row is one line: text is cut off, before a command that has no room."""
     margin: str = " " * _INDENT
-    """Before what goes below a row."""
+    """What a line below a row begins with."""
 
     @staticmethod
     def of(names: Sequence[str], least: Sequence[str] = ()) -> Grid:

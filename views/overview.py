@@ -21,12 +21,12 @@ from views.words import clean, count, gpus, line, moment, row, span, table
 if TYPE_CHECKING:
     from client.answer_models import Check
 
-NEEDS_UNKNOWN = "What they need from a person is not known: no worker answered in time."
+NEEDS_UNKNOWN = "What rollouts need from a person is unknown: no worker answered in time."
 FEW_CLUSTERS = 15
-"""Rollouts up to which each has a line by itself."""
+"""Up to this many rollouts, each has its own line."""
 _SHADOW = " (shadow)"
 _SHOWN = 8
-"""Lines of each list, where there are more rollouts."""
+"""The most lines of each list, if there are more rollouts."""
 
 
 def overview_parts(rollouts: Sequence[RolloutSummary], now: datetime, *, all_lines: bool) -> list[RenderableType]:
@@ -63,9 +63,9 @@ def _lost(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
         return []
     one = len(lost) == 1
     sentence = "1 rollout is" if one else f"{len(lost)} rollouts are"
-    sentence += f" open in the ledger, and Temporal does not run {'it' if one else 'them'}"
+    sentence += f" open in the ledger, but Temporal does not run {'it' if one else 'them'}"
     take = adopt_line(lost[0]) if one else ADOPT_ALL
-    what = f" Nobody guards the quotas there. Take over: `{take}`."
+    what = f" Nobody guards the quotas of {'this cluster' if one else 'these clusters'}. To take over: `{take}`."
     return [line((f"{sentence}.", "red"), what), Text()]
 
 
@@ -124,7 +124,8 @@ def _asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType
     if unasked:
         which = "All of these are" if unasked == len(needy) else f"{unasked:,} of these {verb_of(unasked)}"
         more.append(line((f"{which} from the ledger, because the rollout was not asked or did not answer.", "yellow")))
-    return [Text(), line((f"{len(needy)} {verb_of(len(needy), 'needs', 'need')} a person", "yellow")), rows, *more]
+    title = f"{count(len(needy), 'rollout')} {verb_of(len(needy), 'needs', 'need')} a person"
+    return [Text(), line((title, "yellow")), rows, *more]
 
 
 def _held(opened: Sequence[RolloutSummary], *, lines: bool) -> list[RenderableType]:
@@ -135,7 +136,7 @@ def _held(opened: Sequence[RolloutSummary], *, lines: bool) -> list[RenderableTy
     more = [line((unknown, "yellow"))] if unknown else []
     if not held:
         return [Text(), *more] if more else []
-    title = (f"{len(held)} on hold", "yellow")
+    title = (f"{count(len(held), 'rollout')} on hold", "yellow")
     if not lines:
         return [Text(), line(title, ": backstop status --held"), *more]
     rows = table("CLUSTER", "=STAGE", "~HELD BY", least=["STAGE"])
@@ -168,7 +169,7 @@ def _risks(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
         row(rows, r.cluster, _stage(r), r.unbacked_gpus)
     more = [line(f"and {len(risky) - _SHOWN} more: backstop status --at-risk")] if len(risky) > _SHOWN else []
     title = line(
-        (f"{len(risky)} at risk", "red"),
+        (f"{count(len(risky), 'rollout')} at risk", "red"),
         f": {gpus(total)} {verb_of(total, 'has', 'have')} no healthy hardware behind {'it' if total == 1 else 'them'}",
     )
     return [Text(), title, rows, *more]
@@ -180,4 +181,7 @@ def _silent(opened: Sequence[RolloutSummary], now: datetime) -> list[RenderableT
     if not silent:
         return []
     names = some_of([clean(r.cluster) for r in silent], 3)
-    return [Text(), line((f"{len(silent)} without a health report for {span(STALE)}", "yellow"), f": {names}")]
+    return [
+        Text(),
+        line((f"{count(len(silent), 'cluster')} without a health report for {span(STALE)}", "yellow"), f": {names}"),
+    ]

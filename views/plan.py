@@ -22,7 +22,7 @@ from views.layout import Grid
 from views.words import count, gpus, indent, line, moment, row, span, table
 
 _COUNT_OR_NAMES = re.compile(r"\([^()]*\)|(?<![\w.:/-])\d{4,15}(?![\w.:/-])")
-"""A count in a cut's reason; what stands in brackets there are islands' names, and are left alone."""
+"""A count in a cut's reason; brackets there hold islands' names, whose digits stay as they are."""
 
 
 def in_order(plans: Iterable[Plan]) -> list[Plan]:
@@ -74,8 +74,8 @@ def _old_health(plan: Plan, now: datetime) -> str:
     assert plan.stale_after is not None
     age, stale = span(now - plan.health_at), duration_text(plan.stale_after)
     return (
-        f"The newest health sample of {plan.cluster} is {age} old ({moment(plan.health_at)}). "
-        f"From {stale} on it is stale, and no gate opens before a newer one"
+        f"The newest health sample of {plan.cluster} is {age} old ({moment(plan.health_at)}) and stale: the limit is "
+        f"{stale}. No gate opens until a newer one arrives"
     )
 
 
@@ -133,9 +133,9 @@ def _ceiling(plan: Plan) -> str:
         spare = plan.healthy_gpus - plan.ceiling_gpus
         kept = f"{count(spare, 'healthy GPU')} {'stays' if spare == 1 else 'stay'} spare"
         kept = kept if spare else f"no more {'is' if plan.healthy_gpus == 1 else 'are'} healthy"
-        return f"at most {plan.ceiling_gpus:,} may be promised ({kept}; by the buffer alone {by_buffer:,})"
+        return f"at most {plan.ceiling_gpus:,} may be promised ({kept}; the buffer alone would allow {by_buffer:,})"
     if plan.derived is not None:
-        return f"at most {plan.ceiling_gpus:,} may be promised (buffer {plan.derived.needed}, by its health history)"
+        return f"at most {plan.ceiling_gpus:,} may be promised (buffer {plan.derived.needed}, from its health history)"
     return f"at most {plan.ceiling_gpus:,} may be promised (buffer {fraction_text(plan.buffer)} of {plan.basis})"
 
 
@@ -155,13 +155,13 @@ def _what(plan: Plan) -> Text:
     if not plan.haircut_gpus:
         return line("Nothing is cut: enough capacity is outside quotas to cover the buffer.")
     what = (
-        f"Cut {plan.cut_gpus:,} of a haircut of {plan.haircut_gpus:,}"
+        f"Cut {plan.cut_gpus:,} of a haircut of {gpus(plan.haircut_gpus)}"
         if plan.short_by_gpus
-        else f"Cut {plan.cut_gpus:,}"
+        else f"Cut {gpus(plan.cut_gpus)}"
     )
     return line(
         (what, "bold"),
-        f": {plan.phantom_gpus:,} {verb_of(plan.phantom_gpus)} phantom (no healthy GPU behind now), "
+        f": {plan.phantom_gpus:,} {verb_of(plan.phantom_gpus)} phantom (without a healthy GPU now), "
         f"{plan.to_flex_gpus:,} {verb_of(plan.to_flex_gpus, 'moves', 'move')} to flex and "
         f"{verb_of(plan.to_flex_gpus, 'stays', 'stay')} usable.",
     )
@@ -171,7 +171,7 @@ def _verdict(plan: Plan, now: datetime) -> Text:
     """Say whether the plan suffices, and if not, what would."""
     if not plan.honest:
         return line(
-            ("It cannot honestly be promised", "yellow"),
+            ("Nothing can be promised", "yellow"),
             ". Such a plan cannot be launched: give a buffer yourself (--buffer), or wait for better health.",
         )
     old = plan.is_stale(now)
@@ -179,15 +179,18 @@ def _verdict(plan: Plan, now: datetime) -> Text:
     if plan.backed and not plan.short_by_gpus:
         if old:
             return line(
-                ("Backed then", "yellow"), f": by that sample, with this plan {backed}; whether it does now is unknown."
+                ("Backed at that time", "yellow"),
+                f": by that sample, with this plan {backed}; whether that still holds is unknown.",
             )
         return line(("Backed", "green"), f": with this plan {backed}.")
     faults = []
     if plan.short_by_gpus:
         left, fits = plan.assigned_gpus - plan.cut_gpus, plan.assigned_gpus - plan.haircut_gpus
-        faults.append(f"short by {plan.short_by_gpus:,}: it leaves {left:,} promised, but only {fits:,} can be")
+        faults.append(
+            f"short by {gpus(plan.short_by_gpus)}: the plan leaves {left:,} promised, but only {fits:,} can be"
+        )
     if plan.backed:
-        faults.append(f"backed {'then ' if old else ''}all the same: {'by that sample ' if old else ''}{backed}")
+        faults.append(f"backed nevertheless{', by that sample' if old else ''}: {backed}")
     elif lacks := _lacks(plan):
         faults.append(f"not backed: {'; '.join(lacks)}")
     faults += [no_room_text(team, size) for team, size in plan.unplaced_blocks]
@@ -202,9 +205,9 @@ def _lacks(plan: Plan) -> list[str]:
     for team, able in plan.out_of_reach[:_NAMED]:
         are = "is" if able == 1 else "are"
         where = f"on the islands that {team} may use"
-        lacks.append(f"only {gpus(able)} {are} healthy {where}, and its quota is {values[team]:,}")
+        lacks.append(f"only {gpus(able)} {are} healthy {where}, but its quota is {values[team]:,}")
     more = len(plan.out_of_reach) - _NAMED
-    lacks += [f"and {count(more, 'quota')} more like it"] * (more > 0)
+    lacks += [f"and {count(more, 'more quota')} like that"] * (more > 0)
     return [*lacks, *map(_bound, plan.short_islands[:_NAMED])]
 
 
@@ -213,7 +216,8 @@ def _bound(short: ShortIslands) -> str:
     one = len(short.islands) == 1
     what, have = ("island", "has") if one else ("islands", "have")
     names = ", ".join(short.islands)
-    return f"{what} {names} {have} {short.healthy_gpus:,} healthy, and {short.promised_gpus:,} would be promised there"
+    healthy = count(short.healthy_gpus, "healthy GPU")
+    return f"{what} {names} {have} {healthy}, but {short.promised_gpus:,} would be promised there"
 
 
 _NAMED = 3
@@ -260,9 +264,7 @@ def _runs_on(plan: Plan) -> list[RenderableType]:
     if busy <= plan.to_flex_gpus:
         return []
     use = f"{gpus(busy)} counted as in use {'is' if busy == 1 else 'are'} cut, and flex gains {plan.to_flex_gpus:,}"
-    rest = (
-        "jobs above their quota may use this flex and unused quota; if both are too small, some of them are preempted"
-    )
+    rest = "jobs above their quota may use this flex and unused quota; if both are too small, some jobs are preempted"
     return [line((f"{use}: {rest}.", "dim"))]
 
 

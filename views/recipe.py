@@ -23,7 +23,7 @@ from views.words import count, line, row, span, table
 def recipe_parts(recipe: ClusterRecipe) -> list[RenderableType]:
     """Return one recipe in full."""
     touches = sum(bool(step.touch) for step in recipe.provision)
-    people = f"{count(touches, 'touch')} beside the entry" if touches else "no touch beside the entry"
+    people = f"{count(touches, 'touch')} besides the entry" if touches else "no touch besides the entry"
     parts: list[RenderableType] = [
         line((recipe.name, "bold"), f" ({recipe.hash}): {count(len(recipe.provision), 'step')}, {people}."),
         _steps(recipe),
@@ -75,9 +75,12 @@ def _terms(recipe: ClusterRecipe) -> Iterator[tuple[str, str]]:
         needs = ", ".join(f"{number:,} {name}" for name, number in recipe.supply.needs.items())
         yield "Supply", f"waits until {needs} are granted; asks every {span(recipe.supply.every)}"
     share = recipe.accept_at_least
-    yield "Accepted", f"with {float(share):.4g} of the nodes that were ordered" if share < 1 else "with all its nodes"
+    yield (
+        "Accepted",
+        f"with at least {float(100 * share):.4g}% of the ordered nodes" if share < 1 else "with all its nodes",
+    )
     together = "all checks have been green together" if recipe.checks else "its nodes have been there"
-    late = f"a person is called if that takes over {span(recipe.validate_within)}"
+    late = f"a person is called if that takes longer than {span(recipe.validate_within)}"
     yield "Production", f"when {together} for {span(recipe.soak)}; {late}"
     yield "Probation", f"checked every {span(recipe.watch_every)} for {span(recipe.probation)}"
     if programs := sorted(set(_programs(recipe))):
@@ -118,14 +121,14 @@ def _checks(recipe: ClusterRecipe) -> RenderableType:
 def _green(check: RecipeCheck) -> str:
     match check.kind:
         case CheckKind.COMMAND:
-            return f"{' '.join(check.command)} ends with 0"
+            return f"{' '.join(check.command)} exits with 0"
         case CheckKind.HTTP:
             return f"GET {check.http} answers 2xx"
         case CheckKind.HEALTHY:
             assert check.healthy is not None
-            return f"at least {float(check.healthy):.4g} of its GPUs are healthy"
+            return f"at least {float(100 * check.healthy):.4g}% of the cluster's GPUs are healthy"
         case CheckKind.CONTIGUOUS:
-            return f"a block of {gpus_text(check.contiguous or 0)} on healthy nodes of one island is there"
+            return f"one island has a block of {gpus_text(check.contiguous or 0)} on healthy nodes"
         case _:
             bounds = [f"at least {check.at_least:g}"] if check.at_least is not None else []
             bounds += [f"at most {check.at_most:g}"] if check.at_most is not None else []
@@ -156,6 +159,6 @@ def _above_the_ceiling(entries: Sequence[BringupEntry]) -> Iterator[str]:
             yield f"{entry.cluster}: {why}."
     if any_above:
         yield (
-            "Where an entry's policy has no value, this uses Backstop's defaults; when the cluster is entered, "
+            "If an entry's policy has no value, this check uses Backstop's defaults; when the cluster is entered, "
             "the fleet's policy applies."
         )

@@ -259,7 +259,7 @@ async def test_a_fleet_s_abort_says_what_every_team_gets_back(world: World) -> N
         name: now for name, (now, _) in told.items()
     }
     assert "2 rollouts end; 20 GPUs come back to 1 team; today's hardware backs all of it." in shown
-    assert "1 cluster that waits is not started." in shown
+    assert "1 waiting cluster will not be started." in shown
     asked.types("y")
     assert await asked.ended() == 0
     await world.until_fleet(lambda s: s.stage.has_ended)

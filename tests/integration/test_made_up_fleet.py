@@ -72,7 +72,7 @@ async def test_pages_of_the_made_up_fleet_and_its_ledger_count_the_same(pages: P
     assert pages.one("SELECT count(*) FROM rollouts WHERE stage = 'monitored' AND fleet = 'fleet-1'") == monitored
 
     fleet = await pages.words("/")
-    assert f"{waiting} need a person" in fleet
+    assert f"{waiting} rollouts need a person" in fleet
     assert f"{opened} open rollouts" in fleet
     assert "is running: wave 2 (unscheduled) waits for a person. Needs: 6 clusters that are under way wait" in fleet
 
@@ -87,7 +87,7 @@ async def test_pages_of_the_made_up_fleet_and_its_ledger_count_the_same(pages: P
     assert f"2 unscheduled {len(odd) + waiting} - {waiting} {len(odd)} - - - {cut:,}" in rollout
     assert "3 idle 1 1 - - - - - 30" in rollout
     assert "4 busy 1 1 - - - - - 30" in rollout
-    assert f"0 of {opened} rolled back; it stops above 10%" in rollout
+    assert f"0 of {opened} rolled back; the fleet rollout stops above 10%" in rollout
     assert "1,024 GPUs an hour and 20,480 a day" in rollout
     assert f"all {CLUSTERS} clusters" in rollout
 
@@ -126,7 +126,7 @@ async def test_an_abort_says_what_undo_adds_and_of_how_many_rollouts(pages: Page
     abort = await pages.words("/rollout/abort")
     monitored = CLUSTERS - len(WAITING | NONE)
     assert "An abort would also end 6 rollouts that changed nothing yet." in abort
-    assert "2 clusters that wait are not started." in abort
+    assert "2 waiting clusters will not be started." in abort
     assert f"{monitored} rollouts go on by themselves, and keep their quotas: " in abort
     assert f"With undo, Backstop would also undo {monitored} rollouts, the newest first." in abort
     assert (
@@ -141,9 +141,12 @@ async def test_an_abort_says_what_undo_adds_and_of_how_many_rollouts(pages: Page
 async def test_one_cluster_is_spoken_of_as_one(tmp_path: Path) -> None:
     async with pages_of(tmp_path, 1) as pages:
         rollout = await pages.words("/rollout")
-        assert "1 on its way" in rollout
+        assert "1 under way" in rollout
         assert "or the 1 cluster ." in rollout
-        assert "0 of 1 rolled back (the share is of at least 10 clusters); it stops above 10%" in rollout
+        assert (
+            "0 of 1 rolled back (the share is computed from at least 10 clusters); the fleet rollout stops above 10%"
+            in rollout
+        )
         abort = await pages.words("/rollout/abort")
         assert "With undo, nothing more would happen: the fleet rollout has changed no quota." in abort
         assert "1 cluster and the fleet rollout are blocked." in await pages.words("/leader")

@@ -217,8 +217,8 @@ async def test_the_leader_sees_the_fleet_and_what_a_buffer_costs(ana: Browser, s
     assert f"873 GPUs installed, 823 healthy, {promised} promised, 26 of them without a healthy GPU" in seen.words
     # At 15 %: 306 of 361 may be promised where 345 are, and 435 of 512 where 140 are.
     assert (
-        "At 15%: 39 of 485 promised GPUs are cut: 26 have no healthy GPU behind them now, and 13 move to flex"
-        in seen.words
+        "At a buffer of 15%: 39 of 485 promised GPUs are cut: 26 have no healthy GPU behind them now, and 13 "
+        "move to flex" in seen.words
     )
     assert [row[0] for row in seen.tables["What a buffer would cost"] if row[0].endswith("%")] == [
         "5%",
@@ -227,8 +227,8 @@ async def test_the_leader_sees_the_fleet_and_what_a_buffer_costs(ana: Browser, s
         "20%",
     ]
     other = await ana.look("/leader?buffer=12")
-    assert "At 12%:" in other.words
-    assert "At 15%:" in (await ana.look("/leader?buffer=<b>")).words, "what is no number is the usual"
+    assert "At a buffer of 12%:" in other.words
+    assert "At a buffer of 15%:" in (await ana.look("/leader?buffer=<b>")).words, "what is no number is the usual"
 
 
 # --- giving ---------------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ def test_a_check_says_what_is_done_in_which_order_and_what_the_worker_must_allow
     assert run.exit_code == 0, run.output
     steps = [line.split()[0] for line in run.output.splitlines() if line.split()[2:3] in (["buildkite"], ["command"])]
     assert steps == ["bootstrap", "nodes"]
-    assert "4 steps, 1 touch beside the entry" in run.output
+    assert "4 steps, 1 touch besides the entry" in run.output
     assert (
         "A cancel would not undo 3 steps (check-in, nodes, services); it would only list what they made." in run.output
     )

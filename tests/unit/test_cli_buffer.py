@@ -216,7 +216,7 @@ def planned(tmp_path: Path, capsys: pytest.CaptureFixture[str], *arguments: str)
 
 def test_a_file_has_no_history_so_that_the_floor_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = planned(tmp_path, capsys, "--buffer", "health")
-    assert shown[0].endswith("at most 306 may be promised (buffer 54, by its health history)")
+    assert shown[0].endswith("at most 306 may be promised (buffer 54, from its health history)")
     assert shown[1] == "Buffer for 99.9% of the hours of 28d: there is no health history, so the floor of 0.15 applies."
 
 
@@ -225,8 +225,8 @@ def test_a_file_has_no_history_so_that_the_floor_holds(tmp_path: Path, capsys: p
     [
         (360, "at most 306 may be promised (buffer 0.15 of total)"),
         (314, "at most 306 may be promised (buffer 0.15 of total)"),
-        (313, "at most 305 may be promised (8 healthy GPUs stay spare; by the buffer alone 306)"),
-        (4, "at most 0 may be promised (4 healthy GPUs stay spare; by the buffer alone 306)"),
+        (313, "at most 305 may be promised (8 healthy GPUs stay spare; the buffer alone would allow 306)"),
+        (4, "at most 0 may be promised (4 healthy GPUs stay spare; the buffer alone would allow 306)"),
     ],
 )
 def test_what_bounds_a_promise_is_named(
@@ -242,7 +242,7 @@ def test_a_promise_that_health_alone_bounds_names_no_spare_gpus(
 ) -> None:
     monkeypatch.setattr(f"{__name__}.FLEET", FLEET.replace("352", str(healthy)))
     shown = planned(tmp_path, capsys, "--policy", "spare_gpus=0")[0]
-    assert shown.endswith(f"at most {healthy} may be promised ({so}; by the buffer alone 306)")
+    assert shown.endswith(f"at most {healthy} may be promised ({so}; the buffer alone would allow 306)")
 
 
 @pytest.mark.parametrize("unit", ["nodes", "gpus"])
@@ -256,7 +256,7 @@ def test_a_history_beside_the_file_is_gone_by(
     (tmp_path / "h.csv").write_text(as_csv(series))
     wanted = derive_buffer(8 * made.down, 360, node=8)
     shown = planned(tmp_path, capsys, "--buffer", "health", "--health", str(tmp_path / "h.csv"))
-    assert f"(buffer {wanted.needed}, by its health history)" in shown[0]
+    assert f"(buffer {wanted.needed}, from its health history)" in shown[0]
     assert shown[1].endswith(f": {wanted.text}.")
 
 
@@ -265,7 +265,7 @@ def test_a_plan_that_cannot_honestly_be_promised_says_so(tmp_path: Path, capsys:
     (tmp_path / "h.csv").write_text("cluster,hour,total_nodes,healthy_nodes_min\n" + wild)
     shown = planned(tmp_path, capsys, "--buffer", "health", "--health", str(tmp_path / "h.csv"))
     assert "already ask for more than the floor of 0.15: 200 GPUs have been down most of the time" in shown[1]
-    assert shown[3].startswith("It cannot honestly be promised. Such a plan cannot be launched")
+    assert shown[3].startswith("Nothing can be promised. Such a plan cannot be launched")
 
 
 def test_a_history_that_no_buffer_goes_by_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -190,7 +190,7 @@ def test_launch_sends_what_lies_over_the_policy_and_shows_how_to_approve(
     assert (request.owner, request.shadow, request.adopt, request.reason) == ("tpm", True, True, "pilot")
     assert request.rollout.startswith("h100-worked/2")
     out = capsys.readouterr().out
-    assert "Cut 39: 26 are phantom (no healthy GPU behind now), 13 move to flex" in out
+    assert "Cut 39 GPUs: 26 are phantom (without a healthy GPU now), 13 move to flex" in out
     assert f"\n  backstop approve h100-worked --plan {PLAN.hash}\n" in out
 
 
@@ -300,8 +300,10 @@ def test_plan_of_the_ledger_says_how_old_stale_health_is(
     assert run(["plan", "h100-worked"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "The newest health sample of h100-worked is " in shown
-    assert "d old (2026-01-31 12:00:00Z). From 30m on it is stale, and no gate opens before a newer one." in shown
-    assert "Backed then: by that sample, with this plan every promised GPU has a healthy one behind it;" in shown
+    assert "d old (2026-01-31 12:00:00Z) and stale: the limit is 30m. No gate opens until a newer one arrives." in shown
+    assert (
+        "Backed at that time: by that sample, with this plan every promised GPU has a healthy one behind it;" in shown
+    )
 
 
 @pytest.mark.parametrize("command", [["plan"], ["haircut"], ["fleet", "show"]])

@@ -203,20 +203,23 @@ def sampled(n: int, minutes: int | None, stale: int | None = 30) -> Prospect:
         ([sampled(1, 29), sampled(2, None), sampled(3, 900, None)], ""),
         (
             [sampled(1, 30), sampled(2, 29)],
-            "The newest health sample of 1 cluster is stale: h100-1 (30m old). No gate opens there before a newer one.",
+            (
+                "The newest health sample of 1 cluster is stale: h100-1 (30m old). "
+                "Its gate stays shut until a newer one arrives."
+            ),
         ),
         (
             [sampled(1, 31), sampled(2, 5), sampled(3, 300), sampled(4, 60, 120)],
             (
                 "The newest health samples of 2 clusters are stale: h100-3 (5h old), h100-1 (31m old). "
-                "No gate opens there before newer ones."
+                "Their gates stay shut until newer ones arrive."
             ),
         ),
         (  # all of a fleet
             [sampled(n, 40) for n in range(10)],
             "The newest health samples of 10 clusters are stale: "
             + ", ".join(f"h100-{n} (40m old)" for n in range(8))
-            + " and 2 more. No gate opens there before newer ones.",
+            + " and 2 more. Their gates stay shut until newer ones arrive.",
         ),
     ],
 )

@@ -63,11 +63,11 @@ def test_a_thousand_fit_on_one_screen(thousand: list[RolloutSummary], capsys: py
     assert said.startswith("875 open rollouts, 125 ended\n")
     (monitored,) = [line.split() for line in said.splitlines() if line.startswith("monitored ")]
     assert monitored[-2] == "375"
-    assert "125 need a person" in said
+    assert "125 rollouts need a person" in said
     assert "and 117 more: backstop status --needs" in said
     risky = [s for s in thousand if s.open and s.unbacked_gpus]
     total = sum(s.unbacked_gpus or 0 for s in risky)
-    assert f"{len(risky)} at risk: {total} GPUs have no healthy hardware behind them" in said
+    assert f"{len(risky)} rollouts at risk: {total} GPUs have no healthy hardware behind them" in said
 
 
 def test_what_cannot_wait_stands_before_the_plans_that_wait(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +77,7 @@ def test_what_cannot_wait_stands_before_the_plans_that_wait(capsys: pytest.Captu
         one(71, stage="stuck"),
         one(72, stage="buffered", needs="taken over", lost=True),
     ]
-    said = status(capsys, [*plans, *pressing]).partition("63 need a person")[2]
+    said = status(capsys, [*plans, *pressing]).partition("63 rollouts need a person")[2]
     named = [line.split()[0] for line in said.splitlines() if line.startswith("cluster-")]
     assert named[:3] == ["cluster-0072", "cluster-0071", "cluster-0070"]
 
@@ -121,8 +121,8 @@ def test_a_sample_in_doubt_has_been_read(capsys: pytest.CaptureFixture[str]) -> 
 def test_what_holds_a_rollout_is_counted_for_many_and_said_for_few(
     thousand: list[RolloutSummary], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "\n10 on hold: backstop status --held\n" in status(capsys, thousand)
-    listed = status(capsys, thousand, "--held").partition("10 on hold\n")[2].splitlines()
+    assert "\n10 rollouts on hold: backstop status --held\n" in status(capsys, thousand)
+    listed = status(capsys, thousand, "--held").partition("10 rollouts on hold\n")[2].splitlines()
     rows = [line.split(maxsplit=2) for line in listed[1:]]
     assert sorted(rows) == [[s.cluster, s.stage, "freeze: year end"] for s in thousand if s.held]
     stages = [stage for _, stage, _ in rows]
@@ -138,7 +138,7 @@ def test_what_holds_a_rollout_is_counted_for_many_and_said_for_few(
 def test_few_have_a_line_each(thousand: list[RolloutSummary], capsys: pytest.CaptureFixture[str]) -> None:
     said = status(capsys, thousand[:10])
     assert [line.split()[0] for line in said.splitlines()[1:11]] == [s.cluster for s in thousand[:10]]
-    assert "1 needs a person" in said
+    assert "1 rollout needs a person" in said
 
 
 @pytest.mark.parametrize(
@@ -169,12 +169,12 @@ def test_filters_leave_what_fits(
 
 def test_without_a_worker_it_says_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
     said = status(capsys, [one(n, needs=None, health_at=None) for n in range(100)])
-    assert "What they need from a person is not known: no worker answered in time." in said
+    assert "What rollouts need from a person is unknown: no worker answered in time." in said
     assert "without health" not in said
 
 
 def test_who_needs_what_is_not_none_where_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "is not known: no worker answered in time" in status(
+    assert "is unknown: no worker answered in time" in status(
         capsys, [one(6, stage="monitored", needs=None)], "--needs"
     )
     old = [one(n, stage="stuck", asked_at=None) for n in range(2)]
@@ -261,7 +261,7 @@ def test_a_clock_that_differs_from_temporals_is_named(ahead: float, said: str) -
 def test_clusters_that_nobody_reports_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     old = [one(n, stage="monitored", health_at=datetime.now(UTC) - timedelta(hours=n)) for n in range(5)]
     said = status(capsys, [*old, *(one(n, stage="monitored") for n in range(5, 30)), one(99, health_at=None)])
-    assert "5 without a health report for 30m: cluster-0001, cluster-0002, cluster-0003 and 2 more" in said
+    assert "5 clusters without a health report for 30m: cluster-0001, cluster-0002, cluster-0003 and 2 more" in said
 
 
 def test_a_windows_hold_names_the_calendar(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,7 +71,7 @@ def test_a_chosen_buffer_is_one_question_beside_the_usual_ones(address: str, buf
     usual = {Fraction(5, 100), Fraction(10, 100), Fraction(15, 100), Fraction(20, 100)}
     assert asked == [HaircutSums(buffers=tuple(sorted(usual | ({buffer} if buffer else set()))))]
     # Of 90 may be promised 88 at 12 % and 85 at 15 %, in each of three.
-    assert ("At 12%: 6 of 270" if buffer else "At 15%: 15 of 270") in html
+    assert ("At a buffer of 12%: 6 of 270" if buffer else "At a buffer of 15%: 15 of 270") in html
     assert "cannot be planned" not in html
 
 

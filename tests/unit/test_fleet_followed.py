@@ -53,8 +53,8 @@ def test_one_that_was_cut_before_has_two_plans_and_the_page_says_whose_wave_it_s
     page(*status_parts(status_of(f, world.now), now=world.now))
     out = " ".join(capsys.readouterr().out.split())
     assert (
-        "1 cluster had its own rollout before, and the fleet rollout only watches it: wave and cut here are those of "
-        "the fleet's plan; `backstop status` shows those of the cluster's own plan"
+        "1 cluster already had its own rollout, and the fleet rollout only watches it: wave and cut here are those of "
+        "the fleet's plan; `backstop status` shows those of a cluster's own plan"
     ) in out
 
 

@@ -184,7 +184,7 @@ def test_the_progress_is_the_steps_the_rate_of_the_last_day_and_where_it_leads()
     stopped = f.add_hold("paused", HoldKind.PAUSED, "SEV", NOON, "tpm")
     assert progress_of(stopped, NOON).expected_end is None
     assert dict(facts_of(status_of_fleet(stopped, NOON)))["step"].plain.endswith(
-        "; the end is unknown, but not before 2026-03-03 12:00:00Z, by the pilot soak and bakes of the pace alone"
+        "; the end is unknown, but not before 2026-03-03 12:00:00Z: pilot soak and bakes alone last until then"
     )
     last = stopped.but(wave=Wave.BUSY)
     assert dict(facts_of(status_of_fleet(last, NOON)))["step"].plain.endswith("; the end is unknown")

@@ -55,9 +55,12 @@ def test_a_breaker_names_those_that_were_started_and_as_how_many_they_count() ->
         return next(text.plain for name, text in facts_of(status(fleet)) if name == "breaker")
 
     fleet = Fleet([prospect(n, cut=1) for n in range(2)], PACE.but(parallel=1))
-    assert said() == "0 of 1 rolled back (the share is of at least 10 clusters); it stops above 10%"
+    assert (
+        said()
+        == "0 of 1 rolled back (the share is computed from at least 10 clusters); the fleet rollout stops above 10%"
+    )
     fleet = Fleet([prospect(n, cut=1) for n in range(12)], PACE.but(parallel=11))
-    assert said() == "0 of 11 rolled back; it stops above 10%"
+    assert said() == "0 of 11 rolled back; the fleet rollout stops above 10%"
 
 
 def test_what_was_picked_as_somebody_paused_is_not_started_and_keeps_its_budget() -> None:

@@ -202,7 +202,7 @@ def test_the_command_answers_as_schedulers_read_it(capsys: pytest.CaptureFixture
     }
     assert run(["flex", "divide", "--file", file, "--mode", "equal"]) == 0
     shown = capsys.readouterr().out
-    assert "16 of 16 GPUs are given, the part beyond quotas equally" in shown
+    assert "16 of 16 GPUs are given out, the part beyond quotas equally" in shown
 
 
 def test_nulls_are_what_was_not_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -194,7 +194,7 @@ def test_what_is_used_and_free_adds_up_to_the_flex_there_is() -> None:
         for name, flex, used in (("free", 99, 1), ("fell", 14, 20), ("gone", 0, 1))
     ]
     assert str(fleet_summary(cut, [])[1]).startswith(
-        "3 clusters: 113 GPUs of flex, 15 used, 98 free now. Jobs hold 7 more GPUs beyond quotas, without flex. "
+        "3 clusters: 113 GPUs of flex, 15 used, 98 free now. Jobs hold 7 more GPUs beyond quotas than there is flex. "
     )
     rows = [text.split()[4:7] for text in list(_plain(fleet_parts(cut, [])[0]))[1:]]
     assert rows == [["99", "1", "98"], ["14", "14", "0"], ["0", "0", "0"]]

@@ -110,18 +110,18 @@ def test_the_sentence_says_of_which_cut_the_phantom_are_a_part() -> None:
     (worked,) = [(s, p) for s, p in example() if s.cluster == "h100-worked"]
     both = haircut([worked, one("b", 100, 100, 90)], [Fraction(3, 20)])
     assert sentence(both, 0) == (
-        "At 15%: 44 of 435 promised GPUs are cut: 26 have no healthy GPU behind them now, and 18 move to flex and "
-        "stay usable. "
-        "Without any buffer 34 would be cut all the same. 2 of 2 clusters are above their ceiling, by 44 GPUs."
+        "At a buffer of 15%: 44 of 435 promised GPUs are cut: 26 have no healthy GPU behind them now, and 18 move to "
+        "flex and stay usable. "
+        "Even without a buffer, 34 would be cut. 2 of 2 clusters are above their ceiling, by 44 GPUs."
     )
     large = haircut([one("d", 9000, 4500, 9000)], [Fraction(3, 20)])
-    assert "Without any buffer 4,508 would be cut all the same." in sentence(large, 0)
+    assert "Even without a buffer, 4,508 would be cut." in sentence(large, 0)
     single = haircut([one("c", 100, 93, 86)], [Fraction(3, 20)])
     assert sentence(single, 0).startswith(
-        "At 15%: 1 of 86 promised GPUs is cut: 0 have no healthy GPU behind them now, and 1 moves to flex and "
-        "stays usable. "
+        "At a buffer of 15%: 1 of 86 promised GPUs is cut: 0 have no healthy GPU behind them now, and 1 moves to "
+        "flex and stays usable. "
     )
-    assert sentence(haircut([]), 0).startswith("At 5%: 0 of 0 promised GPUs are cut. 0 of 0")
+    assert sentence(haircut([]), 0).startswith("At a buffer of 5%: 0 of 0 promised GPUs are cut. 0 of 0")
 
 
 def test_the_largest_cuts_come_first_and_equal_ones_by_name() -> None:

@@ -100,8 +100,8 @@ def test_the_view_names_jobs_and_their_lives(capsys: pytest.CaptureFixture[str])
         ["x", "16/16", "16", "4"],
         ["sweep", "a", "4", "2h", "-"],
     ]
-    assert "By Backstop's rule they yield in this order. The scheduler may choose another." in out
-    assert "In 7 days 1 job on flex ended, which was preempted, after a median of 9h and a minimum of 9h." in out
+    assert "By Backstop's rule these jobs yield in this order. The scheduler may choose another order." in out
+    assert "In 7 days 1 job on flex ended, preempted; median run 9h, shortest 9h." in out
 
 
 def test_why_names_the_jobs_that_hold_the_quota_and_those_that_idle() -> None:

@@ -175,9 +175,7 @@ def test_a_plan_on_stale_health_says_how_old_it_is_and_claims_nothing_of_now(
     plan = make_plan(here, Policy.model_validate({"buffer": 0.5, "spare_gpus": 0}))
     now = SAMPLED + timedelta(minutes=minutes)
     one, many = (" ".join(said(parts).split()) for parts in (plan_parts(plan, now), plans_parts([plan], now=now)))
-    age = (
-        f"The newest health sample of c is {minutes}m old (2026-11-25 10:00:00Z). From 30m on it is stale, and no gate"
-    )
+    age = f"The newest health sample of c is {minutes}m old (2026-11-25 10:00:00Z) and stale: the limit is 30m. No gate"
     assert (age in one, age in many, "stale health" in many) == (stale, stale, stale)
     assert ("with this plan every promised GPU has" in one and "by that sample" not in one) == (not stale and not short)
     assert ("by that sample" in one) == stale
@@ -295,11 +293,11 @@ def test_the_island_that_binds_is_named_where_the_plan_is_not_backed() -> None:
     )
     plan = make_plan(tight, BARE)
     assert not plan.backed
-    assert "island i0 has 10 healthy, and 50 would be promised there" in said(plan_parts(plan))
+    assert "island i0 has 10 healthy GPUs, but 50 would be promised there" in said(plan_parts(plan))
     huge = make_plan(cluster("huge", [(2000, 10)], Quota(team="a", gpus=1900, minimum_gpus=1900)), BARE)
     assert (
         "not backed: 1,890 GPUs would still be phantom; only 10 GPUs are healthy on the islands that a may use, "
-        "and its quota is 1,900. "
+        "but its quota is 1,900. "
     ) in said(plan_parts(huge))
     fits = make_plan(
         tight.with_islands((tight.islands[0].model_copy(update={"healthy_gpus": 50}), *tight.islands[1:])), BARE
