@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic import Field
 
@@ -336,6 +336,8 @@ class OpenRollout(Model):
     """For an adopter: the values last written, by team, by the lost rollout and those that it had adopted."""
     fleet: str = ""
     """The fleet rollout that launched it; empty: none."""
+    ceiling: dict[str, Any] = Field(default_factory=dict)
+    """The settings of its own policy that its ceiling comes from, once it has noted them."""
 
 
 class Described(Model):

@@ -66,8 +66,8 @@ class RequestActivities:
             if self.warrants is not None:
                 self.warrants.admit_request(request.ask)
             ask, now = request.ask, request.at
-            snapshot, policy = self.clusters.present(ask.cluster, now)
             opened = self.ports.registry.open_rollout_of(ask.cluster)
+            snapshot, policy = self._present(ask.cluster, now, opened)
             quota = snapshot.tree.by_team.get(ask.team)
             if quota is None or ask.team not in snapshot.tree.leaves:
                 what = (
@@ -115,6 +115,15 @@ class RequestActivities:
     def _by_roles(self) -> bool:
         return self.warrants is not None and self.warrants.by_roles
 
+    def _present(
+        self, cluster: str, now: datetime, opened: OpenRollout | None, within: timedelta = timedelta(0)
+    ) -> tuple[Snapshot, Policy]:
+        """Return the cluster now and its policy, with the buffer of its open rollout, which writes grants by that."""
+        if opened is None or opened.shadow:
+            return self.clusters.present(cluster, now, within=within)
+        snapshot, policy = self.clusters.present(cluster, now, opened.ceiling, within)
+        return snapshot.but(completed_rollouts=opened.baseline.completed_rollouts), policy
+
     def _barred_by_policy(self, opened: OpenRollout | None, policy: Policy) -> str:
         if opened is None or policy.requests is Requests.WAIT or _takes_grants(opened):
             return ""
@@ -139,8 +148,8 @@ class RequestActivities:
             if name == ask.cluster:
                 continue
             try:
-                snapshot, policy = self.clusters.present(name, now, within=HISTORY_FRESH)
                 opened = self.ports.registry.open_rollout_of(name)
+                snapshot, policy = self._present(name, now, opened, HISTORY_FRESH)
             except Unavailable:
                 raise
             except BackstopError:
@@ -206,7 +215,7 @@ class RequestActivities:
         owed = {} if order.ends else self.owed(cluster, request.at)
         if not owed:
             return ""
-        snapshot, policy = self.clusters.present(cluster, request.at)
+        snapshot, policy = self._present(cluster, request.at, opened)
         why = room(_beside_owed(_claimed_snapshot(snapshot, opened), owed), policy, order.team, order.gpus).why
         return why + _owed_words(owed) if why else ""
 

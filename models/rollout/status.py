@@ -23,6 +23,7 @@ from models.rollout.proposals import may_apply, proposed_changes
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout
 from models.rollout.status_models import (
+    CEILING_SETTINGS,
     UNGUARDED,
     Condition,
     ProposalStatus,
@@ -123,6 +124,7 @@ def note_of(rollout: Rollout, now: datetime) -> RolloutNote:
         lacking_teams=tuple(lacking)[:_TEAMS],
         lacking_team_count=len(lacking),
         breach_at=due,
+        ceiling=rollout.policy.model_dump(mode="json", include=set(CEILING_SETTINGS)),
     )
 
 

@@ -5,7 +5,7 @@ In a module of its own: `backstop status` is read every few seconds, and imports
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,8 @@ from models.rollout.holds import Hold
 from models.rollout.stages import Stage
 from models.texts import gpus_text
 
+CEILING_SETTINGS = frozenset({"buffer", "basis", "spare_gpus"})
+"""The settings of a policy that a ceiling comes from."""
 UNGUARDED = "nobody guards the present quotas until the rollout is buffered"
 
 
@@ -41,6 +43,8 @@ class RolloutNote(Model):
     """The first of the teams that lack GPUs."""
     lacking_team_count: Count = 0
     breach_at: Time | None = None
+    ceiling: dict[str, Any] = Field(default_factory=dict, exclude_if=lambda settings: not settings)
+    """The settings of its policy that its ceiling comes from; empty: the build did not say."""
 
 
 class Risk(Model):

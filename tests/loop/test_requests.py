@@ -160,6 +160,24 @@ async def test_what_breaks_the_ceiling_is_refused_at_once_with_what_else_there_i
         await say(world, refused, RequestCommand.APPROVE)
 
 
+@pytest.mark.parametrize(("buffer", "ceiling"), [(0.1, 90), (0.25, 75), ({"ramp": [0.1, 0.25]}, 90)])
+async def test_the_buffer_that_an_open_rollout_was_launched_with_counts(
+    world: World, buffer: float | dict[str, Any], ceiling: int
+) -> None:
+    """The rollout writes the grant by its own buffer, and a ramp stays on its step; the cluster's 15 % would be 85."""
+    name = fresh("own")
+    await world.fleet(roomy(name))
+    await world.start(name, policy={"buffer": buffer})
+    await world.until(name, Stage.MONITORED)
+    await world.archived(name)
+    asked = await ask(world, name, ceiling - 70)
+    refused = await ask(world, name, ceiling - 70 + 1)
+    assert refused.assessment.why == f"{name} may promise {ceiling} GPUs, and 70 are spoken for"
+    await say(world, asked, RequestCommand.APPROVE)
+    await until(world, asked, RequestStage.GRANTED)
+    assert quota(world, name) == 40 + ceiling - 70
+
+
 async def test_a_rollout_is_waited_for_and_its_freed_capacity_is_never_granted(world: World) -> None:
     name = fresh("freed")
     await world.fleet(worked_case(name, **OWNERS))

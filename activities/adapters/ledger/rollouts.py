@@ -31,6 +31,7 @@ from activities.adapters.ledger.quotas import locked_cluster
 from activities.adapters.ledger.requests import LedgerRequests
 from activities.bad_rows import answer_for, build_each, making_sense
 from activities.ports.ports import ByCluster, OpenRollout
+from models.cluster.policy import Policy
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window
@@ -255,6 +256,15 @@ def noted_by(column: str | None) -> RolloutNote | None:
         return None
 
 
+def _noted_ceiling(column: str | None) -> dict[str, Any]:
+    note = noted_by(column)
+    try:
+        Policy.model_validate({} if note is None else note.ceiling)
+    except ValueError:
+        return {}
+    return {} if note is None else note.ceiling
+
+
 def _noted_holds(column: str | None) -> tuple[Hold, ...] | None:
     try:
         return None if column is None else _HOLDS.validate_json(column)
@@ -326,6 +336,7 @@ def open_rollouts(session: Session, rows: Sequence[RolloutRow]) -> dict[str, Ope
             modes={team: LimitMode(mode) for team, mode in json.loads(row.modes).items()},
             adopted_from=row.adopted_from or "",
             fleet=row.fleet,
+            ceiling=_noted_ceiling(row.note),
         )
         for row in rows
     }
