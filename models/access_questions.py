@@ -14,7 +14,7 @@ from models.base import Text, Time, Words
 from models.question_base import Question
 
 MOST_DAYS = 366
-"""The most days for which a token is valid."""
+"""The longest validity of a token, in days."""
 
 
 class ImportAccess(Question[AccessOutcome], kind="import_access"):

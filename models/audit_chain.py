@@ -16,14 +16,14 @@ from models.hashes import canonical_json
 _T = TypeVar("_T")
 
 BACKSTOP = "backstop"
-"""The actor of what happens without a person."""
+"""The actor of entries about what Backstop does by itself."""
 
 GENESIS = "0" * 64
-"""The hash that the first row of a chain names as its predecessor's."""
+"""The previous hash in the first row of a chain."""
 ATTEMPT, DESK = "attempt/", "desk/"
 """The prefixes of keys for refused attempts, and for what people did at the ledger's desk."""
 BESIDE = "/beside/"
-"""A mark in the key of an entry whose own key was taken by a different entry."""
+"""The mark in the key of an entry whose own key another entry had already."""
 
 
 class AuditKind(StrEnum):

@@ -136,7 +136,7 @@ def of_ordinary_size(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 MOST_GPUS = 10**7
-"""A larger single count is taken as a slip of the pen."""
+"""The largest single count. A larger one is refused as a typing mistake."""
 
 GpuCount = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MOST_GPUS)]
 """Whole GPUs, zero or more."""
@@ -157,10 +157,10 @@ def _storable(value: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_storable)]
-"""Text that every database and every message can hold; give it a length."""
+"""Text that every database and every message can hold. Each use sets its own length."""
 
 NAME_BYTES = 600
-"""The most UTF-8 bytes of a name: Temporal takes attributes of 2,048 bytes, and JSON may write 4 bytes as 12."""
+"""The most UTF-8 bytes of a name. Temporal's attributes hold 2,048 bytes, and JSON may write 4 bytes as 12."""
 
 
 def of_ordinary_bytes(name: str) -> str:
@@ -172,7 +172,7 @@ def of_ordinary_bytes(name: str) -> str:
 
 
 NameGiven = Annotated[Name, AfterValidator(of_ordinary_bytes)]
-"""A name in input. Inside it is a `Name`: to measure each again would take a workflow task's time."""
+"""A name in input. Elsewhere it is a `Name`: measuring each again would take a workflow task's time."""
 
 ActorGiven = Annotated[str, Field(max_length=200), AfterValidator(_storable), AfterValidator(of_ordinary_bytes)]
 """The person who gives a command, or for whom it is given, in input."""

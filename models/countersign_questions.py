@@ -51,7 +51,7 @@ class Turn(StrEnum):
     """The outcome of countersigning a command."""
 
     TAKE = "take"
-    """The command is about to be carried out for this second person, and for no other."""
+    """The front is about to carry the command out with this second person, and with no other."""
     DONE = "done"
     REFUSED = "refused"
     """The command was not carried out and still waits."""

@@ -108,4 +108,4 @@ BY_NAME: dict[str, type[BackstopError]] = {
         BadInput,
     )
 }
-"""Temporal carries an error's type as its class name."""
+"""The classes of errors by name. Temporal carries an error's type as its class name."""

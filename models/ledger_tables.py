@@ -375,9 +375,9 @@ class RolloutRow(SQLModel, table=True):
     adopted_from: str | None = Field(default=None, sa_type=NameText)
     superseded_by: str | None = Field(default=None, sa_type=NameText)
     held: str | None = Field(default=None, sa_type=Text)
-    """Its holds as JSON, as it last noted them; None: it has noted none yet, or an earlier build serves it."""
+    """The rollout's holds as JSON, as it last recorded them; None: never recorded, or an earlier build serves it."""
     note: str | None = Field(default=None, sa_type=Text)
-    """The rest of what reports show of it, as JSON; None: as `held`."""
+    """The rollout's other data for reports, as JSON; None: as for `held`."""
 
 
 class FleetPlanRow(SQLModel, table=True):

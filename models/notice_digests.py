@@ -23,11 +23,11 @@ from models.base import Count, Model, Name, Time
 from models.notices import STARTS_A_CLOCK, Delivery, Notice, NoticeKind, Notify
 
 MOST_TOGETHER = 200
-"""Notices in one message: more would not be read, and some channels cut longer messages."""
+"""The most notices in one message. People would not read more, and some channels cut longer messages."""
 _URGENT = frozenset({NoticeKind.BREACH, NoticeKind.ROLLED_BACK, NoticeKind.STUCK, NoticeKind.EMERGENCY})
 _TAKES_EFFECT = frozenset({NoticeKind.BUFFERED, NoticeKind.ENFORCED})
 _PLANNED = ("", "planned")
-"""Stages of a rollout that holds no promise yet."""
+"""Stages in which a rollout promises nothing yet."""
 
 
 class Lane(StrEnum):
@@ -40,16 +40,16 @@ class MailPace(Model):
     """The pace at which an audience may get messages."""
 
     digest_at: time = time(8, 0)
-    """The hour of digests, UTC."""
+    """The time of day for digests, UTC."""
     moment: timedelta = timedelta(seconds=10)
-    """A message is sent once no new notice has come for so long."""
+    """A message is sent once no new notice has come for this long."""
     longest_moment: timedelta = timedelta(seconds=60)
-    """The longest such wait, even if new notices keep coming."""
+    """The longest time for which a message waits while new notices keep coming."""
     most: Count = 3
-    """The messages within a window that are sent as they come."""
+    """The number of messages within `window` that are sent without waiting for the next ones."""
     window: timedelta = timedelta(minutes=10)
     urgent_pause: timedelta = timedelta(minutes=1)
-    """The pause between urgent messages once there have been `most` in the window."""
+    """The pause between urgent messages once there were `most` messages within `window`."""
 
 
 class Told(NamedTuple):
@@ -245,11 +245,11 @@ class Untold(Model):
     since: Time
     due: Time
     digest: bool
-    """They wait for the digest."""
+    """True: they wait for the daily digest."""
     trouble: str = ""
-    """The reason why a message that was due was not sent; empty: none was due."""
+    """Why a message that was due was not sent; empty: none was due."""
     remedy: str = ""
-    """The remedy, where the contact is not the cause."""
+    """The remedy; empty: the trouble is with the contact, or there is none."""
 
 
 class Letter(Model):
@@ -260,7 +260,7 @@ class Letter(Model):
     formed_at: Time
     notices: tuple[Notice, ...]
     posted_at: dict[str, Time]
-    """The times of posting, by the notice's key."""
+    """The time at which each notice was posted, by its key."""
 
 
 class Fate(Model):
@@ -268,8 +268,8 @@ class Fate(Model):
 
     sent_at: Time | None = None
     refused: str = ""
-    """The reason why its contacts cannot be used."""
+    """Why its contacts cannot be used; empty: they can."""
     trouble: str = ""
-    """The reason why it is tried again; empty: it is not due yet."""
+    """Why the notice is not sent yet, though its message was formed; empty: it is sent, or not due yet."""
     deliveries: tuple[Delivery, ...] = ()
     due: Time

@@ -20,7 +20,7 @@ class NoticeKind(StrEnum):
     MONITORED = "monitored"
     AT_RISK = "at_risk"
     BREACH = "breach"
-    """The promise is withdrawn: hardware is missing."""
+    """The promise is withdrawn, because healthy hardware is missing."""
     ROLLED_BACK = "rolled_back"
     STUCK = "stuck"
     HELD = "held"
@@ -42,11 +42,11 @@ class Notify(StrEnum):
     """The notices that an audience chooses. Its log gets each notice at once, whatever the choice."""
 
     EACH = "each"
-    """Each notice as it comes; many at once go together."""
+    """Each notice as it comes. Many notices at once go in one message."""
     DIGEST = "digest"
-    """Once a day; breaches, rollbacks and what endangers a promise at once."""
+    """One message a day. Breaches, rollbacks and dangers to a promise are sent at once."""
     BREACH_ONLY = "breach-only"
-    """Breaches, rollbacks and what endangers a promise; nothing else."""
+    """Only breaches, rollbacks and dangers to a promise."""
 
 
 def notify_of(text: str | None) -> Notify | None:
@@ -55,7 +55,7 @@ def notify_of(text: str | None) -> Notify | None:
 
 
 STARTS_A_CLOCK = frozenset({NoticeKind.PLANNED, NoticeKind.CHANGED})
-"""The notice period starts when these are delivered."""
+"""Kinds of notices whose delivery starts the notice period."""
 
 
 class Notice(Model):
@@ -68,7 +68,7 @@ class Notice(Model):
     """The team that is notified, or the rollout's owner."""
     contacts: tuple[str, ...] = ()
     owner: str
-    """The person to ask."""
+    """The rollout's owner, whom readers can ask."""
     effective_at: Time | None = None
     before_gpus: GpuCount | None = None
     after_gpus: GpuCount | None = None
@@ -79,7 +79,7 @@ class Notice(Model):
     reasons: tuple[str, ...] = ()
     backing_gpus: GpuCount | None = None
     yields: str = Field(default="", exclude_if=lambda text: not text)
-    """A sentence on the jobs of the team that yield first, by class; empty: unknown, or none is touched."""
+    """A sentence on the team's jobs that yield first, by class; empty: unknown, or no job is affected."""
     stage: str = ""
     detail: str = ""
     shadow: bool = False

@@ -45,10 +45,10 @@ from models.requests.state import RequestState
 from models.seals import SealedTo, Sealing
 
 __all__ = ["QUESTIONS", "DeskRequest"]
-"""Of models/question_base.py: whoever imports them here has all questions."""
+"""Both are defined in models/question_base.py. Importing them from here also defines every question."""
 
 CLOCK_SKEW_SECONDS = CLOCK_SKEW.total_seconds()
-"""Clocks that are kept right differ by less."""
+"""Clocks that are kept right differ by fewer seconds."""
 
 
 class _Page(Model):
@@ -106,7 +106,7 @@ class ArchivePage(Model):
     rows: tuple[ChainedEntry, ...]
     head: ChainHead | None
     seals: tuple[SealedTo, ...] = ()
-    """The last seals that name this chain, the newest first, beside the newest rows."""
+    """The last seals that name this chain, the newest first; only with the newest rows."""
 
     def seal_of(self, seq: int) -> int | None:
         """Return the first of these seals that covers the row; None: no seal yet."""
@@ -127,7 +127,7 @@ class Curve(Model):
     points: tuple[Point, ...]
     began: Time | None
     arrived: tuple[Arrival, ...] = Field(default=(), exclude_if=lambda rows: not rows)
-    """Clusters that bring-ups brought into the fleet in this time. Left out where none did."""
+    """Clusters that bring-ups brought into the fleet in this time. Left out if there are none."""
 
 
 class SchedulerCheck(Model):
@@ -135,11 +135,11 @@ class SchedulerCheck(Model):
 
     system: str = "slurm"
     wrong: str = ""
-    """A fault in reading it, or in its contents."""
+    """A fault in reading the scheduler, or in its contents; empty: none."""
     barred: str = ""
-    """The reason why Backstop may not write to it: plans and rehearsals need no right to."""
+    """Why Backstop may not write to the scheduler; empty: it may. Plans and rehearsals need no such right."""
     note: str = ""
-    """No obstacle, but worth knowing for its administrator."""
+    """A remark for the scheduler's administrator that is no obstacle; empty: none."""
 
 
 class LedgerCheck(Model):
@@ -148,33 +148,33 @@ class LedgerCheck(Model):
     open_rollouts: int
     schedulers: dict[str, SchedulerCheck] = Field(default_factory=dict)
     doubts: tuple[DoubtedSource, ...] = ()
-    """Health sources whose clusters fell together, and that a person has not confirmed."""
+    """Health sources in doubt: their clusters fell together, and no person has confirmed them."""
     senseless: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """By cluster: sentences on its rows in the ledger that are invalid."""
+    """By cluster: a sentence on each of its invalid rows in the ledger."""
     senseless_teams: dict[str, str] = Field(default_factory=dict)
-    """By team: a sentence on its choice of notices, where that is invalid."""
+    """By team with an invalid choice of notices: a sentence on that choice."""
     teams_in_clear: tuple[str, ...] = Field(default=(), exclude_if=lambda teams: not teams)
-    """Teams with a contact that holds a token itself, although access is configured."""
+    """Teams with a contact that contains a token in clear text, although access is configured."""
     worker_ahead_seconds: float = Field(default=0.0, exclude_if=lambda seconds: abs(seconds) <= CLOCK_SKEW_SECONDS)
-    """The lead of the worker's clock over Temporal's; below zero: it lags. Left out where they agree."""
+    """How far the worker's clock is ahead of Temporal's; below zero: behind. Left out if they agree."""
     prometheus: dict[str, str] = Field(default_factory=dict)
-    """The fault of the health of each cluster that a Prometheus has; empty: none."""
+    """By cluster whose health a Prometheus reports: the fault in that report; empty: none."""
     kubernetes: dict[str, str] = Field(default_factory=dict, exclude_if=lambda faults: not faults)
-    """The fault of the health and use of each cluster that a Kubernetes API server has; empty: none."""
+    """By cluster whose health and use a Kubernetes API server reports: the fault in that report; empty: none."""
     windows: dict[str, str] = Field(default_factory=dict)
-    """The invalid windows of each cluster that has any, and why."""
+    """By cluster with invalid windows: which they are, and why."""
     notices: tuple[Untold, ...] = ()
     """The notices that wait, by audience."""
     seals: Sealing | None = None
     """The state of sealing the archive; None: it is not sealed."""
     access: AccessCheck | None = Field(default=None, exclude_if=lambda check: check is None)
-    """Left out where no access is configured."""
+    """The facts about access. Left out if no access is configured."""
     tickets: bool = Field(default=False, exclude_if=lambda needed: not needed)
-    """Every command needs a front's ticket. Left out where none does."""
+    """True: every command needs a front's ticket. Left out if false."""
     proven: bool = Field(default=False, exclude_if=lambda believed: not believed)
-    """A front's tickets are verified, as there are keys. Left out where there are none."""
+    """True: the worker has fronts' keys and verifies their tickets. Left out if it has none."""
     unknown_keys: tuple[str, ...] = Field(default=(), exclude_if=lambda keys: not keys)
-    """Keys that the ledger's warrants name and the worker's book does not have."""
+    """Keys that the ledger's warrants name, but that the worker's key book lacks."""
 
 
 class FleetFile(_Page, Question[FleetPage], kind="fleet_file"):
@@ -224,7 +224,7 @@ class Detach(Question[dict[str, tuple[int | None, int | None]]], kind="detach"):
     restore: bool = False
     reason: Words = ""
     look: bool = Field(default=False, exclude_if=lambda look: not look)
-    """Only answer what would be taken back. Left out where false: an earlier build refuses unknown fields."""
+    """True: only answer what would be taken back. Left out if false: an earlier build refuses unknown fields."""
 
 
 class ConfirmSource(Question[DoubtedSource], kind="confirm_source"):
@@ -270,7 +270,7 @@ class SnapshotNow(Question[Plannable], kind="snapshot"):
 
     cluster: Name
     policy: dict[str, Any] = Field(default_factory=dict)
-    """Settings laid over the cluster's own."""
+    """Settings that override the cluster's own."""
 
 
 class SnapshotsNow(_Page, Question[tuple[Plannable | Unplannable, ...]], kind="snapshots"):
@@ -382,7 +382,7 @@ class PastWeek(Question[Past], kind="week"):
     times: _Times
     within_seconds: PositiveCount
     most: PositiveCount | None = None
-    """The most rows of each list that the report shows: the answer has sums of the rest, and no `steps`. None: all."""
+    """The most rows in each list; the answer has sums of the other rows, and no `steps`. None: all rows."""
 
 
 class BringupsOf(Question[tuple[BringupRow, ...]], kind="bringups"):

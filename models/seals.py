@@ -26,7 +26,7 @@ ORIGIN = "backstop/audit"
 """The name of the log, and of the key in the note."""
 _EM_DASH = "\N{EM DASH}"
 _ED25519 = b"\x01"
-"""The type of signature in the note."""
+"""The byte that marks an Ed25519 signature in a signed note."""
 _LEAF, _NODE = b"\x00", b"\x01"
 
 
@@ -187,7 +187,7 @@ class SealedState(Model):
     """The last seal that names the chain; 0: none does."""
     at: Time | None = None
     rows: int = 0
-    """How many of its first rows that seal covers; the later ones could still be rewritten unseen."""
+    """How many of the chain's first rows that seal covers. Later rows could still be rewritten unseen."""
     differs: str = ""
 
 

@@ -32,24 +32,24 @@ class Overview(Model):
     needs: str
     """The action that a person has to take, as of the last event; empty: nothing."""
     held: str | None = None
-    """What holds its gates, by its last note and the calendar; empty: nothing does; None: it is not known."""
+    """What holds the rollout's gates, by its last record and the calendar; empty: nothing; None: unknown."""
     holds: tuple[Hold, ...] = Field(default=(), exclude_if=lambda holds: not holds)
-    """The holds themselves."""
+    """The holds that `held` describes."""
     note: RolloutNote | None = Field(default=None, exclude_if=lambda note: note is None)
-    """The rest of what it noted for reports, where that was asked for; None: it has noted none."""
+    """The rollout's other data for reports, if the question has `noted`; None: not asked for, or not recorded."""
     could: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
-    """People who could take it, by the access file in force, where that was asked for."""
+    """People who could do what `needs` says, by the access file in force, if the question has `could`."""
     health_at: Time | None
-    """The oldest of its islands' latest health samples; None without any."""
+    """The time of the oldest of its islands' latest samples; None: no sample, or the question has `noted`."""
     shadow: bool = False
     ended: bool = False
-    """True: it is listed only because the last rollout there was a shadow."""
+    """True: the rollout has ended. It was a shadow, and the last rollout of its cluster."""
     owner: str = ""
     opened_at: Time | None = None
     fleet: str = ""
     """The fleet rollout that launched it; empty: none did."""
     counter: Count = 0
-    """The number of its last effect in the ledger."""
+    """The number of the rollout's last effect in the ledger; 0: none."""
 
 
 class FleetKept(Question[KeptFleet | None], kind="fleet_kept"):
@@ -60,11 +60,11 @@ class OpenRollouts(Question[tuple[Overview, ...]], kind="overview"):
     """Every open rollout as last noted, by cluster; then ended shadows that were the last rollout of their cluster."""
 
     could: bool = False
-    """Add who could do what they need, for the first hundred that need a person."""
+    """True: add `could` to the first hundred rollouts that need a person."""
     noted: bool = False
-    """Add what each noted for reports, and leave out when its health was last seen."""
+    """True: add each rollout's `note`, and leave out `health_at`."""
     quiet: bool = True
-    """False: leave out ended ones, and those that are monitored, need nobody, and noted that they lack no GPU."""
+    """False: leave out ended rollouts, and monitored ones that need nobody and recorded that they lack no GPU."""
 
 
 class RequestsOf(Question[tuple[RequestState, ...]], kind="requests"):

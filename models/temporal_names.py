@@ -13,11 +13,11 @@ from models.notices import Delivery, Notice
 DEPLOYMENT = "backstop"
 """The worker deployment whose versions are our builds."""
 NO_LEDGER_EXIT = 3
-"""The exit code of workers/stage_fleet_import.py where it reaches no ledger."""
+"""The exit code of workers/stage_fleet_import.py if it reaches no ledger."""
 TASK_QUEUE = "backstop"
 """The queue of workflows, and of activities that have no queue of their own below."""
 GUARD_QUEUE = "backstop-guard"
-"""The queue of what keeps promises: the watch, looks, aims and effects. Nothing else takes its slots."""
+"""The queue of activities that keep promises: the watch, looks, aims and effects. Nothing else takes its slots."""
 NOTICE_QUEUE = "backstop-notices"
 """The queue of activities that wait for mail servers and the like."""
 ROLLOUT_WORKFLOW = "ClusterRollout"
@@ -28,11 +28,11 @@ BRINGUP_WORKFLOW = "Bringup"
 FLEET_WORKFLOW = "FleetRollout"
 ROUND_WORKFLOW = "NoticeRound"
 SOURCE = "ledger"
-"""The source of health."""
+"""The source of health that the watch reads."""
 WATCH_ID = f"health-watch/{SOURCE}"
 """The id of the watch that looks at all clusters of the source."""
 FLEET_ID = "fleet-rollout"
-"""The id of the only fleet rollout: two would each keep to their own pace, and nobody would know the sum."""
+"""The id of the only fleet rollout. Two would each keep their own pace, and nobody would limit the sum."""
 STATUS_QUERY = "status"
 AHEAD_QUERY = "ahead"
 FLEET_STATUS_QUERY = "fleet_status"
@@ -41,11 +41,11 @@ LAUNCHED_UPDATE = "launched"
 HEALTH_SIGNAL = "health_changed"
 GRANT_UPDATE = "grant"
 TAKE_BACK_SIGNAL = "take_back"
-"""This signal refuses a command, by its update's id, if no worker has taken it up yet."""
+"""This signal refuses a command, by its update's id, if no worker has taken up the command yet."""
 NOT_LAUNCHED = "it was not launched: "
-"""The beginning of an answer to a query of a refused launch: a query's failure has no type, only words."""
+"""The beginning of the error when a refused launch is queried. A query's failure has no type, only words."""
 MOVES_ON = "the rollout is changing at this moment: ask again"
-"""The answer of a worker that cannot answer a query without guessing the time (workers/workflow_sandbox.py)."""
+"""The answer of a worker that could answer a query only by guessing the time (workers/workflow_sandbox.py)."""
 
 
 class SearchName:
@@ -67,7 +67,7 @@ SEARCH_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         SearchName.UNBACKED: "Int",
     }
 )
-"""The search attributes that a namespace must have: Temporal's type by name."""
+"""The search attributes that a namespace must have, by name, each with its type in Temporal."""
 
 
 def rollout_workflow_id(cluster: str) -> str:
@@ -114,9 +114,9 @@ class TellAnswer(Model):
     failed: dict[str, str]
     refused: dict[str, str]
     waiting: dict[str, Time] = Field(default_factory=dict)
-    """By key of a notice that waits in the ledger: when it is due. A caller that must know asks again then."""
+    """By key of a notice that waits in the ledger: when it is due. A caller that needs its outcome asks again then."""
     noted: tuple[str, ...] = ()
-    """Keys of notices whose outcome is in the archive already: a round of the watch sent them."""
+    """Keys of notices whose outcome is already in the archive, because a round of the watch sent them."""
 
 
 class WatchInput(Model):
@@ -130,7 +130,7 @@ class WatchInput(Model):
     shard: Count = 0
     shards: PositiveCount = 1
     cursor: str = ""
-    """The position that the call before has reached."""
+    """Short hashes of the cluster states that the previous call has signalled; empty: none."""
 
     @property
     def watch_id(self) -> str:

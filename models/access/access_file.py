@@ -151,9 +151,9 @@ class Grant(Documented):
     roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=len(Role))]
     """The roles: viewer, member, operator, approver or admin. Approver and operator include viewer."""
     clusters: Patterns = BOUNDLESS
-    """Names of clusters, with * and ?. Default: all clusters, and commands for the whole fleet."""
+    """Cluster names, with * and ? as wildcards. Default: all clusters, and commands for the whole fleet."""
     teams: Patterns = BOUNDLESS
-    """Names of teams, with * and ?; required for the role member. Default: all."""
+    """Team names, with * and ? as wildcards; required for the role member. Default: all."""
 
     @property
     def everywhere(self) -> bool:

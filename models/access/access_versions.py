@@ -90,7 +90,7 @@ class AccessCheck(Model):
     admins: Count = 0
     two_person: bool = True
     expiring: tuple[str, ...] = ()
-    """Tokens that end within two weeks, each with its end."""
+    """Tokens that expire within two weeks, each with its time of expiry."""
     wrong: Text = ""
     """The fault of the access file in the ledger; empty: none."""
 

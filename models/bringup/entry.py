@@ -55,7 +55,7 @@ class BringupEntry(Documented):
     cluster: ClusterName
     """The cluster's name, unique in the fleet."""
     recipe: StepName
-    """The recipe that builds it."""
+    """The name of the recipe that builds the cluster."""
     owner: NameGiven
     """The person or team that Backstop notifies."""
     nodes: PositiveCount

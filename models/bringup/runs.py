@@ -46,7 +46,7 @@ class RunOrder(Model):
     key: RunKey
     runner: Runner
     run: tuple[str, ...] = ()
-    """command: the program (absolute) and its arguments."""
+    """command: the program (an absolute path) and its arguments."""
     pipeline: str = ""
     """buildkite: the pipeline's slug."""
     branch: str = "main"

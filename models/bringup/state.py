@@ -147,7 +147,7 @@ class Bringup(Lifecycle):
     entry: BringupEntry
     recipe: ClusterRecipe
     number: PositiveCount = 1
-    """The number of this bring-up among the cluster's."""
+    """The number of this bring-up among the cluster's bring-ups, from 1 on."""
     entered_by: Text
     entered_at: Time
     stage: BringupStage = BringupStage.PLANNED
@@ -155,7 +155,7 @@ class Bringup(Lifecycle):
     blocked_from: BringupStage | None = None
     """The stage in which it goes on once nothing blocks it; None: it is not blocked."""
     because: Text = ""
-    """The reason it is blocked, or has ended."""
+    """The reason why it is blocked or has ended; empty: neither."""
     fault: Text = ""
     """Why the hand-over or the wind-down failed; empty: neither did. `retry` repeats it."""
     hold: HeldBy | None = None

@@ -15,7 +15,7 @@ from models.cluster.fleet_file import Fleet
 from models.hashes import canonical_json, hash_of
 
 FilePlace = tuple[str | int, ...]
-"""A path in the file: `("clusters", 2, "quotas", 0)`."""
+"""A path in the file, such as `("clusters", 2, "quotas", 0)`."""
 
 MOST_LINES = 2000
 """The most lines of an answer; further ones are only counted. A file of a new fleet has a line for each cluster."""
@@ -109,7 +109,7 @@ class FleetOutcome(Model):
     """The numbers of clusters and quotas that were imported, and of quotas added, changed and removed."""
     oddities: tuple[Oddity, ...] = ()
     removal: str = ""
-    """The hash of the removals."""
+    """The hash of the removals. Whoever has seen them sends it back as `ImportTerms.agreed`."""
     policy: str = ""
     """The hash of the policy changes, for the fleet and for clusters; empty: there are none."""
     awaits_second: bool = False

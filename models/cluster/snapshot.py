@@ -36,7 +36,7 @@ class Snapshot(Model):
     usage_from: str = "instant"
     health_at: Time | None = None
     derived: Derived | None = None
-    """The buffer that its health history asks for, where its policy wants one. Units: GPUs."""
+    """The buffer that the cluster's health history asks for, in GPUs; None: its policy asks for none."""
     work: tuple[TeamWork, ...] = Field(default=(), exclude_if=lambda work: not work)
     """The GPUs that running jobs hold now by class, if jobs are known by name. No plan's numbers depend on it."""
 

@@ -38,7 +38,7 @@ class Yield(Documented):
     how: OnYield = OnYield.REQUEUE
     """requeue: the jobs wait again; cancel: they end. A job that may not be requeued ends in any case."""
     grace: Duration = Field(default=timedelta(0), ge=timedelta(0), le=timedelta(days=1))
-    """The time between the signal (SIGTERM) and the end."""
+    """The time between the signal (SIGTERM) and the end of the job."""
 
     @model_validator(mode="after")
     def _of_seconds(self) -> Self:
