@@ -21,7 +21,7 @@ class Check(Model):
     ok: bool
     text: str
     remedy: str
-    """Empty: nothing is to be done."""
+    """How to mend a failed condition; empty: nothing is to be done."""
 
     @classmethod
     def good(cls, name: str, text: str) -> Check:

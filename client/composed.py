@@ -34,9 +34,9 @@ from models.question_base import Question
 from models.reports.weekly import Past
 
 _PART = 700_000
-"""Bytes of one part of a large document: below Temporal's payload limit, base64 included."""
+"""Bytes of one part of a large document: below Temporal's payload limit, even in base64."""
 _AT_ONCE = 2000
-"""Samples or jobs in one question."""
+"""The most samples or jobs in one question."""
 _CLUSTERS = 1000
 """Clusters in one question about flex."""
 

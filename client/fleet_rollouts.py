@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _KEPT_SECONDS = 10
 _FLEET_SECONDS = 1800
-"""A plan of 1,000 clusters of 100 quotas takes about a minute."""
+"""The time limit of a fleet's plan, in seconds; one of 1,000 clusters with 100 quotas each takes about a minute."""
 
 
 class FleetRollouts(Questions):

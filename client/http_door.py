@@ -39,9 +39,9 @@ _FRONT_GOES_ON = (
 _WAIT_SECONDS = 5.0
 """Longest wait between two tries, where the front answers 429."""
 ALONE = "backstop-emergency"
-"""The header by which an approver says that they act alone."""
+"""The header that says that an approver acts alone."""
 HEARD = "backstop-worker-heard"
-"""The header by which the front says that a worker has answered it a moment ago."""
+"""The header that says that a worker answered the front a moment ago."""
 
 
 def http_door(place: FrontPlace, bearer: Callable[[], str] = lambda: "") -> Backstop:
@@ -56,9 +56,9 @@ class HttpDoor:
         self._place = place
         self._bearer = bearer
         self.heard = asyncio.Event()
-        """Some worker has answered something."""
+        """Set once any worker has answered."""
         self.note: Callable[[str], None] = lambda _: None
-        """As `client.workflow_calls.Calls` has it."""
+        """Called with a sentence for the waiting person, as in `client.workflow_calls.Calls`."""
 
     async def close(self) -> None:
         """Do nothing: no connection stays open."""

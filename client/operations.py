@@ -30,11 +30,11 @@ class Operation(NamedTuple):
     command: str
     body: str = ""
     fields: tuple[str, ...] = ()
-    """Arguments that are neither in the path nor the body."""
+    """Arguments that are in neither the path nor the body."""
     in_query: tuple[str, ...] = ()
     """Fields of the body that may be in the query instead, because another program defines the body."""
     seconds: float = 60.0
-    """How long an answer may take."""
+    """The time limit for an answer, in seconds."""
     paged: bool = False
     """The answer is a list, which can be read in parts."""
     tagged: bool = False
@@ -145,7 +145,7 @@ OPERATIONS: tuple[Operation, ...] = (
     _read("builds", "/builds", "list[client.answer_models:Build]"),
     _post("use_build", "/builds/{build}/use", "str", "builds.use"),
 )
-"""Every method that is a call of its own."""
+"""Every method that is one call."""
 
 COMPOSED = (
     *("clusters", "clusters_named", "clusters_with_stage", "described", "senseless", "plannable"),

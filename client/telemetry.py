@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from temporalio.runtime import Runtime
 
 TRACE = "BACKSTOP_TRACE"
-"""`console`: spans go to the error stream (the CLI's --trace)."""
+"""The variable whose value `console` sends spans to standard error, as --trace does."""
 _CONNECT_SECONDS, _GOODBYE_SECONDS = 0.2, 1.0
 """The longest that a command waits for a collector: to accept a connection, and to take the traces."""
 _WORKER_SECONDS = 5.0

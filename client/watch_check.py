@@ -12,7 +12,7 @@ from models.temporal_names import WATCH_ID, WATCH_WORKFLOW, watch_parts
 from models.texts import count_text
 
 _SILENCE = timedelta(seconds=60)
-"""Heartbeats come at least this often, and a client's clock may differ from the server's."""
+"""The longest silence of a healthy watch, with a margin for clocks that differ."""
 
 
 async def watches(client: Client) -> set[str]:

@@ -27,9 +27,9 @@ from models.errors import BadInput, Refusal
 from models.temporal_names import DEPLOYMENT, ROLLOUT_WORKFLOW, TASK_QUEUE
 
 _HEARD_BY_THEN = 10
-"""Seconds until a server has heard of a new worker on all its queues."""
+"""Seconds until a server knows of a new worker on all its queues."""
 _POLL_SECONDS = 130
-"""Twice a poll, for clocks that differ."""
+"""Seconds of two polls, with a margin for clocks that differ."""
 _NEXT_POLL_SECONDS = 70
 """Seconds from one poll until a worker that serves has begun the next one, by the server's clock."""
 _VERSION = "TemporalWorkerDeploymentVersion"

@@ -41,9 +41,9 @@ QUERY_FAILED = (WorkflowQueryFailedError, RPCError)
 """Temporal's errors for an update or a query that fails."""
 
 _PATIENCE = timedelta(seconds=30)
-"""How long a person waits for a worker's answer."""
+"""The longest wait of a person for a worker's answer."""
 _ENDS_SECONDS = 60.0
-"""How long a rehearsal that gives way may take to end."""
+"""Seconds that an aborted shadow rollout may take to end before the rollout that replaces it."""
 _QUESTIONS, _MOMENT_SECONDS = 24, 0.5
 """Tries of a query, and the pause between them: after a worker died with a task nobody answers for ten seconds."""
 _FIRST_STEP = "Workflow Task in failed state"
@@ -83,7 +83,7 @@ class Calls:
         self._target = target
         self._signer = signer
         self.heard = asyncio.Event()
-        """Some worker has answered something."""
+        """Set once any worker has answered."""
         self.note: Callable[[str], None] = lambda _: None
         """Called with each sentence that a person should read while they wait."""
 

@@ -33,7 +33,7 @@ from workers.up import PASSING
 
 _POLL_SECONDS = 0.15
 _ELSEWHERE = ("BACKSTOP_ACTOR", "BACKSTOP_URL", "BACKSTOP_SOCKET")
-"""Variables that would take a command past the story's own front."""
+"""Variables that would direct a command to another front than the story's own."""
 _START_SECONDS = 60
 
 

@@ -44,7 +44,7 @@ LOOPBACK = "127.0.0.1"
 PORT = 7233
 UI_PORT = 8233
 RETENTION = timedelta(days=3650)
-"""The server's own default of a day would forget finished rollouts, and with them that their ids are used."""
+"""The server's default of one day would forget finished rollouts, and so which ids are already used."""
 
 _INDEXED_TYPES = {
     "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
@@ -53,10 +53,10 @@ _INDEXED_TYPES = {
 # The defaults are a 50 ms tick and timers up to 1 s late: docs/temporal.md, "The server that comes along".
 _DYNAMIC_CONFIG = ("history.transferProcessorMaxPollRPS=1000", 'history.timerProcessorMaxTimeShift="10ms"')
 _FREE_PORTS = range(20_000, 30_000)
-"""Below Linux's own range: from that the server takes ports for its inner services, maybe ours, before it binds."""
+"""Below Linux's ephemeral ports, which the server takes for its inner services, maybe ours, before it binds."""
 _READY_SECONDS = 60
 _ANSWER_SECONDS = 10
-"""How long a server that was left behind may take to answer before it is ended."""
+"""Seconds that a server left over from an earlier start may take to answer before it is ended."""
 _TRIES = 3
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 10

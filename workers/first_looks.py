@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 logger = logging.getLogger("backstop.worker")
 _START_SECONDS = 45.0
-"""By then the rollouts in a worker's memory have been replayed."""
+"""Seconds by which the rollouts in a worker's memory have been replayed."""
 _PAUSE_SECONDS = 2.0
 
 

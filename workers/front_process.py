@@ -25,7 +25,7 @@ class FrontBeside:
 
     def __init__(self) -> None:
         self.places: list[str] = []
-        """The addresses that it listens on, once it is ready."""
+        """The addresses that the front listens on; empty until the front is ready."""
         self._ready = asyncio.Event()
         self._process: Process | None = None
 

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 
 _SECONDS = 60.0
 _ROUNDS = 60
-"""Rounds of setting aside, until everything is collected once."""
+"""Rounds in which living objects are set aside before everything is collected once."""
 _NEW_OBJECTS = 5_000
 
 

@@ -115,7 +115,7 @@ _WHOSE: Mapping[str, str] = {
     REQUEST_WORKFLOW: "request",
     BRINGUP_WORKFLOW: "bringup",
 }
-"""The table of rights' name for the commands of each workflow."""
+"""By workflow, the prefix of its commands in the table of rights."""
 
 
 class TicketsChecked(Interceptor):

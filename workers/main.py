@@ -89,20 +89,20 @@ from workflows.quota_request import QuotaRequest
 
 logger = logging.getLogger("backstop.worker")
 _THREADS = 16
-"""Threads and slots of each of the queues."""
+"""Threads of each queue, and slots."""
 _POLLS = 4
-"""Polls under way for a queue of few kinds of calls. With two, 150 breaches at once waited 5 s for a look to begin."""
+"""Open polls of a queue with few kinds of calls. With two, 150 breaches at once waited 5 s until a look began."""
 _FOLLOWED = 2_000
-"""Runs, and waits for supply, that one worker follows at once: each is a call that mostly waits."""
+"""Runs and waits for supply that one worker follows at once; each is a call that mostly waits."""
 _CACHED = 5_000
-"""Rollouts whose state is kept in memory; one more is replayed whenever something happens to it."""
+"""Rollouts whose state is kept in memory; any further one is replayed whenever something happens to it."""
 _KEEP_SECONDS = 10.0
-"""How often a worker checks that the watch runs."""
+"""Seconds between a worker's checks that the watch runs."""
 _PASSED = ("models", "pydantic", "pydantic_core", "annotated_types", "numpy", "scipy", "opentelemetry", "activities")
 
 
 FAILURES = (pydantic.ValidationError,)
-"""Errors that fail a workflow: a start input that does not parse; any other error waits for a fixed worker."""
+"""Errors that fail a workflow: a start input that does not parse. With any other error it waits for a fixed worker."""
 
 
 _RESTRICTIONS = SandboxRestrictions.default.with_passthrough_modules(*_PASSED)

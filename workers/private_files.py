@@ -20,7 +20,7 @@ _OURS = (
     "seals/*",
 )
 _USUAL = {0o644: 0o600, 0o664: 0o600, 0o755: 0o700, 0o775: 0o700}
-"""The private modes for files and folders with a usual mode. A mode that somebody chose stays."""
+"""By usual mode, the private mode that replaces it. Any other mode was chosen and stays."""
 
 
 def keep_private(home: Path) -> None:

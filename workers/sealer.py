@@ -29,9 +29,9 @@ from models.texts import some_of
 
 logger = logging.getLogger("backstop.seals")
 _LOOKS = 4
-"""Looks in the time between two seals."""
+"""Checks in the time between two seals."""
 _LAST_SECONDS = 20.0
-"""The time that the seal of a stopping worker may take."""
+"""Seconds that a stopping worker's last seal may take."""
 
 
 def seal_key(path: Path) -> Ed25519PrivateKey:

@@ -52,26 +52,26 @@ class Settings:
     contacts: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The contacts behind `named:NAME` in a fleet file, by name."""
     digest_at: clock_time = clock_time(8)
-    """The time, UTC, when teams that want a digest get it."""
+    """The time of day, in UTC, at which digests are sent to teams that want them."""
     console_url: str = ""
-    """The address where people answer in a browser; empty: there is none."""
+    """The address at which people answer in a browser; empty: none."""
     contact_networks: tuple[Network, ...] = ()
-    """Networks inside ours that contacts may lead to all the same."""
+    """Private networks to which contacts may lead nevertheless."""
     secrets: Path | None = None
     """The folder of the secrets behind `secret:NAME`; None: there is none."""
     seals: tuple[Path, ...] = ()
-    """The places of the archive's seals: files, and folders that are Git repositories; none: nothing is sealed."""
+    """The places of the archive's seals: files, or folders that are Git repositories; empty: nothing is sealed."""
     seal_every: timedelta = timedelta(hours=1)
     runners: RunnerSettings | None = None
-    """The programs, hosts and pipelines of this worker that bring-ups may use; None: it runs nothing for them."""
+    """The programs, hosts and pipelines that bring-ups may use on this worker; None: it runs nothing for them."""
     keys: Path | None = None
     """The book of fronts' public keys; None: there is none, and commands need no ticket."""
     tickets_required: bool = False
-    """True if every command needs a ticket from the beginning; else from an access file on."""
+    """True: every command needs a ticket from the beginning. False: only once there is an access file."""
     slack_buttons: bool = False
-    """True if a front takes presses in Slack: notices there have buttons."""
+    """True: a front accepts presses in Slack, so notices there have buttons."""
     runs_dir: Path = Path("runs")
-    """The folder of the commands that it runs."""
+    """The folder for the runs of commands on this worker."""
 
 
 def load_settings() -> Settings:

@@ -66,7 +66,7 @@ def _with_keys(settings: Settings) -> Settings:
 
 
 PASSING = "--passing"
-"""An argument: when its starter is gone all of it ends, and the state's folder is removed too."""
+"""An argument: everything ends when its starter has gone, and the folder of the state is removed too."""
 
 
 async def _main() -> None:

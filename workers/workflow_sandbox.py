@@ -44,9 +44,9 @@ from client.encryption import run_began
 from models.temporal_names import MOVES_ON
 
 _ASKED_ALONE = "legacy_query"
-"""The id that Temporal's core gives to a query which came without a workflow task."""
+"""The id that Temporal's core gives to a query that came without a workflow task."""
 _NO_EVENTS = {"query_workflow", "remove_from_cache"}
-"""Jobs that do not come out of history."""
+"""Jobs that do not stem from history."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class _OnTime(WorkflowInstance):
         self._began = info.start_time
         self._context = WorkflowSerializationContext(namespace=info.namespace, workflow_id=info.workflow_id)
         self._lives = 0
-        """Activations that were no replay; counted up to the second."""
+        """The number of activations that were no replay; counted up to two."""
         self._just_lived = False
         self._untimely = False
-        """True if the last activation brought events, and no time had passed."""
+        """Whether the last activation brought events although no time had passed."""
         self._last: tuple[int, int, int] | None = None
         """The last activation's time (seconds, nanoseconds) and length of history."""
         self._one_at_a_time = threading.Lock()

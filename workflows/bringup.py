@@ -39,7 +39,7 @@ with workflow.unsafe.imports_passed_through():
 
 _BEYOND_LIMIT = timedelta(minutes=1)
 _LETS_GO = (actions.Follow, actions.AskChecks, actions.LookForSupply)
-"""Actions that the next run begins again by itself."""
+"""Actions that the next run starts again by itself, so a run may end while they are under way."""
 
 
 @workflow.defn(name=BRINGUP_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)

@@ -30,7 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.options import BRINGUP_CALL, BRINGUP_LONG_CALL, BRINGUP_START_CALL, START_PAUSES
 
 _REFUSED, _STUCK = ("BadInput", "Refusal"), "Stuck"
-"""Types of errors: of a start that was refused, and of a run whose state nobody will ever know."""
+"""Types of errors: for a start that was refused, and for a run whose state can never be known."""
 _ANSWER_BYTES = 1000
 
 

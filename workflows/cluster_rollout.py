@@ -73,9 +73,9 @@ class ClusterRollout(RolloutActions):
         self._cancelled_early = False
         self._look_wanted = False
         self._edge: messages.HealthChanged | None = None
-        """The last edge that the watch reported."""
+        """The last change of health that the watch reported; None: none in this run."""
         self._compares_edges = False
-        """Since the patch, from the run's first line on: asked for amid signals and updates, it does not replay."""
+        """Whether the run has the patch, asked at its first line: amid signals and updates, it would not replay."""
         self._tickets = TicketBook("rollout", self._start.spent, attempt=lambda: self._state.attempt)
 
     @workflow.run

@@ -42,12 +42,12 @@ class Host(Generic[_State]):
     """The holder of the one state value of a lifecycle; a change of it wakes the loop."""
 
     wakes: ClassVar[str] = "until something is due"
-    """The event that it waits for, as Temporal's own page shows it."""
+    """The event that the lifecycle waits for, as shown on Temporal's own page."""
 
     def __init__(self, state: _State | None, trouble: ApplicationError | None = None) -> None:
         self._value = state
         self._trouble = trouble
-        """The reason it never began."""
+        """Why the lifecycle never began; None: it did, or is being opened."""
         self._changes = 0
         self._shown: list[SearchAttributeUpdate[Any]] = []
 
@@ -95,7 +95,7 @@ class Durable(Host[_Carrier]):
     """The host of a lifecycle whose state carries archive entries and notices that still have to go out."""
 
     delivery_wakes: ClassVar[bool] = False
-    """The loop decides again after entries were archived or notices delivered."""
+    """Whether the loop decides again after entries were archived or notices delivered."""
     mail_call: ClassVar[CallOptions] = FLEET_MAIL_CALL
 
     # --- opening and ending -----------------------------------------------------------------------

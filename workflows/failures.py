@@ -10,7 +10,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 from models.texts import shorten
 
 _WORDS_BYTES = 2000
-"""Bytes of somebody else's error that a rollout carries."""
+"""Bytes of another system's error that a rollout stores."""
 
 
 def reason_of(error: ActivityError) -> tuple[str, str]:

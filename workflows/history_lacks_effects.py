@@ -30,9 +30,9 @@ class Lapses:
     def __init__(self, start: RolloutInput) -> None:
         self._launch = start.launch
         self.runs = False
-        """The workflow has begun its first task."""
+        """Whether the workflow has begun its first task."""
         self.reset = False
-        """The workflow was reset, and nothing has been compared since."""
+        """Whether the workflow was reset and has not been compared since."""
         self.suspected = start.compares
         workflow.register_random_seed_callback(self._was_reset)
 

@@ -11,7 +11,7 @@ with workflow.unsafe.imports_passed_through():
     from models.base import Model
 
 _SETTLED = timedelta(seconds=10)
-"""The age at which a run moves on to another build; a deployment that flaps must not cause a storm of runs."""
+"""The age from which a run moves on to another build, so that frequent switches of builds start few runs."""
 
 
 def next_run_is_due() -> bool:

@@ -22,17 +22,17 @@ class CallOptions(TypedDict):
     start_to_close_timeout: timedelta
     """The limit of one attempt."""
     heartbeat_timeout: timedelta
-    """The time without a heartbeat after which the call is made again elsewhere."""
+    """The time without a heartbeat after which the call is made again on another worker."""
     retry_policy: RetryPolicy
     task_queue: NotRequired[str]
-    """The queue whose slots it takes; without one, the workflow's."""
+    """The queue whose slots the call takes; missing: the workflow's queue."""
     priority: NotRequired[Priority]
     cancellation_type: NotRequired[workflow.ActivityCancellationType]
 
 
 _SECOND = timedelta(seconds=1)
 _WITHOUT_LIMIT = RetryPolicy(initial_interval=_SECOND, maximum_interval=timedelta(seconds=60))
-"""The policy of inverses, the archive, plans, mail."""
+"""Retries without a limit, for inverses, the archive, plans and mail."""
 _FIRST = Priority(priority_key=1)
 _NEXT = Priority(priority_key=2)
 _SOON = Priority(priority_key=3)
@@ -62,7 +62,7 @@ FORWARD_CALL: CallOptions = {
     **CALL,
     "retry_policy": RetryPolicy(initial_interval=_SECOND, maximum_interval=timedelta(seconds=30), maximum_attempts=10),
 }
-"""About three minutes of tries, without the wait for a dead worker. Then the step is undone."""
+"""The options of a forward effect: about three minutes of tries, without the wait for a dead worker."""
 ASKED_CALL: CallOptions = {
     **CALL,
     "retry_policy": RetryPolicy(initial_interval=_SECOND, maximum_interval=timedelta(seconds=5), maximum_attempts=5),
@@ -70,11 +70,11 @@ ASKED_CALL: CallOptions = {
 """The options of a call whose answer somebody waits for."""
 
 LONG_CALL: CallOptions = {**CALL, "start_to_close_timeout": timedelta(minutes=5)}
-"""The options of a call that reads all of one cluster, or notifies many people."""
+"""The options of a call that reads one whole cluster, or notifies many people."""
 LONG_ASKED_CALL: CallOptions = {**LONG_CALL, "retry_policy": ASKED_CALL["retry_policy"]}
 AIM_CALL: CallOptions = {**LONG_CALL, "task_queue": GUARD_QUEUE, "priority": _NEXT}
 MAIL_CALL: CallOptions = {**LONG_CALL, "task_queue": NOTICE_QUEUE, "priority": _LAST}
-"""The options of notices: those of a breach must not delay another one's rollback."""
+"""The options of notices, which have their own queue so that one breach's notices delay no other rollback."""
 
 ROUND_CALL: CallOptions = {**MAIL_CALL, "retry_policy": ASKED_CALL["retry_policy"]}
 
@@ -84,7 +84,7 @@ EFFECT_CALL: CallOptions = {
     "priority": _SOON,
     "cancellation_type": workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 }
-"""The options of an effect. A cancelled call is waited for: otherwise the undo would race the effect."""
+"""The options of an effect. A cancelled call is awaited, because the undo would race the effect otherwise."""
 INVERSE_CALL: CallOptions = {**EFFECT_CALL, "retry_policy": _WITHOUT_LIMIT, "priority": _FIRST}
 
 FLEET_CALL: CallOptions = {
@@ -92,11 +92,11 @@ FLEET_CALL: CallOptions = {
     "heartbeat_timeout": timedelta(seconds=30),
     "retry_policy": _WITHOUT_LIMIT,
 }
-"""The options of a call that names up to a batch of a fleet's clusters."""
+"""The options of a call that names up to one batch of a fleet's clusters."""
 LAST_FLEET_CALL: CallOptions = {**FLEET_CALL, "priority": _LAST}
 FLEET_MAIL_CALL: CallOptions = {**LAST_FLEET_CALL, "task_queue": NOTICE_QUEUE}
 WHOLE_FLEET_CALL: CallOptions = {**FLEET_CALL, "start_to_close_timeout": timedelta(hours=2)}
-"""The options of a call that goes through every cluster, or follows them for as long as it lives."""
+"""The options of a call that goes through every cluster, or follows the clusters as long as the call lasts."""
 LAST_WHOLE_FLEET_CALL: CallOptions = {**WHOLE_FLEET_CALL, "priority": _LAST}
 
 
@@ -123,22 +123,22 @@ BRINGUP_CALL: BareCallOptions = {
     ),
 }
 BRINGUP_START_CALL: BareCallOptions = {**BRINGUP_CALL, "retry_policy": RetryPolicy(maximum_attempts=1)}
-"""The options of a start: one try, as the outcome of an earlier one decides what the next one's refusal means."""
+"""The options of a start: a single try, because the meaning of a refusal depends on the outcome of earlier tries."""
 START_PAUSES = (timedelta(seconds=5), timedelta(seconds=10), timedelta(seconds=20))
-"""The pauses before further tries of a start without an answer; the runner looks for the key before it starts a run."""
+"""Pauses before further tries of a start without an answer; the runner looks for the key before it starts a run."""
 BRINGUP_LONG_CALL: LongCallOptions = {"heartbeat_timeout": timedelta(seconds=20), "retry_policy": _WITHOUT_LIMIT}
 
 OVERDUE = timedelta(minutes=5)
-"""The time after which a new run begins even while a side loop's call is being tried."""
+"""The time after which a new run begins even while a call of a side loop is being retried."""
 HASTE = timedelta(seconds=5)
-"""The longest wait of archive and mail: people must hear of an answer to a breach that does not get through."""
+"""The longest wait of archive and mail for a breach's answer: people must hear of an answer that does not succeed."""
 LINGER = timedelta(seconds=2)
-"""The longest wait of an entry for others that travel with it to the archive."""
+"""The longest wait of an entry for others that go to the archive in the same call."""
 GRANT_PATIENCE = timedelta(seconds=20)
-"""The time that a request's order waits for its turn; then the sender tries again later."""
+"""The time that a request's order waits for its turn; after it the sender tries again later."""
 MAIL_PAUSE = timedelta(seconds=30)
-"""The pause after a try to send notices that somebody did not receive."""
+"""The pause after a try in which some notices were not received."""
 LONGEST_MAIL_PAUSE = timedelta(minutes=10)
-"""The longest pause of a request, whose pauses grow with each try."""
+"""The longest pause between a request's tries to send notices; its pauses grow with each try."""
 LAST_MAIL = timedelta(minutes=5)
 """The time for which an ended rollout still tries to notify its teams."""

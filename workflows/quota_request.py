@@ -38,7 +38,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.updates import takes_commands
 
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=2), timedelta(minutes=1)
-"""Bounds of the time between two tries to write a grant."""
+"""The shortest and the longest pause between two tries to write a grant."""
 
 
 @workflow.defn(name=REQUEST_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)

@@ -31,7 +31,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.pause_during_breach import Haste
 
 _ROUNDS = 4
-"""Rounds in which all loops go on as far as they can: at most from mail to an entry to its call, and one more."""
+"""Rounds in which all loops go on as far as they can: at most mail, its entry, the entry's call, and one more."""
 
 
 class RolloutPost(Host[Rollout]):
@@ -40,25 +40,25 @@ class RolloutPost(Host[Rollout]):
     def __init__(self, start: RolloutInput) -> None:
         super().__init__(start.state)
         self._recording: RecordRequest | None = None
-        """The request on its way to the archive."""
+        """The request that is on its way to the archive; None: none is."""
         self._noted: RecordRequest | None = None
-        """The last request that arrived there in this run, without its entries."""
+        """The last request that the archive accepted in this run, without its entries."""
         self._compared: int | None = None
-        """The count of changes at which it was last compared with the state."""
+        """The value of `_changes` when `_noted` was last compared with the state."""
         self._news = False
         self._busy_mailing = False
         self._mail_lags = False
-        """The mail under way takes longer than entries wait for it, or was in trouble."""
+        """Whether the mail under way takes longer than entries wait for it, or was in trouble."""
         self._leaving = False
-        """The side loops start nothing new, so that even a busy rollout comes to its next run."""
+        """Whether the side loops start nothing new, so that even a busy rollout reaches its next run."""
         self._leaving_since: datetime | None = None
         self._haste = Haste(partial(self._leave_mark, always=True))
         self._looks_first = False
         self._waits: int | None = None
-        """The count of changes at which the main loop waits."""
+        """The value of `_changes` at which the main loop waits; None: it does not wait."""
         self._looking = False
         self._acted_at = 0
-        """The length of history at the last workflow task that is known to leave an event."""
+        """The length of history at the last workflow task that surely leaves an event."""
         self._marking: asyncio.Task[None] | None = None
         self._lapses = Lapses(start)
 

@@ -23,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.options import ASKED_CALL
 
 _KEPT = 2 * (LIFETIME + 2 * SKEW) + timedelta(minutes=1)
-"""A time longer than any clock accepts a ticket."""
+"""How long used tickets are remembered: longer than any clock accepts a ticket."""
 _MOST = 1000
 
 
@@ -41,7 +41,7 @@ class TicketBook:
         self.taken_back: deque[str] = deque(maxlen=100)
         """The ids of updates that their senders took back."""
         self._admitted: dict[str, bool | None] = {}
-        """The answer whether roles allowed the command being obeyed, by nonce."""
+        """By nonce, whether roles allowed the command that is being obeyed."""
 
     def carry_over(self) -> tuple[Spent, ...]:
         """Return, for the next run, the used tickets that could still be used again."""

@@ -24,7 +24,7 @@ _AHEAD, _BEHIND = timedelta(days=366), timedelta(days=10 * 366)
 _DAY = timedelta(days=1)
 """How long before now the library searches: it counts wall-clock hours, so it may end an event too early."""
 _DATES = ("DTSTART", "DTEND", "RECURRENCE-ID", "EXDATE", "RDATE")
-"""The properties of an event that have a time zone."""
+"""The properties of an event that may have a time zone."""
 _DURATION = re.compile(
     r"([+-]?)P(?:(\d{1,5})W|(?:(\d{1,6})D)?(?:T(?:(\d{1,7})H)?(?:(\d{1,7})M)?(?:(\d{1,9})S)?)?)", re.ASCII
 )

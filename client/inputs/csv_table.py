@@ -24,7 +24,7 @@ LEAVE_OUT = "is unknown, so leave the row out"
 # No leading zeros: they are refused in a fleet file as well.
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 CsvRow = tuple[int, list[str]]
-"""A row's line in its file, and its cells."""
+"""A row's line number in its file, and its cells."""
 
 
 def says_nothing(cell: str) -> bool:

@@ -45,7 +45,7 @@ class Handed:
     """A document as a person handed it in."""
 
     name: str
-    """What to call the file, or the files."""
+    """The name of the file, or files, in messages."""
     data: dict[str, Any]
     places: Callable[[Sequence[Path]], list[str]]
     """Where parts of it are in the file, such as `recipes.yaml, line 12`."""
@@ -88,7 +88,7 @@ class FleetDocument:
 
     fleet: Fleet
     name: str
-    """What to call the file, or the files."""
+    """The name of the file, or files, in messages."""
     places: Callable[[Sequence[Path]], list[str]]
     """Where parts of the fleet are in the file, such as `fleet.yaml, line 12`."""
     partial: bool = False

@@ -60,7 +60,7 @@ class Problem(NamedTuple):
     path: Path
     text: str
     more: int
-    """How many other problems there are."""
+    """The number of further problems."""
 
     @property
     def sentence(self) -> str:

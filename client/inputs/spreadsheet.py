@@ -78,7 +78,7 @@ class Table:
     name: str
     kind: TableKind
     rows: list[tuple[int, dict[str, str]]]
-    """Each with its line."""
+    """Each row with its line number."""
 
 
 def read_table(path: str, kinds: Sequence[TableKind]) -> Table:
