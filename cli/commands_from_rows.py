@@ -21,9 +21,9 @@ class TypedOrder(NamedTuple):
 
     row: CommandRow
     of: Any
-    """What it is for: clusters, or a request; None: there is only one fleet rollout."""
+    """The subject of the command: clusters, or a request; None: the only fleet rollout."""
     fields: Mapping[str, Any]
-    """Of its request, beside who gives it and why."""
+    """Fields of the command's request, without its actor and reason."""
     actor: str
     reason: str
     yes: bool

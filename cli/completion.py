@@ -20,15 +20,15 @@ from cli import completion_names as names
 ASKED_BY = "_BACKSTOP_COMPLETE"
 _SHELLS = ("bash", "zsh", "fish")
 _OLD_SECONDS = 600.0
-"""Older names are looked up anew."""
+"""The age in seconds from which names are looked up again."""
 _PAUSE_SECONDS = 60.0
-"""Between two tries."""
+"""Seconds between two tries to look names up."""
 _LOOK = (
     "import importlib; run = importlib.import_module({main!r}).run; "
     "[run([*words.split(), '-o', 'name']) for words in ('fleet show', 'status', 'request list', 'calendar show')]"
 )
 Offer = tuple[str, str]
-"""A word, and what it is."""
+"""A word, and its explanation."""
 
 
 def is_shell_asking() -> bool:

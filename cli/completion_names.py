@@ -22,7 +22,7 @@ _WHICH = (
     "BACKSTOP_HOME",
     "BACKSTOP_URL",
 )
-"""What decides which Temporal is asked (client/connection.py)."""
+"""Variables that decide which Temporal is asked (client/connection.py)."""
 Kept = dict[str, Any]
 
 

@@ -42,12 +42,12 @@ class CalendarAnswer(JsonAnswer, schema="calendar"):
 
     windows: tuple[Entry, ...]
     taken_back: tuple[Entry, ...] = ()
-    """By an import: what its events declared before, and do no more."""
+    """After an import: windows that the imported events declared before and no longer declare."""
     foretold: dict[str, tuple[Foretold, ...]]
     left_out: tuple[str, ...] = ()
-    """By an import: what is wrong with each event that was not taken."""
+    """After an import: for each event that was not taken, what is wrong with it."""
     undo: str = ""
-    """Of a hold, an import, an end: how it is undone, or that it cannot be, a line each."""
+    """After a hold, an import or an end: how to undo it, or that nothing can, in lines."""
 
 
 class BufferAnswer(JsonAnswer, schema="buffer"):
@@ -59,17 +59,17 @@ class BufferAnswer(JsonAnswer, schema="buffer"):
     target: Share
     now: Derived
     promise: int | None
-    """The least of what history leaves and what is healthy now and not spare; null: nothing, honestly."""
+    """What the history allows, but at most what is healthy and not spare now; null: nothing can be promised."""
     healthy: int
-    """Now, or in the last known hour of a file."""
+    """Healthy now, or in the last known hour of a file."""
     spare: int
     looser: Derived | None
-    """At a target with ten times as many misses; null where that is the same."""
+    """The derivation for a target with ten times as many misses; null: the result is the same."""
     records: tuple[Record, ...]
     least: Record | None
-    """The smallest fixed buffer, in whole percent, that would have broken no more hours; null: none up to 60."""
+    """The smallest fixed buffer, in whole percent, that would have broken no more hours; null: none up to 60 %."""
     below: Record | None
-    """A percent less than that."""
+    """The fixed buffer one percent smaller than `least`."""
 
     @staticmethod
     def of(explained: Explained) -> BufferAnswer:
@@ -93,11 +93,11 @@ class WhyLine(TeamWhy):
     """A team in one cluster."""
 
     flex_free_gpus: int | None
-    """What flex has free in that cluster; null: nobody asked, because nothing is missing."""
+    """Free flex in that cluster; null: not looked up, because nothing is missing."""
     own_jobs_gpus: GpuCount
-    """The part of the gap that is in use by the team's own jobs."""
+    """The part of the gap that the team's own jobs use."""
     lacking_gpus: GpuCount
-    """The rest of it: what is missing."""
+    """The rest of the gap: GPUs that are missing."""
 
 
 class WhyAnswer(JsonAnswer, schema="why"):
@@ -105,9 +105,9 @@ class WhyAnswer(JsonAnswer, schema="why"):
 
     clusters: tuple[WhyLine, ...]
     unanswered: dict[str, str]
-    """Clusters where the team has a quota of which nothing can be said, and why."""
+    """Clusters where the team has a quota but no answer is possible, and why."""
     elsewhere: dict[str, int]
-    """What flex has free in other clusters of the same GPU model; of a block, the largest that it has room for."""
+    """Free flex in other clusters of the same GPU model; if a block is requested, the largest one that has room."""
 
     @staticmethod
     def of(whys: WhyAnswers, flexes: Sequence[FlexNow]) -> WhyAnswer:
@@ -143,20 +143,20 @@ class FlexAnswer(JsonAnswer, schema="flex"):
     clusters: tuple[FlexNow, ...]
     since: Time
     record: tuple[FlexOffered, ...]
-    """Hour by hour, of all these together; hours that nobody knows are left out."""
+    """The flex offered in these clusters together, hour by hour; unknown hours are left out."""
 
 
 class FlexShare(Model):
     team: str
     gpus: int
-    """Its quota's part included."""
+    """The GPUs of the team, including those in its quota."""
 
 
 class FlexShares(Model):
     """A division, in the form that schedulers read: a plain object, with neither schema nor version."""
 
     shares: tuple[FlexShare, ...]
-    """Of the teams that have no children, in the order given."""
+    """The shares of teams without children, in the order given."""
     unused_gpus: int
 
     @staticmethod
@@ -177,10 +177,10 @@ class BurndownAnswer(JsonAnswer, schema="burndown"):
     cluster: str
     since: Time
     began: Time | None
-    """The first tally there is."""
+    """Time of the first tally; null: there is none yet."""
     points: tuple[Point, ...]
     arrived: tuple[Arrival, ...] = ()
-    """Clusters that came into the fleet by bring-ups in this time."""
+    """Clusters that bring-ups added to the fleet in this time."""
 
 
 class MilestonesAnswer(JsonAnswer, schema="milestones"):
@@ -197,7 +197,7 @@ class WeekAnswer(Week, JsonAnswer, schema="report"):
 class ClustersAnswer(JsonAnswer, schema="clusters"):
     clusters: tuple[ClusterAnswer, ...]
     left_out: dict[str, str] = Field(default_factory=dict)
-    """By cluster: why what stands in the ledger of it makes no sense."""
+    """By cluster, why its data in the ledger makes no sense."""
 
 
 class LimitBack(Model):
@@ -214,7 +214,7 @@ class DetachedAnswer(JsonAnswer, schema="detach"):
     cluster: Name
     limits: tuple[LimitBack, ...]
     undo: str = ""
-    """How it is undone."""
+    """How to undo the detachment."""
 
 
 class ConfirmedAnswer(JsonAnswer, schema="confirm"):
@@ -223,7 +223,7 @@ class ConfirmedAnswer(JsonAnswer, schema="confirm"):
     source: Name
     clusters: tuple[Name, ...]
     undo: str = ""
-    """That it cannot be undone, and what to do instead."""
+    """Says that the confirmation cannot be undone, and what to do instead."""
 
 
 class LaunchedAnswer(JsonAnswer, schema="launch"):
@@ -235,11 +235,11 @@ class LaunchedAnswer(JsonAnswer, schema="launch"):
     approve: str
     """The command that approves this plan."""
     undo: str = ""
-    """How the launch is undone."""
+    """How to undo the launch."""
     resolves: str = ""
-    """That who launched it may not resolve what holds it, and who may; empty: they may, or the access file says who."""
+    """That the launcher may not resolve its holds, and who may; empty: they may, or the access file decides."""
     gave_way: str = ""
-    """The rehearsal of the cluster that was aborted for it; empty: there was none."""
+    """The cluster's open shadow rollout that was aborted for this one; empty: none."""
 
     @staticmethod
     def of(answer: LaunchAnswer, resolves: str = "", *, shadow: bool) -> LaunchedAnswer:
@@ -283,9 +283,9 @@ class CommandOutcome(Model):
 
     cluster: Name
     stage: Stage | None
-    """After it; null: it was refused."""
+    """The stage after the command; null: the command was refused."""
     said: str
-    """What follows; of one that was refused, why."""
+    """The consequence of the command; if it was refused, why."""
     undo: str = ""
     refused: bool = False
 
@@ -311,18 +311,18 @@ class FleetPlanAnswer(JsonAnswer, schema="fleet-plan"):
     missing: tuple[str, ...] = ()
     approve: str
     undo: str = ""
-    """How the launch is undone."""
+    """How to undo the launch."""
 
 
 class FleetPlanFile(JsonAnswer, schema="fleet-plan-file"):
     """A fleet's plan as `fleet plan --out` keeps it, for `fleet approve FILE`."""
 
     at: Time
-    """When it was kept."""
+    """Time at which the file was written."""
     plan: FleetPlan
     pilots: tuple[Name, ...] = ()
     cuts: dict[Name, dict[Name, GpuCount]] = Field(default_factory=dict)
-    """By cluster and team, of those that it cuts."""
+    """By cluster and team, the GPUs that the plan cuts; teams without a cut are left out."""
 
     @staticmethod
     def of(plan: FleetPlan, pilots: Sequence[str], cuts: Mapping[str, Mapping[str, int]]) -> FleetPlanFile:

@@ -14,9 +14,9 @@ class FleetLine(Model):
 
     place: str
     kind: str
-    """cluster, island, quota, window, team, policy, health, or field for what else a cluster says."""
+    """cluster, island, quota, window, team, policy or health; field: any other field of a cluster."""
     cluster: str
-    """Empty: of the fleet as a whole."""
+    """Empty: the line is about the fleet as a whole."""
     name: str
     field: str
     before: str
@@ -45,13 +45,13 @@ class FleetDiffAnswer(JsonAnswer, schema="fleet-diff"):
     changed: tuple[FleetLine, ...]
     removed: tuple[FleetLine, ...]
     kept: tuple[FleetLine, ...]
-    """The file is older than what a rollout, a grant or a health source has written: that stays."""
+    """Values that stay, because a rollout, a grant or a health source has written them since the file."""
     left_out: tuple[FleetLine, ...]
-    """What is in the ledger but not in the file: it stays, and --prune removes it."""
+    """Values in the ledger that the file lacks: they stay, and --prune removes them."""
     refused: tuple[FleetLine, ...]
     totals: dict[str, Count]
     untouched: dict[str, Count]
-    """Of the file's clusters, quotas and teams."""
+    """The number of unchanged clusters, quotas and teams of the file."""
     warnings: tuple[FleetWarning, ...]
 
 
@@ -60,19 +60,19 @@ class ImportAnswer(JsonAnswer, schema="import"):
 
     file: str
     counts: dict[str, int]
-    """Of clusters that went in, their quotas, quotas that changed, and quotas that went."""
+    """The number of imported clusters, of their quotas, of changed quotas, and of removed quotas."""
     health_rows: int
     jobs: int = 0
     left_out: dict[str, str] = Field(default_factory=dict)
-    """Clusters whose health was not taken, each with the first thing that is wrong with it."""
+    """Clusters whose health was not imported, each with the first fault of its data."""
     dry_run: bool = False
-    """Nothing was changed: it is what the import would do."""
+    """True: nothing was changed; the answer says what the import would do."""
     fleet: FleetDiffAnswer | None = None
-    """What became of the fleet file, line by line; null where none was given."""
+    """The result for the fleet file, line by line; null: no file was given."""
     unread: tuple[str, ...] = ()
-    """With --slurm: what Slurm has that Backstop does not read, in a sentence each."""
+    """With --slurm: what Backstop does not read from Slurm, one sentence each."""
     gone: tuple[str, ...] = ()
-    """With --slurm: what went from the ledger with accounts that are no quotas any more, in a sentence each."""
+    """With --slurm: what was removed from the ledger with accounts that are no longer quotas, one sentence each."""
 
 
 class UndoneAnswer(JsonAnswer, schema="fleet-undone"):
@@ -82,5 +82,5 @@ class UndoneAnswer(JsonAnswer, schema="fleet-undone"):
     what: str
     summary: str
     history: dict[str, Count]
-    """Rows of what no fleet file has: health samples, past rollouts and the like."""
+    """The number of rows that no fleet file holds: health samples, past rollouts and the like."""
     undo: str

@@ -16,15 +16,15 @@ class PlanAnswer(Plan, JsonAnswer, schema="plan"):
 
     plan_hash: str = Field(alias="hash")
     headroom_gpus: int
-    """H - A: below zero where more is promised than is healthy."""
+    """H - A: negative if more is promised than is healthy."""
     plan_cut_gpus: GpuCount = Field(alias="cut_gpus")
-    """What all quotas together give: phantom_gpus and to_flex_gpus."""
+    """The GPUs cut from all quotas together: phantom_gpus and to_flex_gpus."""
     phantom_before_gpus: GpuCount
-    """Promised before the plan, and no healthy GPU behind it."""
+    """Promised GPUs without a healthy GPU behind them, before the plan."""
     phantom_after_gpus: GpuCount
-    """The same after it: what it does not remove."""
+    """Promised GPUs without a healthy GPU behind them that remain after the plan."""
     after_all_waves: str
-    """Why its cluster comes after all waves: no tier limit would do. Empty where it has its place in its wave."""
+    """Why the cluster comes after all waves: no tier limit would suffice. Empty: it has a place in its wave."""
 
     @staticmethod
     def of(plan: Plan) -> PlanAnswer:
@@ -48,4 +48,4 @@ class PlansAnswer(JsonAnswer, schema="plans"):
 
     plans: tuple[PlanAnswer, ...]
     left_out: dict[str, str] = Field(default_factory=dict)
-    """By cluster: why nobody can plan it now."""
+    """By cluster, why it cannot be planned now."""

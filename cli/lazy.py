@@ -68,7 +68,7 @@ class _Loading(Mapping[str, Any]):
 
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., None])
 _DECORATED: dict[str, list[tuple[Callable[..., None], dict[str, Any]]]] = {}
-"""By the full name of their module: the commands that stand in no group, each with how Typer takes it."""
+"""Commands outside any group, with their arguments for Typer, by the full name of their module."""
 
 
 def command(panel: str, *lines: str, **more: Any) -> Callable[[_FunctionT], _FunctionT]:

@@ -60,7 +60,7 @@ class Listing:
     sort: str = ""
     filters: tuple[str, ...] = ()
     forms: bool = True
-    """Whether the command takes -o; one that changes something has --json alone."""
+    """Whether the command takes -o; a command that changes something takes only --json."""
 
     @property
     def for_people(self) -> bool:
@@ -134,7 +134,7 @@ def read_listing(output: Output = None, sort: Sort = "", filters: Filter = None,
 
 
 listed = with_options("how", read_listing)
-"""The command takes `how`: a listing by its options."""
+"""Adds list options to a command, which receives them as `how`."""
 
 
 def plain_listing(as_json: bool) -> Listing:

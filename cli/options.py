@@ -121,7 +121,7 @@ class Otherwise(TyperGroup):
 
     otherwise = ""
     alone = True
-    """It is meant where there is no word at all, too."""
+    """Whether the default command also runs if no word is given."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         names = (*self.commands, *self.get_help_option_names(ctx))
@@ -161,7 +161,7 @@ class Overlay:
 
     settings: dict[str, Any]
     spelt: Mapping[str, str] = field(default_factory=dict)
-    """Options of their own by which settings were given."""
+    """By setting, the option of its own that set it."""
 
     @property
     def for_snapshot(self) -> dict[str, Any]:

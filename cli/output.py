@@ -57,7 +57,7 @@ class Picture:
 
     def __init__(self) -> None:
         self._drawn = 0
-        """Rows of the terminal that the last picture takes."""
+        """Rows of the terminal that the last picture occupies."""
 
     @property
     def size(self) -> tuple[int, int]:

@@ -34,7 +34,7 @@ WaveOption = Annotated[
 StageOption = Annotated[str, opt("STAGE", "Open rollouts in this stage.", "--stage")]
 NeedsOption = Annotated[bool, flag("--needs", "Open rollouts that need a person.")]
 GLOB = re.compile(r"[*?\[]")
-"""What makes a word more than a name."""
+"""Characters that make a word a pattern and not a name."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Selection:
 
     names: tuple[str, ...] = ()
     wave: str = ""
-    """A wave, as the overview shows it."""
+    """A wave as the overview shows it; empty: any."""
     stage: str = ""
     needs: bool = False
 
@@ -86,7 +86,7 @@ def selection(
 
 
 on_selected = with_options("of", selection)
-"""The command takes `of`: a selection by its arguments and options."""
+"""Adds arguments and options to a command, which receives the selection as `of`."""
 
 
 def _wave(text: str) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Outcome = tuple[str, CommandAnswer | BackstopError]
 
 _SECONDS = 10.0
-"""How long it is waited for what a rollout says of itself."""
+"""Seconds to wait for what a rollout says about itself."""
 
 
 def give(order: TypedOrder) -> None:

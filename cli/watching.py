@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _StatusT = TypeVar("_StatusT", RolloutStatus, BringupStatus)
 _ASKED_SECONDS = 5.0
-"""How long rollouts of a fleet are waited for, each look."""
+"""Seconds that each look waits for the fleet's rollouts."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Watched(Generic[_T]):
 
     look: Callable[[], Awaitable[_T]]
     parts: Callable[[_T, tuple[int, int] | None], Sequence[RenderableType]]
-    """On a screen of so many columns and rows; None: all of it."""
+    """Shows it on a screen of so many columns and rows; None: shows all."""
     changes: Callable[[_T | None, _T], Sequence[str]]
-    """A line for each since the look before."""
+    """Returns a line for each change since the last look."""
     ended: Callable[[_T], bool]
     document: Callable[[_T], Any]
 

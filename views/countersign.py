@@ -26,7 +26,7 @@ _WORDS = {
 }
 """The words for fields of commands whose names do not explain them."""
 _WRAPPERS = ("arguments", "terms")
-"""Fields that only hold others."""
+"""Fields that only contain other fields."""
 _EMPTY: tuple[object, ...] = ("", None, [], {}, False)
 
 

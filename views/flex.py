@@ -89,7 +89,7 @@ AT_MOST = (
     "At most: Backstop does not know the island of every running job, so the largest free block can be smaller. If "
     "Slurm or `backstop fleet import --jobs` reports the islands of jobs, the size is exact."
 )
-"""Why the largest free block is an upper bound. It goes below each table that has one."""
+"""Why the largest free block is an upper bound; shown below each table with such a block."""
 
 
 def at_most_note(blocks: Iterable[tuple[int, bool]]) -> list[RenderableType]:

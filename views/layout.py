@@ -103,7 +103,7 @@ def _between_words(text: Text, width: int) -> Iterator[Text]:
 
 
 _GLUE = "\ue000"
-"""Stands for a blank at which no line ends."""
+"""Replaces a blank at which a line may not end."""
 
 
 def _glue(sentence: Text, most: int) -> Text:
@@ -217,10 +217,10 @@ class Fit:
 
     columns: tuple[tuple[Column, int], ...]
     below: tuple[Column, ...] = ()
-    """Text that goes below each row."""
+    """Columns of text that go below each row."""
     left_out: tuple[Column, ...] = ()
     records: bool = False
-    """Each row as lines of its own."""
+    """Whether each row is drawn as several lines."""
 
 
 @dataclass
@@ -443,7 +443,7 @@ class FactSheet:
 
 
 Fitted = Text | Grid | FactSheet
-"""What knows its lines at a width."""
+"""Parts whose lines depend on a width."""
 
 
 def height(parts: Iterable[Fitted], width: int) -> int:

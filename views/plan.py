@@ -221,7 +221,7 @@ def _bound(short: ShortIslands) -> str:
 
 
 _NAMED = 3
-"""Quotas out of reach that a sentence names."""
+"""The most out-of-reach quotas that a sentence names."""
 
 
 def _remedy(plan: Plan) -> str:

@@ -19,10 +19,10 @@ from views.milestones import RULE, note_text, words
 from views.words import clean, count, number, space_name
 
 MOST = 8
-"""Lines of a list; --json has all."""
+"""The most lines of a list; --json has all."""
 OTHERS = "The clusters with known health changed in between: compare only lines that count the same clusters."
 _LINES = 9
-"""Of the curve in Markdown."""
+"""The most lines of the curve in Markdown."""
 
 
 class Section(NamedTuple):
@@ -33,7 +33,7 @@ class Section(NamedTuple):
     rows: Sequence[tuple[str, ...]]
     note: str = ""
     numbers_from: int = 99
-    """Columns from here on are numbers."""
+    """The index of the first column with numbers; all later columns have numbers too."""
 
 
 def title(week: Week) -> str:

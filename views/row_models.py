@@ -20,5 +20,5 @@ class RightLine(Model):
     where: str
     second: str
     case: str = ""
-    """The circumstance under which it is so."""
+    """The circumstance under which the row holds; empty: always."""
     who: tuple[str, ...] = ()

@@ -39,10 +39,10 @@ _STYLES = {
     Stage.STUCK: "bold red",
 }
 _WHEN = {Stage.ROLLING_BACK: "last look", Stage.STUCK: "last look"}
-"""Nobody looks while effects are being undone."""
+"""The words before a time, by stage: while effects are being undone, nobody looks."""
 _ROWS = 10
+"""The most quotas in one list, so that a person who was called at night reads one screen."""
 _AT_ONCE = timedelta(seconds=1)
-"""Of quotas, where a rollout is stuck: a person who was called at night reads one screen."""
 
 
 def status_line(status: RolloutStatus) -> str:

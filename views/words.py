@@ -18,9 +18,9 @@ from models.texts import count_text, gpus_text
 from views.layout import Grid, Sentence
 
 DECORATION = "decoration"
-"""Of a piece that shows again what words beside it say. No terminal knows it; a page hides it from who hears it."""
+"""The style of a part that repeats visually what the words beside it say. A page hides it from screen readers."""
 ENDLESS = 100_000
-"""A width that everything fits."""
+"""A width in which everything fits."""
 count, gpus = count_text, gpus_text
 
 

@@ -17,7 +17,7 @@ from models.errors import BadInput
 JSON = "application/json"
 MOST_ROWS, MOST_LEFT_OUT = 1000, 10**9
 _OF_NOW = frozenset({"at", "asked_at"})
-"""When it was looked: another look at the same is the same."""
+"""Fields with the time of a look; two answers that differ only in these are the same."""
 
 
 def answer_response(

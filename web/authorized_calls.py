@@ -43,7 +43,7 @@ class Asking:
     emergency: bool = False
     key: str = ""
     told: TellEmergency | None = None
-    """The question that takes back what admins were told of it, if they were."""
+    """The notice to admins of an act without a second person, withdrawn if the call fails; None: none was sent."""
 
     @property
     def command(self) -> str:

@@ -22,17 +22,17 @@ from models.import_questions import StageImport
 from models.texts import brief
 
 CODEC = "/codec/"
-"""Under which a front has it."""
+"""The path of the codec on a front."""
 MOST_BODY = 32 * 1024 * 1024
-"""Bytes: Temporal's own limit of a history's page is below it."""
+"""The most bytes of a body, above Temporal's own limit for a page of history."""
 _ALLOWED = "authorization, content-type, x-namespace"
 _GUARD = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 _IMPORT = json.dumps(StageImport.kind).encode()
-"""In the payload of a part of an import, as our converter writes it."""
+"""Text that marks the payload of an import's part, as our converter writes it."""
 
 WhyNot = Callable[[Request], Awaitable[tuple[int, str] | None]]
-"""Whether who calls may read: None, or the status (401, 403) and the sentence of the refusal."""
+"""Returns None if the caller may read; otherwise the status (401, 403) and a sentence that refuses."""
 
 
 class CodecEndpoint:

@@ -17,7 +17,7 @@ from web.failures import too_many
 
 LOOK_SECONDS = 1.0
 _QUIET_SECONDS = 15.0
-"""After so long without a change a comment is sent: who hears nothing at all may take the line for dead."""
+"""Seconds without a change after which a comment is sent, so that the receiver does not take the line for dead."""
 _MOST_STREAMS, _MOST_OF_ONE = 200, 20
 
 

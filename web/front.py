@@ -52,7 +52,7 @@ _TRACE = TraceContextTextMapPropagator()
 _ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _KEY = re.compile(r"[!-~]{1,200}")
 _LARGE = 100_000
-"""Bytes of a body that is read beside other requests, and not between them."""
+"""Bytes from which a body is parsed in a thread, so that other requests need not wait."""
 _GUARD = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
@@ -86,11 +86,11 @@ class Front:
     with_console: bool = False
     public_url: str = ""
     console_at: str = ""
-    """The address of its pages, once it listens there."""
+    """The address of the console's pages once the front listens there; empty before."""
     browsers: BrowserClient | None = None
-    """By which browsers log in; None: by links of this machine alone."""
+    """The client by which browsers log in; None: only links made on this machine."""
     slack: SlackTerms | None = None
-    """How Slack's requests are known; None: nothing is taken from Slack."""
+    """How Slack's requests are recognised; None: no requests from Slack are accepted."""
 
     @cached_property
     def console(self) -> Console | None:

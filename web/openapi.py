@@ -89,7 +89,7 @@ _IDS = {
 
 
 _BOUNDS = {"ge": "minimum", "le": "maximum"}
-"""Pydantic writes its own names for bounds that it checks after a validator."""
+"""Pydantic's names for bounds checked after a validator, and JSON Schema's names."""
 _DURATION = r"^[0-9]+(\.[0-9]+)?[smhdw]$"
 """Durations in requests. Pydantic's own schema says ISO 8601, which the front refuses."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from models.questions import Curve
 
 _STEPS = (1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400, 28 * 86400)
-"""Seconds between two points."""
+"""Possible times between two points, in seconds."""
 _MOST = 40
 """The most points of one curve that fit on a screen."""
 CARRIED = timedelta(hours=3)

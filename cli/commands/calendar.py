@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from models.cluster.windows import Declaration, Declared, Entry, Foretold, Window
 
 _NAMED = 12
-"""Windows that a sentence names."""
+"""The most windows that a sentence names."""
 Kind = Annotated[
     WindowKind,
     typer.Option(

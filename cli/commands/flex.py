@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from models.reports.tallies import Point
 
 _MOST_TIMES = 490
-"""What the ledger answers at once."""
+"""The most times for which the ledger answers at once."""
 
 
 def add_to(app: typer.Typer) -> None:

@@ -31,7 +31,7 @@ class By(StrEnum):
 
 
 _MOST = 8
-"""Buffers in one report: more fit no screen."""
+"""The most buffers in one report that fit on a screen."""
 _USUAL = "0.05,0.10,0.15,0.20"
 
 

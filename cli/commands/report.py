@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from models.reports.weekly import Week
 
 _CURVE = timedelta(days=56)
-"""How far back the report's curve reaches at most."""
+"""The longest time that the report's curve reaches back."""
 
 
 @command(LOOK, "backstop report --weekly", "backstop report --weekly --out status")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _MOST = 10_000_000
 _REFUSED = 3
 _LOOKS, _PAUSE_SECONDS = 12, 0.5
-"""How often it is looked whether what was approved is written already: people want to read that it is."""
+"""How often the command checks whether an approved request is written already, and the seconds between the checks."""
 
 Id = Annotated[str, arg("ID", "The request; `backstop request list` shows its id.")]
 

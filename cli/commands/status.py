@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _NONE_OPEN = "It has no open rollout."
 _UNKNOWN = ("wave", "unbacked_gpus", "would_unbacked_gpus", "held")
-"""Fields that the ledger alone does not have."""
+"""Fields that the ledger alone cannot fill in."""
 
 
 @command(

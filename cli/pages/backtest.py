@@ -23,10 +23,10 @@ from views.backtest import HEADINGS, cells, percent
 from views.words import count
 
 _MOST = 12
-"""Clusters with a picture; the tables have all."""
+"""The most clusters with a picture; the tables have all."""
 _FLAT = "fixed-15"
 _SHOWN = ((_FLAT, PHANTOM, "--"), ("trailing-max", BACKED, "-"), ("health", FLEX, "-"))
-"""Ceilings in a picture: more lines than these hide each other. Without a flat 15 % another flat one stands for it."""
+"""Ceilings in a picture, few enough not to hide each other. Without a flat 15 %, another flat ceiling is drawn."""
 
 
 def page(series: Sequence[Series], records: Sequence[Record], promised: Promised) -> str:

@@ -15,7 +15,7 @@ from views.haircut import percent, rows_of, sentence
 from views.words import clean, count, number
 
 _MOST = 20
-"""Clusters and teams in one plot or table; the CSV has all."""
+"""The most clusters and teams in one plot or table; the CSV has all."""
 
 
 def page(haircut: Haircut, at: int) -> str:

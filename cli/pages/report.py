@@ -148,7 +148,7 @@ def _on_scale(standing: MilestoneStanding, number: int) -> float:
 
 
 _Change = tuple[str, float, float]
-"""A cluster, before and after. Units: GPUs, as a mean."""
+"""A cluster, and its mean GPUs before and after."""
 
 
 def _outcome(week: Week) -> dict[str, str] | None:

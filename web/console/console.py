@@ -53,7 +53,7 @@ class Console:
     log_in: LoginStart | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     public_url: str = ""
-    """Behind what speaks TLS: where browsers find it."""
+    """The address at which browsers find it behind a TLS proxy; empty: where it listens."""
 
     def __post_init__(self) -> None:
         self.live = Live(self.giving.doors)

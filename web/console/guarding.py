@@ -26,7 +26,7 @@ HEADERS = {
     "x-content-type-options": "nosniff",
 }
 COOKIE = "backstop"
-"""The name of a session's."""
+"""The name of the cookie of a session."""
 _OWN_NAMES = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 

@@ -33,9 +33,9 @@ class Live:
         self._doors = doors
         self.streams = streams or Streams()
         self.mark = ""
-        """The last that the ledger said; empty: nobody looks."""
+        """The last mark that the ledger gave; empty: nobody is looking."""
         self.away = ""
-        """Why nobody says it, in a sentence; empty: somebody does."""
+        """Why the mark cannot be read, in a sentence; empty: it can."""
         self._changed = asyncio.Condition()
         self._open = 0
         self._looking: asyncio.Task[None] | None = None

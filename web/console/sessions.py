@@ -45,7 +45,7 @@ _BYTES, _NONCE_BYTES = 32, 12
 _ANSWER_SECONDS = 5.0
 
 EndSessions = Callable[[Sequence[str], datetime], Awaitable[Mapping[str, datetime]]]
-"""Ends sessions in the ledger, by hash, and returns which have ended, and when."""
+"""Ends sessions in the ledger, given by hash; returns those that have ended, with the time."""
 
 
 @dataclass

@@ -32,7 +32,7 @@ _CLASSES = {
     "dim": "dim",
 }
 _NAMES = ("ID",)
-"""Columns of numbers that name something."""
+"""Columns whose numbers are names."""
 _QUOTED = re.compile("`([a-z]+)`")
 _COUNT = re.compile(r"(?<![\d,.])\d{4,15}(?![\d,.])")
 _PAGES = {

@@ -57,7 +57,7 @@ class Visit:
     form: Mapping[str, str] = field(default_factory=dict)
     key: str = ""
     missed: list[str] = field(default_factory=list)
-    """What nobody answered of it: the page is made anew once somebody does."""
+    """Answers of the page that did not come, one sentence each; the page is made again once they can come."""
 
     @property
     def now(self) -> datetime:

@@ -21,7 +21,7 @@ class SlackEnd(StrEnum):
 
     ANSWERED = "answered"
     WAITS = "waits"
-    """For a second person."""
+    """The command waits for a second person."""
     REFUSED = "refused"
     """A missing right, an unknown cluster, the wrong stage, an unknown form, or one request too many."""
     UNPROVEN = "unproven"

@@ -41,4 +41,4 @@ NAVIGATION = [
     ("/access", "Access"),
     ("/leader", "Leader"),
 ]
-"""What is at the top of every page: where it leads, and what it is called."""
+"""The links at the top of every page: path and name."""

@@ -19,7 +19,7 @@ from web.console.visit_door import door_of
 from web.failures import not_found
 
 _ENDABLE = 200
-"""Windows and holds that a form can name: of more the cluster is to be named in the address."""
+"""The most windows and holds that a form lists; to end others, name the cluster in the address."""
 
 
 async def calendar(visit: Visit) -> Page | Elsewhere:

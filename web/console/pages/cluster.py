@@ -34,7 +34,7 @@ from web.console.visit import Elsewhere, Page, Visit
 
 _TRACK = (Stage.PLANNED, Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED)
 _ENTRIES, _LOOKED = 30, 200
-"""Rows of the archive: shown, and looked at for what is marked in the picture."""
+"""Archive rows that are shown, and that are searched for events to mark in the picture."""
 _CURVE, _POINTS = timedelta(days=7), 85
 
 

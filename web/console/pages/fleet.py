@@ -30,9 +30,9 @@ from web.console.visit import Page, Visit
 _SHOWN = 1_000
 _NOT_STARTED = "not started"
 _FIRST = 20
-"""Clusters that need a person that have a button each."""
+"""The most clusters that need a person and have a button each."""
 _FEW = 20
-"""Clusters that need no map: a list of them is seen at a glance."""
+"""Up to this many clusters there is no map, because a list shows them at a glance."""
 _CURVE, _POINTS = timedelta(weeks=4), 57
 _STAGES = [stage.value for stage in Stage]
 _WAVES = [*(tier.value for tier in TIERS), AFTER_ALL]

@@ -27,9 +27,9 @@ from web.console.visit import Elsewhere, Page, Visit
 from web.failures import not_found
 
 _ASKED = 12
-"""Rollouts that say what every team would get back: of more it is said which they are."""
+"""The most rollouts asked what every team would get back; the others are only named."""
 _ASKED_SECONDS = 5.0
-"""How long rollouts are waited for that know better where they stand."""
+"""Seconds to wait for rollouts, which know their own state better than the fleet rollout does."""
 _FIELDS = ("reason", "plan_hash", "clusters", "wave", "undo")
 
 

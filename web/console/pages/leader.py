@@ -22,11 +22,11 @@ from web.console.visit_door import door_of
 from web.failures import not_found
 
 _AT_ONCE = 50
-"""Clusters of which it is told at every look what a buffer costs: of more it is asked for."""
+"""Up to this many clusters, each look computes the cost of a buffer; with more, a person asks for it."""
 _REPORT_SECONDS, _PLAN_SECONDS = 14.0, 42.0
 _PAGES = {"backstop status": "/", "backstop status --at-risk": "/?show=risk", "backstop calendar show": "/calendar"}
 _LEAST, _MOST, _USUAL = 0, 50, 15
-"""Percent."""
+"""The smallest, largest and usual buffer, in percent."""
 
 
 async def leader(visit: Visit) -> Page:

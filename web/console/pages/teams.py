@@ -28,7 +28,7 @@ from web.failures import not_found
 
 _SHOWN = 1_000
 _ASKED = 24
-"""Rollouts that are asked what changes when."""
+"""The most rollouts that are asked when they change what."""
 _ROLLOUT_SECONDS = 5
 _FREE = 10
 _REQUESTS = 100
