@@ -21,9 +21,9 @@ class TypedOrder(NamedTuple):
 
     row: CommandRow
     of: Any
-    """The subject of the command: clusters, or a request; None: the only fleet rollout."""
+    """The command's target: clusters or a request; None: the fleet rollout."""
     fields: Mapping[str, Any]
-    """Fields of the command's request, without its actor and reason."""
+    """The fields of the request, besides the actor and the reason."""
     actor: str
     reason: str
     yes: bool

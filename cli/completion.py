@@ -20,15 +20,15 @@ from cli import completion_names as names
 ASKED_BY = "_BACKSTOP_COMPLETE"
 _SHELLS = ("bash", "zsh", "fish")
 _OLD_SECONDS = 600.0
-"""The age in seconds from which names are looked up again."""
+"""Names older than this are looked up again."""
 _PAUSE_SECONDS = 60.0
-"""Seconds between two tries to look names up."""
+"""The shortest time between two look-ups."""
 _LOOK = (
     "import importlib; run = importlib.import_module({main!r}).run; "
     "[run([*words.split(), '-o', 'name']) for words in ('fleet show', 'status', 'request list', 'calendar show')]"
 )
 Offer = tuple[str, str]
-"""A word, and its explanation."""
+"""A word and its description."""
 
 
 def is_shell_asking() -> bool:

@@ -22,7 +22,7 @@ _WHICH = (
     "BACKSTOP_HOME",
     "BACKSTOP_URL",
 )
-"""Variables that decide which Temporal is asked (client/connection.py)."""
+"""The variables that decide which Temporal a command asks (client/connection.py)."""
 Kept = dict[str, Any]
 
 

@@ -10,7 +10,7 @@ from models.cluster.policy import Tier
 from models.rollout.stages import Stage
 
 _KINDS = {"CLUSTER": "clusters", "TEAM": "teams"}
-"""The kind of names, by the word for an option's or argument's value in its help."""
+"""The kind of names to complete, by the placeholder of the value in the help."""
 _OPTIONS = {"--cluster": "clusters", "--pilot": "clusters", "--team": "teams", "--hold": "holds"}
 _WORDS = {
     "STAGE": [stage.value for stage in Stage],

@@ -14,7 +14,7 @@ from models.errors import BadInput
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-Yes = Annotated[bool, flag("--yes", "Do not ask: for scripts.", "-y")]
+Yes = Annotated[bool, flag("--yes", "Do not ask for confirmation (for scripts).", "-y")]
 
 
 def can_ask(*, as_json: bool = False) -> bool:

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from models.base import Model
 
 BY_SCHEMA: dict[str, type[JsonAnswer]] = {}
-"""The classes of answers, by the name of their schema."""
+"""The answers by the names of their schemas."""
 
 
 class JsonAnswer(Model):

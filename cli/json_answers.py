@@ -42,12 +42,12 @@ class CalendarAnswer(JsonAnswer, schema="calendar"):
 
     windows: tuple[Entry, ...]
     taken_back: tuple[Entry, ...] = ()
-    """After an import: windows that the imported events declared before and no longer declare."""
+    """After an import: windows that its events declared earlier and no longer declare."""
     foretold: dict[str, tuple[Foretold, ...]]
     left_out: tuple[str, ...] = ()
-    """After an import: for each event that was not taken, what is wrong with it."""
+    """After an import: a sentence for each event that was left out, with the reason."""
     undo: str = ""
-    """After a hold, an import or an end: how to undo it, or that nothing can, in lines."""
+    """How to undo a hold, an import or an end, or that this is impossible; one line for each change."""
 
 
 class BufferAnswer(JsonAnswer, schema="buffer"):
@@ -59,17 +59,17 @@ class BufferAnswer(JsonAnswer, schema="buffer"):
     target: Share
     now: Derived
     promise: int | None
-    """What the history allows, but at most what is healthy and not spare now; null: nothing can be promised."""
+    """The smaller of what history supports and what is healthy now without the spare; null: nothing can be promised."""
     healthy: int
-    """Healthy now, or in the last known hour of a file."""
+    """What is healthy now, or was in the last known hour of a file."""
     spare: int
     looser: Derived | None
-    """The derivation for a target with ten times as many misses; null: the result is the same."""
+    """The buffer for a target with ten times as many misses; null: it is the same buffer."""
     records: tuple[Record, ...]
     least: Record | None
     """The smallest fixed buffer, in whole percent, that would have broken no more hours; null: none up to 60 %."""
     below: Record | None
-    """The fixed buffer one percent smaller than `least`."""
+    """The fixed buffer that is one percent smaller than `least`."""
 
     @staticmethod
     def of(explained: Explained) -> BufferAnswer:
@@ -93,11 +93,11 @@ class WhyLine(TeamWhy):
     """A team in one cluster."""
 
     flex_free_gpus: int | None
-    """Free flex in that cluster; null: not looked up, because nothing is missing."""
+    """The free flex of that cluster; null: not looked up, because nothing is missing."""
     own_jobs_gpus: GpuCount
     """The part of the gap that the team's own jobs use."""
     lacking_gpus: GpuCount
-    """The rest of the gap: GPUs that are missing."""
+    """The rest of the gap: the GPUs that are missing."""
 
 
 class WhyAnswer(JsonAnswer, schema="why"):
@@ -105,9 +105,9 @@ class WhyAnswer(JsonAnswer, schema="why"):
 
     clusters: tuple[WhyLine, ...]
     unanswered: dict[str, str]
-    """Clusters where the team has a quota but no answer is possible, and why."""
+    """Clusters where the team has a quota but there is no answer, with the reason."""
     elsewhere: dict[str, int]
-    """Free flex in other clusters of the same GPU model; if a block is requested, the largest one that has room."""
+    """The free flex of other clusters with the same GPU model; for a block, the largest block that fits there."""
 
     @staticmethod
     def of(whys: WhyAnswers, flexes: Sequence[FlexNow]) -> WhyAnswer:
@@ -143,20 +143,20 @@ class FlexAnswer(JsonAnswer, schema="flex"):
     clusters: tuple[FlexNow, ...]
     since: Time
     record: tuple[FlexOffered, ...]
-    """The flex offered in these clusters together, hour by hour; unknown hours are left out."""
+    """The sums of these clusters, hour by hour; hours without known numbers are left out."""
 
 
 class FlexShare(Model):
     team: str
     gpus: int
-    """The GPUs of the team, including those in its quota."""
+    """All GPUs of the team: those inside its quota, and those beyond."""
 
 
 class FlexShares(Model):
     """A division, in the form that schedulers read: a plain object, with neither schema nor version."""
 
     shares: tuple[FlexShare, ...]
-    """The shares of teams without children, in the order given."""
+    """The shares of the teams without child teams, in the order given."""
     unused_gpus: int
 
     @staticmethod
@@ -177,7 +177,7 @@ class BurndownAnswer(JsonAnswer, schema="burndown"):
     cluster: str
     since: Time
     began: Time | None
-    """Time of the first tally; null: there is none yet."""
+    """The time of the first tally."""
     points: tuple[Point, ...]
     arrived: tuple[Arrival, ...] = ()
     """Clusters that bring-ups added to the fleet in this time."""
@@ -197,7 +197,7 @@ class WeekAnswer(Week, JsonAnswer, schema="report"):
 class ClustersAnswer(JsonAnswer, schema="clusters"):
     clusters: tuple[ClusterAnswer, ...]
     left_out: dict[str, str] = Field(default_factory=dict)
-    """By cluster, why its data in the ledger makes no sense."""
+    """By cluster: why its data in the ledger makes no sense."""
 
 
 class LimitBack(Model):
@@ -214,7 +214,7 @@ class DetachedAnswer(JsonAnswer, schema="detach"):
     cluster: Name
     limits: tuple[LimitBack, ...]
     undo: str = ""
-    """How to undo the detachment."""
+    """How to attach Backstop again."""
 
 
 class ConfirmedAnswer(JsonAnswer, schema="confirm"):
@@ -223,7 +223,7 @@ class ConfirmedAnswer(JsonAnswer, schema="confirm"):
     source: Name
     clusters: tuple[Name, ...]
     undo: str = ""
-    """Says that the confirmation cannot be undone, and what to do instead."""
+    """That a confirmation cannot be undone, and what to do instead."""
 
 
 class LaunchedAnswer(JsonAnswer, schema="launch"):
@@ -237,9 +237,9 @@ class LaunchedAnswer(JsonAnswer, schema="launch"):
     undo: str = ""
     """How to undo the launch."""
     resolves: str = ""
-    """That the launcher may not resolve its holds, and who may; empty: they may, or the access file decides."""
+    """Who may resolve the rollout's holds if the launcher may not; empty: the launcher, or see the access file."""
     gave_way: str = ""
-    """The cluster's open shadow rollout that was aborted for this one; empty: none."""
+    """The rehearsal of the cluster that Backstop aborted for this launch; empty: there was none."""
 
     @staticmethod
     def of(answer: LaunchAnswer, resolves: str = "", *, shadow: bool) -> LaunchedAnswer:
@@ -285,7 +285,7 @@ class CommandOutcome(Model):
     stage: Stage | None
     """The stage after the command; null: the command was refused."""
     said: str
-    """The consequence of the command; if it was refused, why."""
+    """What follows; for a refused command, the reason."""
     undo: str = ""
     refused: bool = False
 
@@ -318,11 +318,11 @@ class FleetPlanFile(JsonAnswer, schema="fleet-plan-file"):
     """A fleet's plan as `fleet plan --out` keeps it, for `fleet approve FILE`."""
 
     at: Time
-    """Time at which the file was written."""
+    """When the file was written."""
     plan: FleetPlan
     pilots: tuple[Name, ...] = ()
     cuts: dict[Name, dict[Name, GpuCount]] = Field(default_factory=dict)
-    """By cluster and team, the GPUs that the plan cuts; teams without a cut are left out."""
+    """The GPUs that the plan cuts, by cluster and team; those without a cut are left out."""
 
     @staticmethod
     def of(plan: FleetPlan, pilots: Sequence[str], cuts: Mapping[str, Mapping[str, int]]) -> FleetPlanFile:

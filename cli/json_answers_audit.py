@@ -22,7 +22,7 @@ class AuditLine(JsonAnswer, schema="audit"):
     event: int
     data: dict[str, Any]
     proof: str = ""
-    """How the actor was proven, such as `proven: this machine` or `asserted`; empty: the entry does not say."""
+    """How the actor was proven: `proven: this machine`, `asserted`; empty: the entry does not say."""
 
 
 class ArchiveLine(JsonAnswer, schema="archive"):
@@ -42,7 +42,7 @@ class ArchiveLine(JsonAnswer, schema="archive"):
     refused: bool
     data: dict[str, Any]
     proof: str = ""
-    """How the actor was proven, such as `proven: this machine` or `asserted`; empty: the entry does not say."""
+    """How the actor was proven: `proven: this machine`, `asserted`; empty: the entry does not say."""
 
 
 class ChainAnswer(JsonAnswer, schema="chain"):
@@ -54,10 +54,10 @@ class ChainAnswer(JsonAnswer, schema="chain"):
     whole: bool
     broken: tuple[str, ...]
     seal: int | None = None
-    """The last seal that names the chain; None: none does, or seals were not asked for."""
+    """The last seal that covers the chain; None: no seal does, or no seals were given."""
     sealed_at: Time | None = None
     sealed_rows: int = 0
-    """The number of the chain's first rows that the seal covers."""
+    """How many of the chain's first rows that seal covers."""
 
 
 class ChainsAnswer(JsonAnswer, schema="chains"):

@@ -14,9 +14,9 @@ class FleetLine(Model):
 
     place: str
     kind: str
-    """cluster, island, quota, window, team, policy or health; field: any other field of a cluster."""
+    """cluster, island, quota, window, team, policy or health; `field`: another field of a cluster."""
     cluster: str
-    """Empty: the line is about the fleet as a whole."""
+    """Empty: the difference is in no single cluster."""
     name: str
     field: str
     before: str
@@ -45,13 +45,13 @@ class FleetDiffAnswer(JsonAnswer, schema="fleet-diff"):
     changed: tuple[FleetLine, ...]
     removed: tuple[FleetLine, ...]
     kept: tuple[FleetLine, ...]
-    """Values that stay, because a rollout, a grant or a health source has written them since the file."""
+    """Values that a rollout, a grant or a health source has written and the file does not replace."""
     left_out: tuple[FleetLine, ...]
-    """Values in the ledger that the file lacks: they stay, and --prune removes them."""
+    """What is in the ledger but not in the file: it stays unless --prune is given."""
     refused: tuple[FleetLine, ...]
     totals: dict[str, Count]
     untouched: dict[str, Count]
-    """The number of unchanged clusters, quotas and teams of the file."""
+    """How many of the file's clusters, quotas and teams do not change."""
     warnings: tuple[FleetWarning, ...]
 
 
@@ -60,19 +60,19 @@ class ImportAnswer(JsonAnswer, schema="import"):
 
     file: str
     counts: dict[str, int]
-    """The number of imported clusters, of their quotas, of changed quotas, and of removed quotas."""
+    """Numbers of imported clusters, their quotas, changed quotas and removed quotas."""
     health_rows: int
     jobs: int = 0
     left_out: dict[str, str] = Field(default_factory=dict)
-    """Clusters whose health was not imported, each with the first fault of its data."""
+    """Clusters whose health was not imported, each with its first fault."""
     dry_run: bool = False
     """True: nothing was changed; the answer says what the import would do."""
     fleet: FleetDiffAnswer | None = None
-    """The result for the fleet file, line by line; null: no file was given."""
+    """The result of the fleet file, line by line; null: no file was given."""
     unread: tuple[str, ...] = ()
     """With --slurm: what Backstop does not read from Slurm, one sentence each."""
     gone: tuple[str, ...] = ()
-    """With --slurm: what was removed from the ledger with accounts that are no longer quotas, one sentence each."""
+    """With --slurm: what the ledger lost with removed accounts and islands, one sentence each."""
 
 
 class UndoneAnswer(JsonAnswer, schema="fleet-undone"):
@@ -82,5 +82,5 @@ class UndoneAnswer(JsonAnswer, schema="fleet-undone"):
     what: str
     summary: str
     history: dict[str, Count]
-    """The number of rows that no fleet file holds: health samples, past rollouts and the like."""
+    """How many rows there are that no fleet file has: health samples, past rollouts and the like."""
     undo: str

@@ -16,15 +16,15 @@ class PlanAnswer(Plan, JsonAnswer, schema="plan"):
 
     plan_hash: str = Field(alias="hash")
     headroom_gpus: int
-    """H - A: negative if more is promised than is healthy."""
+    """Healthy minus promised GPUs (H - A); below zero: more is promised than is healthy."""
     plan_cut_gpus: GpuCount = Field(alias="cut_gpus")
-    """The GPUs cut from all quotas together: phantom_gpus and to_flex_gpus."""
+    """The cuts of all quotas together: phantom_gpus plus to_flex_gpus."""
     phantom_before_gpus: GpuCount
-    """Promised GPUs without a healthy GPU behind them, before the plan."""
+    """GPUs that were promised before the plan with no healthy GPU behind them."""
     phantom_after_gpus: GpuCount
-    """Promised GPUs without a healthy GPU behind them that remain after the plan."""
+    """Those of them that the plan does not remove."""
     after_all_waves: str
-    """Why the cluster comes after all waves: no tier limit would suffice. Empty: it has a place in its wave."""
+    """Why the cluster comes after all waves: no tier limit would suffice. Empty: the cluster is in a wave."""
 
     @staticmethod
     def of(plan: Plan) -> PlanAnswer:
@@ -48,4 +48,4 @@ class PlansAnswer(JsonAnswer, schema="plans"):
 
     plans: tuple[PlanAnswer, ...]
     left_out: dict[str, str] = Field(default_factory=dict)
-    """By cluster, why it cannot be planned now."""
+    """By cluster: why it cannot be planned now."""

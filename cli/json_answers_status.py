@@ -12,4 +12,4 @@ from models.reports.rollout_summary import RolloutSummary
 class RolloutsAnswer(JsonAnswer, schema="rollouts"):
     rollouts: tuple[RolloutSummary, ...]
     ledger_word_at: Time | None = Field(default=None, exclude_if=lambda at: at is None)
-    """Set if no worker answered: the rollouts are those that the ledger listed as open at this time."""
+    """When the ledger had these open rollouts, if no worker answered. Left out otherwise."""

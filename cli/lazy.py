@@ -68,7 +68,7 @@ class _Loading(Mapping[str, Any]):
 
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., None])
 _DECORATED: dict[str, list[tuple[Callable[..., None], dict[str, Any]]]] = {}
-"""Commands outside any group, with their arguments for Typer, by the full name of their module."""
+"""The commands outside groups, by the full name of their module, each with Typer's settings for it."""
 
 
 def command(panel: str, *lines: str, **more: Any) -> Callable[[_FunctionT], _FunctionT]:

@@ -20,8 +20,8 @@ def stage_import(import_id: str, part: int, payload: bytes) -> None:
     """Write this part of an import into the ledger that this machine reaches. Errors: Refusal where it reaches none."""
     no_ledger = (
         "the fleet has contacts that contain secrets, which may not pass through Temporal, because Temporal stores "
-        "them: import where BACKSTOP_LEDGER_URL reaches the workers' ledger, or write named:NAME as the contact, "
-        "and that name with its URL in the workers' file of contacts (BACKSTOP_CONTACTS)"
+        "them: import on a machine where BACKSTOP_LEDGER_URL reaches the workers' ledger, or write named:NAME as the "
+        "contact, and put NAME with its URL into the workers' file of contacts (BACKSTOP_CONTACTS)"
     )
     _write([*program("workers.stage_fleet_import"), import_id, str(part)], payload, no_ledger)
 
@@ -30,7 +30,7 @@ def recover_access(file: AccessFile, actor: str, reason: str) -> str:
     """Put the access file in force in the ledger that this machine reaches. Errors: Refusal where it reaches none."""
     command = [*program("workers.access_recover"), actor, reason]
     text = file.model_dump_json(exclude_unset=True, by_alias=True).encode()
-    no_ledger = "no ledger can be reached from here: set BACKSTOP_LEDGER_URL to that of the workers"
+    no_ledger = "this machine reaches no ledger: set BACKSTOP_LEDGER_URL to the workers' ledger"
     return str(json.loads(_write(command, text, no_ledger))["said"])
 
 

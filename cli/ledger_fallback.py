@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from models.status_questions import Overview
 
 _LATE_SECONDS, _SILENT_SECONDS = 0.4, 2.0
-"""Seconds without a word from any worker after which an answer is late, and after which it is given up."""
+"""When an answer counts as late, and when as missing, if no worker has answered by then."""
 _PROGRAM = program("workers.offline_status")
 _PROGRAM_SECONDS = 5
 _T = TypeVar("_T")

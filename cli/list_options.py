@@ -34,7 +34,7 @@ Output = Annotated[
     Form | None,
     opt(
         "FORM",
-        "table (fits the terminal), wide (everything), json, yaml, or name (one name a line).",
+        "table (fits the terminal), wide (everything), json, yaml, or name (one name per line).",
         "--output",
         "-o",
         show_default="table",
@@ -60,7 +60,7 @@ class Listing:
     sort: str = ""
     filters: tuple[str, ...] = ()
     forms: bool = True
-    """Whether the command takes -o; a command that changes something takes only --json."""
+    """Whether the command has -o; a command that changes something has only --json."""
 
     @property
     def for_people(self) -> bool:
@@ -80,7 +80,7 @@ class Listing:
         """Refuse options that choose among rows where there is one thing. Errors: BadInput."""
         if self.options:
             raise BadInput(
-                f"{self.options[0]} is given together with {named}: leave it out, because it is only for lists"
+                f"{self.options[0]} is given together with {named}, but is only for lists: leave {self.options[0]} out"
             )
 
     def rows(self, rows: Iterable[_RowT], kind: type[_RowT]) -> list[_RowT]:
@@ -118,7 +118,7 @@ class Listing:
             case Form.YAML:
                 show_yaml(document(answer()))
             case Form.NAME if names is None:
-                raise BadInput("-o name: these rows have no names; leave it out")
+                raise BadInput("-o name: these rows have no names; choose another form")
             case Form.NAME:
                 show_names(names or ())
             case _:
@@ -134,7 +134,7 @@ def read_listing(output: Output = None, sort: Sort = "", filters: Filter = None,
 
 
 listed = with_options("how", read_listing)
-"""Adds list options to a command, which receives them as `how`."""
+"""Gives a command the options of a list, as its parameter `how`."""
 
 
 def plain_listing(as_json: bool) -> Listing:
@@ -236,7 +236,7 @@ def _comparison(text: str, path: tuple[str, ...], sign: str, wanted: str) -> Cal
         try:
             return _COMPARED[sign](float(value), least)
         except (TypeError, ValueError):
-            raise BadInput(f"--filter {text}: the field is not a number") from None
+            raise BadInput(f"--filter {text}: the field's values are not numbers") from None
 
     return holds
 

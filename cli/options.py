@@ -66,13 +66,14 @@ def named_or_all(context: typer.Context, parameter: typer.CallbackParam, cluster
 
 Cluster = Annotated[str, arg("CLUSTER", "The cluster's name.", show_default=False, callback=needed_cluster)]
 ClusterOrAll = Annotated[
-    str, arg("CLUSTER", "The cluster's name; without it, all.", show_default=False, callback=named_or_all)
+    str, arg("CLUSTER", "The cluster's name. Default: all clusters.", show_default=False, callback=named_or_all)
 ]
 Actor = Annotated[
     str,
     opt(
         "NAME",
-        "Your name in the audit. Default: the login name. A front ignores it and records who logged in.",
+        "Your name in the audit. Default: your login name. With BACKSTOP_URL, leave it out: the front records who "
+        "logged in.",
         envvar="BACKSTOP_ACTOR",
     ),
 ]
@@ -90,8 +91,8 @@ def _alone(context: typer.Context, wanted: bool) -> bool:
     return wanted
 
 
-Once = Annotated[bool, flag("--once", "Look once and end.")]
-EverySeconds = Annotated[str, opt("SECONDS", "How often to look.")]
+Once = Annotated[bool, flag("--once", "Show the status once and end.")]
+EverySeconds = Annotated[str, opt("SECONDS", "Seconds between two updates.")]
 Alone = Annotated[
     bool,
     flag(
@@ -121,7 +122,7 @@ class Otherwise(TyperGroup):
 
     otherwise = ""
     alone = True
-    """Whether the default command also runs if no word is given."""
+    """Whether the default command also runs when no word follows the group."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         names = (*self.commands, *self.get_help_option_names(ctx))
@@ -161,7 +162,7 @@ class Overlay:
 
     settings: dict[str, Any]
     spelt: Mapping[str, str] = field(default_factory=dict)
-    """By setting, the option of its own that set it."""
+    """The own option, such as --buffer, of a setting that was given by it."""
 
     @property
     def for_snapshot(self) -> dict[str, Any]:
@@ -203,7 +204,7 @@ def pilots_of(options: Sequence[str]) -> tuple[str, ...]:
     """Check the pilots' names. Errors: BadInput for an empty name."""
     names = tuple(dict.fromkeys(name.strip() for names_text in options for name in names_text.split(",")))
     if "" in names:
-        raise BadInput(f"--pilot takes names with commas between, not {','.join(options)!r}")
+        raise BadInput(f"--pilot {','.join(options)!r} has an empty name: give cluster names with commas between them")
     return names
 
 

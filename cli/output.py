@@ -57,7 +57,7 @@ class Picture:
 
     def __init__(self) -> None:
         self._drawn = 0
-        """Rows of the terminal that the last picture occupies."""
+        """How many rows of the terminal the last picture takes."""
 
     @property
     def size(self) -> tuple[int, int]:

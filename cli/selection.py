@@ -34,7 +34,7 @@ WaveOption = Annotated[
 StageOption = Annotated[str, opt("STAGE", "Open rollouts in this stage.", "--stage")]
 NeedsOption = Annotated[bool, flag("--needs", "Open rollouts that need a person.")]
 GLOB = re.compile(r"[*?\[]")
-"""Characters that make a word a pattern and not a name."""
+"""The characters that make a word a glob."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def selection(
 
 
 on_selected = with_options("of", selection)
-"""Adds arguments and options to a command, which receives the selection as `of`."""
+"""Gives a command the arguments and options that select clusters, as its parameter `of`."""
 
 
 def _wave(text: str) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Outcome = tuple[str, CommandAnswer | BackstopError]
 
 _SECONDS = 10.0
-"""Seconds to wait for what a rollout says about itself."""
+"""How long a command waits for a rollout's own status."""
 
 
 def give(order: TypedOrder) -> None:

@@ -98,7 +98,7 @@ def front(actor: str) -> FrontPlace | None:
         from client.http_exchange import AtUrl
 
         if actor != own:
-            raise Refusal(f"--actor {actor}: the front knows who you are and accepts no other name; leave --actor out")
+            raise Refusal(f"--actor {actor}: the front records who logged in; leave --actor and BACKSTOP_ACTOR out")
         return AtUrl(url)
     from client.places import front_socket
 

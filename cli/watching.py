@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _StatusT = TypeVar("_StatusT", RolloutStatus, BringupStatus)
 _ASKED_SECONDS = 5.0
-"""Seconds that each look waits for the fleet's rollouts."""
+"""How long each look waits for the answers of a fleet's rollouts."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Watched(Generic[_T]):
 
     look: Callable[[], Awaitable[_T]]
     parts: Callable[[_T, tuple[int, int] | None], Sequence[RenderableType]]
-    """Shows it on a screen of so many columns and rows; None: shows all."""
+    """What to show on a screen of so many columns and rows; None: everything."""
     changes: Callable[[_T | None, _T], Sequence[str]]
-    """Returns a line for each change since the last look."""
+    """A line for each change since the previous look."""
     ended: Callable[[_T], bool]
     document: Callable[[_T], Any]
 

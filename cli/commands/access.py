@@ -60,9 +60,7 @@ _TYPED = {
 
 FileOption = Annotated[str, opt("FILE", "The access file to read. Default: the one in force.", "--file")]
 OfTeam = Annotated[str, opt("TEAM", "The team that the command is for.")]
-ClusterOrNone = Annotated[
-    str, arg("CLUSTER", "The cluster's name; without it, all clusters.", callback=optional_cluster)
-]
+ClusterOrNone = Annotated[str, arg("CLUSTER", "The cluster's name. Default: all clusters.", callback=optional_cluster)]
 
 
 def add_to(app: typer.Typer) -> None:

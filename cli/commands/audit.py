@@ -161,7 +161,7 @@ def _answer(every_line: Sequence[AuditLine] | Sequence[ArchiveLine], wanted: _Wa
     few = f"{len(lines):,} of {count_text(len(every_line), 'entry')}" if len(lines) < len(every_line) else ""
     match how.form:
         case Form.NAME:
-            raise BadInput("-o name: audit entries have no names; leave it out")
+            raise BadInput("-o name: audit entries have no names; choose another form")
         case Form.JSON:
             for each in lines:
                 show_json_line(each.as_json())

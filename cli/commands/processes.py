@@ -20,8 +20,8 @@ from models.errors import Unavailable
 
 Home = Annotated[str, opt("DIR", "The state folder. Default: BACKSTOP_HOME, else ~/.local/state/backstop.")]
 Trace = Annotated[bool, flag("--trace", "Print each OpenTelemetry span when it ends.")]
-Port = Annotated[str, opt("PORT", "Temporal's port; 0 is any free one.")]
-UiPort = Annotated[str, opt("PORT", "Its UI's port; 0 is any free one.")]
+Port = Annotated[str, opt("PORT", "Temporal's port; 0 picks a free one.")]
+UiPort = Annotated[str, opt("PORT", "The port of Temporal's UI; 0 picks a free one.")]
 
 
 @command(SET_UP, "backstop up", "backstop up --home ./state --port 0 --ui-port 0")
@@ -47,9 +47,9 @@ def worker(home: Home = "", trace: Trace = False) -> None:
 
 @command(SET_UP, "backstop serve", "backstop serve --listen 0.0.0.0:8420 --tls-cert tls.crt --tls-key tls.key")
 def serve(
-    listen: Annotated[str, opt("HOST:PORT", "Answer over TCP too: at 127.0.0.1, or anywhere with TLS.")] = "",
-    tls_cert: Annotated[str, opt("FILE", "The certificate, in PEM.")] = "",
-    tls_key: Annotated[str, opt("FILE", "Its key, in PEM.")] = "",
+    listen: Annotated[str, opt("HOST:PORT", "Listen on TCP too; an address other than 127.0.0.1 needs TLS.")] = "",
+    tls_cert: Annotated[str, opt("FILE", "The TLS certificate, in PEM.")] = "",
+    tls_key: Annotated[str, opt("FILE", "The certificate's private key, in PEM.")] = "",
     home: Home = "",
     trace: Trace = False,
 ) -> None:

@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from models.reports.weekly import Week
 
 _CURVE = timedelta(days=56)
-"""The longest time that the report's curve reaches back."""
+"""The longest time that the report's curve shows."""
 
 
 @command(LOOK, "backstop report --weekly", "backstop report --weekly --out status")
 def report(
-    weekly: Annotated[bool, flag("--weekly", "Seven days: the only period so far.")] = False,
+    weekly: Annotated[bool, flag("--weekly", "Write the report of one week, the only report so far.")] = False,
     at: Annotated[str, opt("DATE", "The week that ends with this day or time; default: now.", show_default=False)] = "",
-    out: Annotated[str, opt("DIR", "Write status-DATE.md and status-DATE.html there.", show_default=False)] = "",
+    out: Annotated[
+        str, opt("DIR", "Write status-DATE.md and status-DATE.html into this folder.", show_default=False)
+    ] = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -78,7 +80,7 @@ def _end(at: str, now: datetime) -> datetime:
     end = moment_of("--at", at, now)
     shifted("--at", at, end, -2 * _CURVE)  # what the report looks back to
     if end > now:
-        raise BadInput(f"--at {at} is in the future: it is {now:%Y-%m-%d %H:%MZ}")
+        raise BadInput(f"--at {at} is in the future: the time is {now:%Y-%m-%d %H:%MZ}")
     return min(end + timedelta(days=1), now) if len(at) == 10 else end
 
 

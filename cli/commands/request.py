@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 _MOST = 10_000_000
 _REFUSED = 3
 _LOOKS, _PAUSE_SECONDS = 12, 0.5
-"""How often the command checks whether an approved request is written already, and the seconds between the checks."""
+"""How often, and how many seconds apart, the command checks whether the approved quota is written."""
 
-Id = Annotated[str, arg("ID", "The request; `backstop request list` shows its id.")]
+Id = Annotated[str, arg("ID", "The request's id, as `backstop request list` shows it.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -73,12 +73,12 @@ class _Request(Otherwise):
 def new(
     team: Annotated[str, arg("TEAM", "The team whose quota grows.", show_default=False)],
     cluster: Cluster,
-    gpus: Annotated[str, arg("GPUS", "How many more.", show_default=False)],
+    gpus: Annotated[str, arg("GPUS", "How many GPUs more.", show_default=False)],
     until: Annotated[
         str | None,
         opt(
             "DATE",
-            "When the GPUs are given back: a day such as 2026-12-24 (at its end, UTC), or 7d from now.",
+            "When Backstop takes the GPUs back: at the end of a day (UTC) such as 2026-12-24, or after 7d.",
             show_default="never",
         ),
     ] = None,
@@ -112,7 +112,7 @@ def new(
         if text is not None and not text.strip():
             raise BadInput(f"{option} is empty: give it a value, or leave it out")
     if namespace is not None and "," in namespace:
-        raise BadInput(f"--namespace is one name, not {namespace!r}")
+        raise BadInput(f"--namespace takes one name, not {namespace!r}")
     ends = None if until is None else _day(until, now)
     asked = check_model(
         QuotaAsk,
@@ -134,7 +134,7 @@ def new(
 @listed
 def list_all(
     cluster: ClusterOrAll = "",
-    ended: Annotated[bool, flag("--all", "Also those that are over.")] = False,
+    ended: Annotated[bool, flag("--all", "Show ended requests too.")] = False,
     *,
     how: Listing,
     actor: Actor = "",
@@ -207,7 +207,7 @@ def _decide(typed: TypedOrder) -> None:
 def _id(request: str) -> str:
     """Return a request's id. Errors: BadInput naming the value."""
     if not re.fullmatch(r"[a-z0-9-]{1,100}", request):
-        raise BadInput(f"ID must be a request's, such as q-4f2a9c1b, not {request!r}")
+        raise BadInput(f"ID must be a request's id, such as q-4f2a9c1b, not {request!r}")
     return request
 
 

@@ -35,8 +35,8 @@ _SHARE = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
 
 @command(LOOK, "backstop schema", "backstop schema plan", "backstop schema --write docs/schemas")
 def schema(
-    name: Annotated[str, arg("NAME", "The schema; without it, all names.")] = "",
-    write: Annotated[str, opt("DIR", "Write all of them as files.")] = "",
+    name: Annotated[str, arg("NAME", "The schema. Default: list all names.")] = "",
+    write: Annotated[str, opt("DIR", "Write all schemas into this folder.")] = "",
 ) -> None:
     """Print the JSON Schema of a file that people write, or of a JSON answer.
 

@@ -27,7 +27,7 @@ def simulate_health(
     seed: Annotated[str, opt("NUMBER", "The same seed makes the same history.")] = "1",
     clusters: Annotated[str, opt("COUNT", "How many clusters, each with its own random numbers.")] = "1",
     settings: Annotated[
-        list[str] | None, opt("KEY=VALUE", "A setting of docs/buffers.md. Repeatable.", "--set")
+        list[str] | None, opt("KEY=VALUE", "A setting of the simulation (docs/buffers.md). Repeatable.", "--set")
     ] = None,
     out: Annotated[str, opt("FILE", "The CSV to write (-: stdout).")] = "-",
 ) -> None:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 _T = TypeVar("_T")
-_NONE_OPEN = "It has no open rollout."
+_NONE_OPEN = "The ledger has no open rollout."
 _UNKNOWN = ("wave", "unbacked_gpus", "would_unbacked_gpus", "held")
-"""Fields that the ledger alone cannot fill in."""
+"""Fields that the ledger does not keep."""
 
 
 @command(
@@ -49,7 +49,7 @@ def status(
     wave: Annotated[str, opt("TIER", "Only rollouts of this wave, such as busy.")] = "",
     owner: Annotated[str, opt("NAME", "Only this owner's rollouts.")] = "",
     needs: Annotated[bool, flag("--needs", "Only rollouts that need a person.")] = False,
-    at_risk: Annotated[bool, flag("--at-risk", "Only rollouts with quota that lacks hardware.")] = False,
+    at_risk: Annotated[bool, flag("--at-risk", "Only rollouts with quota that lacks healthy GPUs.")] = False,
     held: Annotated[bool, flag("--held", "Only rollouts on hold.")] = False,
     only_open: Annotated[bool, flag("--open", "Only rollouts that have not ended.")] = False,
     every: Annotated[bool, flag("--all", "Show a line for each rollout, however many there are.")] = False,
@@ -229,7 +229,7 @@ def _show_last_word_of(cluster: str, word: LastWord, how: Listing) -> None:
 
     row = next((row for row in word.rollouts if row.cluster == cluster), None)
     what = "no open rollout" if row is None else f"rollout {row.rollout} in stage {row.stage}"
-    has = f"{cluster} has {what} there."
+    has = f"In the ledger, {cluster} has {what}."
     if not how.for_people:
         raise Unavailable(f"{word.sentence} {has}")
     head = [line((word.sentence, "red")), line()]

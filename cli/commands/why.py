@@ -30,10 +30,15 @@ _MOST = 10_000_000
 def why(
     team: Annotated[str, arg("TEAM", "The team.", show_default=False)],
     cluster: Annotated[
-        str, opt("NAME", "Only in this cluster; without it, wherever the team has a quota.", callback=optional_cluster)
+        str,
+        opt(
+            "NAME",
+            "Only in this cluster. Default: every cluster where the team has a quota.",
+            callback=optional_cluster,
+        ),
     ] = "",
-    gpus: Annotated[str, opt("COUNT", "How many GPUs are wanted.", show_default="all of the quota")] = "",
-    block: Annotated[bool, flag("--block", "As one contiguous block, in one island.")] = False,
+    gpus: Annotated[str, opt("COUNT", "How many GPUs the team wants.", show_default="all of the quota")] = "",
+    block: Annotated[bool, flag("--block", "The GPUs must be one contiguous block in one island.")] = False,
     namespace: Annotated[
         str,
         opt(
@@ -43,7 +48,7 @@ def why(
             show_default=False,
         ),
     ] = "",
-    every: Annotated[bool, flag("--all", "Every reason, cluster by cluster.")] = False,
+    every: Annotated[bool, flag("--all", "Show every reason, cluster by cluster.")] = False,
     output: Output = None,
     as_json: AsJson = False,
     actor: Actor = "",

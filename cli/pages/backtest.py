@@ -23,10 +23,10 @@ from views.backtest import HEADINGS, cells, percent
 from views.words import count
 
 _MOST = 12
-"""The most clusters with a picture; the tables have all."""
+"""The most clusters with a picture; the tables have all clusters."""
 _FLAT = "fixed-15"
 _SHOWN = ((_FLAT, PHANTOM, "--"), ("trailing-max", BACKED, "-"), ("health", FLEX, "-"))
-"""Ceilings in a picture, few enough not to hide each other. Without a flat 15 %, another flat ceiling is drawn."""
+"""The ceilings in a picture; more lines would hide each other. Without fixed-15, another fixed buffer replaces it."""
 
 
 def page(series: Sequence[Series], records: Sequence[Record], promised: Promised) -> str:
@@ -53,14 +53,14 @@ def page(series: Sequence[Series], records: Sequence[Record], promised: Promised
         clusters=count(len(series), "cluster"),
         sentences=_sentences(records),
         parts=parts,
-        left_out=f"The table and --csv have {count(more, 'more cluster')}." if more > 0 else "",
+        left_out=f"Only the command's table and --csv show {count(more, 'more cluster')}." if more > 0 else "",
     )
 
 
 def picture(file: str, series: Sequence[Series], promised: Promised) -> None:
     """Draw the plots, one below the other, as PNG. Errors: BadInput naming the file."""
     if file == "-":
-        raise BadInput("--png takes the name of a file, not -: a picture cannot go to standard output")
+        raise BadInput("--png takes a file name, not -: Backstop writes no picture to standard output")
     shown = series[:_MOST]
     with style():
         figure = Figure(figsize=(9, 3.3 * len(shown)), layout="constrained")
@@ -108,11 +108,10 @@ def _draw(plot: Axes, one: Series, promised: Promised, whose: str) -> str:
     plot.legend(frameon=False, fontsize=8, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
     if not broken:
         return f"{count(days, 'day')} of history."
-    below = "below the promise of that week"
-    if horizon > 1:
-        below = f"below a promise that covered that day: each holds {count(horizon, 'week')}, the line shows the newest"
-    sentence = f"{count(days, 'day')} of history. Days whose worst instant fell {below} (crosses in the line's color)"
-    return " ".join([f"{sentence}: {', '.join(broken)}.", *refused])
+    sentence = f"{count(days, 'day')} of history. Days with a broken promise"
+    newest = f"Each promise lasts {count(horizon, 'week')}; the line shows only the newest."
+    says = f"{sentence} (crosses in the line's color): {', '.join(broken)}."
+    return " ".join([says, *([newest] if horizon > 1 else []), *refused])
 
 
 def _daily(hours: Hours) -> Hours:
@@ -136,11 +135,7 @@ def _shade_refused(plot: Axes, steps: Hours) -> list[str]:
     weeks = np.flatnonzero(np.isnan(steps))
     for n, week in enumerate(weeks.tolist()):
         plot.axvspan(week, week + 1, color=BAD, alpha=0.12, lw=0, label="" if n else "nothing promised")
-    return (
-        [f"In {count(len(weeks), 'week')} (shaded) the health policy could not honestly promise anything."]
-        if len(weeks)
-        else []
-    )
+    return [f"In {count(len(weeks), 'week')} (shaded) the health policy promised nothing."] if len(weeks) else []
 
 
 def _largest_promises(promises: Hours, weeks: int) -> Hours:
@@ -171,8 +166,8 @@ def _sentences(records: Sequence[Record]) -> list[str]:
         if ours:
             mean = sum(r.mean_buffer for r in ours) / len(ours)
             sentences.append(
-                f"With promises for {count(horizon, 'week')}, the health policy leaves on average {percent(mean)} of "
-                f"the GPUs unpromised, and its promise is broken in {percent(_broken(ours))} of the hours. "
+                f"With promises for {count(horizon, 'week')}, the health policy leaves {percent(mean)} of the GPUs "
+                f"unpromised on average, and breaks its promise in {percent(_broken(ours))} of the hours. "
                 f"{_fixed_beside(rows)}".strip()
             )
     return sentences or ["What each policy would have promised each week, and what hardware would have kept."]

@@ -15,7 +15,7 @@ from views.haircut import percent, rows_of, sentence
 from views.words import clean, count, number
 
 _MOST = 20
-"""The most clusters and teams in one plot or table; the CSV has all."""
+"""The most clusters or teams in one plot or table; the CSV has all."""
 
 
 def page(haircut: Haircut, at: int) -> str:
@@ -72,7 +72,8 @@ def _buffers(haircut: Haircut, at: int) -> dict[str, str]:
     plot.legend(frameon=False, loc="upper left")
     says = (
         f"At {names[at]}, {count(phantom[at], 'GPU')} of the cut {'is' if phantom[at] == 1 else 'are'} phantom (no "
-        f"healthy GPU behind now) and {flex[at]} {'moves' if flex[at] == 1 else 'move'} to flex."
+        f"healthy GPU behind {verb_of(phantom[at], 'it', 'them')} now) and {flex[at]} "
+        f"{'moves' if flex[at] == 1 else 'move'} to flex."
     )
     return {"title": "How many GPUs would be cut: phantom, and moved to flex", "svg": svg(figure), "says": says}
 
@@ -95,7 +96,7 @@ def _clusters(haircut: Haircut, at: int) -> dict[str, str]:
     plot.set(xlabel="GPUs")
     plot.xaxis.set_major_formatter("{x:,.0f}")
     figure.legend(frameon=False, loc="outside upper center", ncols=3)
-    rest = f" Shown are the {len(shown)} with the largest cuts, of {len(over)}." if len(over) > len(shown) else ""
+    rest = f" The plot shows the {len(shown)} with the largest cuts, of {len(over)}." if len(over) > len(shown) else ""
     fleet = haircut.fleet[at]
     says = (
         f"{fleet.clusters_above} of {count(fleet.clusters, 'cluster')} "
@@ -119,10 +120,10 @@ def _waves(haircut: Haircut, at: int) -> dict[str, str]:
     plot.xaxis.set_major_locator(MaxNLocator(integer=True))
     without = rows["unallocated"]
     says = (
-        f"Clusters go wave by wave, the least painful first: in {count(without.clusters, 'cluster')} nobody loses "
-        f"anything at {percent(haircut.buffers[at])}."
+        f"Clusters go wave by wave, the least painful first: in {count(without.clusters, 'cluster')} no quota is cut "
+        f"at {percent(haircut.buffers[at])}."
     )
-    return {"title": "In which order they would go", "svg": svg(figure), "says": says}
+    return {"title": "The order in which clusters would go", "svg": svg(figure), "says": says}
 
 
 # --- tables --------------------------------------------------------------------------------------
@@ -168,5 +169,5 @@ def _table(haircut: Haircut, what: str, at: int) -> dict[str, Any]:
         f"To flex at {explained}",
     ]
     more = len(ranked) - len(rows)
-    note = f"And {more} more, whose cut is smaller: backstop haircut --by {what}, or --csv." if more else ""
+    note = f"{more} more with smaller cuts: backstop haircut --by {what}, or --csv." if more else ""
     return {"title": f"By {what}", "columns": columns, "rows": rows, "note": note}

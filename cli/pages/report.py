@@ -105,7 +105,7 @@ def _curve(week: Week) -> dict[str, str] | None:
     there = f"{number(last.promised_gpus)} {were} promised and {number(last.healthy_gpus)} healthy"
     says = f"{went}{last.at:%d %B %H:%MZ}, when {there}."
     if len(stretches) > 1:
-        says += " Where the line breaks, the clusters with known health changed: earlier figures are of other clusters."
+        says += " Where the line breaks, clusters with known health came or went: earlier figures count other clusters."
     return {"svg": svg(figure), "says": says}
 
 
@@ -136,7 +136,7 @@ def _milestones(standings: Sequence[MilestoneStanding]) -> dict[str, str] | None
     says = (
         f"{states.count(State.DONE)} done, {states.count(State.ON_TRACK)} on track, {states.count(State.BEHIND)} behind"
         f"{f', {states.count(State.UNKNOWN)} not known' if State.UNKNOWN in states else ''}. Each bar is the "
-        "number, on a scale from 0. The diamond marks the target, the stroke the number that would be on track today."
+        "number, on a scale from 0. A diamond marks the target, a stroke the number that would be on track today."
     )
     return {"svg": svg(figure), "says": says}
 
@@ -161,9 +161,9 @@ def _outcome(week: Week) -> dict[str, str] | None:
     ranked = sorted(changes, key=lambda row: (-max(row[1], row[2]), row[0]))[:MOST]
     figure = _bars(ranked, "GPUs that jobs inside a quota wait for (mean)" if asked else "phantom GPUs (mean)")
     was, now = sum(before for _, before, _ in changes), sum(after for _, _, after in changes)
-    rest = f" The {len(ranked)} largest are shown." if len(changes) > len(ranked) else ""
+    rest = f" The plot shows the {len(ranked)} largest." if len(changes) > len(ranked) else ""
     of = "GPUs that jobs waited for" if asked else "phantom GPUs"
-    says = f"Over {count(len(changes), 'cluster')}, {of} went from {was:,.1f} to {now:,.1f}.{rest}"
+    says = f"In {count(len(changes), 'cluster')}, the mean number of {of} went from {was:,.1f} to {now:,.1f}.{rest}"
     return {"svg": svg(figure), "says": says}
 
 

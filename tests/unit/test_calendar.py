@@ -440,7 +440,7 @@ def test_one_that_had_begun_is_over(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["hold", "c", "--kind", "sev", "--from", "9999-12-31T23:00Z", "--until", "4h", "--reason", "x"],
-            "--until 4h leads out of the years 1 to 9999",
+            "--until 4h is not between the years 1 and 9999",
         ),
         (["hold", "", "--kind", "sev", "--until", "1h", "--reason", "x"], "CLUSTER is empty: name a cluster"),
         (["approve", " ", "--plan", "x"], "CLUSTER is empty: name a cluster"),
@@ -504,7 +504,7 @@ def test_what_is_left_out_of_an_import_is_named_and_the_rest_is_declared(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--until never", "--until must be a time such as 2026-12-01T18:00Z, or 4h, not 'never'"),
+        ("--until never", "--until must be a time such as 2026-12-01T18:00Z, or a duration such as 4h, not 'never'"),
         ("--until 2026-12-01T18:00", "--until needs a time zone (for example a final Z): 2026-12-01T18:00"),
         (
             "--until 2001-01-01T00:00Z --from 2000-01-01T00:00Z",

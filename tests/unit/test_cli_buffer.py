@@ -114,7 +114,7 @@ def test_what_is_exported_to_standard_output_is_alone_there(
         (["--floor", "0.7"], "--floor must be from 0 to 0.5, not 0.7"),
         (["--export", "/nowhere/x.csv"], "--export /nowhere/x.csv: cannot be written"),
         (["--export", "-", "--json"], "--export - and --json both write to standard output: give one of them"),
-        (["--png", "-"], "--png takes the name of a file, not -"),
+        (["--png", "-"], "--png takes a file name, not -"),
     ],
 )
 def test_a_bad_option_is_one_sentence(

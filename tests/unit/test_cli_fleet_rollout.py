@@ -295,7 +295,10 @@ def test_a_launch_of_a_fleet_sends_its_waves_pilots_and_pace(capsys: pytest.Capt
             ["launch", "--wave", "7"],
             "--wave must be one of 0 (pilot), 1 (unallocated), 2 (unscheduled), 3 (idle), 4 (busy)",
         ),
-        (["launch", "--pilot", "a,,b"], "--pilot takes names with commas between, not 'a,,b'"),
+        (
+            ["launch", "--pilot", "a,,b"],
+            "--pilot 'a,,b' has an empty name: give cluster names with commas between them",
+        ),
         (["fleet", "move", "a", "--wave", "x", "--reason", "r"], "--wave must be one of"),
         (["fleet", "pace", "parallel=0", "--reason", "r"], "KEY=VALUE parallel must be at least 1, not 0"),
         (["fleet", "pace", "paralel=1", "--reason", "r"], "KEY=VALUE paralel is not a known field"),

@@ -117,10 +117,13 @@ def test_doctor_names_three_overdue_grants_and_counts_the_rest() -> None:
         ("a c1 1 --until 2020-01-01", "--until 2020-01-01 is in the past"),
         ("a c1 1 --until=", "--until is empty: give it a value, or leave it out"),
         ("a c1 1 --namespace=", "--namespace is empty: give it a value, or leave it out"),
-        ("a c1 1 --namespace a,b", "--namespace is one name, not 'a,b'"),
-        ("a c1 1 --until soon", "--until must be a time such as 2026-12-01T18:00Z, or 4h, not 'soon'"),
+        ("a c1 1 --namespace a,b", "--namespace takes one name, not 'a,b'"),
+        (
+            "a c1 1 --until soon",
+            "--until must be a time such as 2026-12-01T18:00Z, or a duration such as 4h, not 'soon'",
+        ),
         ("a c1 1 --until 2026-13-01", "--until must be a time such as"),
-        ("show Q!", "ID must be a request's, such as q-4f2a9c1b, not 'Q!'"),
+        ("show Q!", "ID must be a request's id, such as q-4f2a9c1b, not 'Q!'"),
     ],
 )
 def test_bad_input_is_refused_before_anybody_is_asked(
@@ -284,8 +287,8 @@ def test_each_command_to_a_request_is_sent_as_it_is_typed(
     [
         ("extend q-1 --reason r", "Missing option '--until'"),
         ("extend q-1 --until 2020-01-01 --reason r", "--until 2020-01-01 is in the past"),
-        ("extend q-1 --until 9999-12-31 --reason r", "--until 9999-12-31 leads out of the years 1 to 9999"),
-        ("extend Q! --until 7d --reason r", "ID must be a request's, such as q-4f2a9c1b, not 'Q!'"),
+        ("extend q-1 --until 9999-12-31 --reason r", "--until 9999-12-31 is not between the years 1 and 9999"),
+        ("extend Q! --until 7d --reason r", "ID must be a request's id, such as q-4f2a9c1b, not 'Q!'"),
     ],
 )
 def test_a_slip_in_an_extension_sends_nothing(words: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
