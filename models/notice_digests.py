@@ -270,6 +270,6 @@ class Fate(Model):
     refused: str = ""
     """Why its contacts cannot be used; empty: they can."""
     trouble: str = ""
-    """Why the notice is not sent yet, though its message was formed; empty: it is sent, or not due yet."""
+    """Why its message was formed but not sent yet; empty: it was sent or refused, or it is not due."""
     deliveries: tuple[Delivery, ...] = ()
     due: Time

@@ -204,4 +204,4 @@ READS_DESK = frozenset({
     "tallies", "teams", "team_sums", "token_of", "tokens", "unseen_emergencies", "waiting", "waiting_one", "week",
     "why",
 })  # fmt: skip
-"""Questions to the ledger that record nothing by their asker. Workers check their tickets, and do not store them."""
+"""Questions to the ledger that change nothing that people entered. Workers check their tickets, but store none."""

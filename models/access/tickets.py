@@ -45,7 +45,7 @@ class Ticket(Model):
     emergency: bool = False
     """True: an approver acts alone in an emergency."""
     two_person: bool = True
-    """False: the access file had two_person off when the front signed the ticket."""
+    """False: when the front signed the ticket, no access file was in force, or it had two_person off."""
     second: Text = Field(default="", max_length=TICKET_CHARS)
     """The first person's signed ticket, which this ticket countersigns; empty: it countersigns none."""
 

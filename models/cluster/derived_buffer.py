@@ -27,7 +27,7 @@ class HealthTerms(Documented):
     floor: Share = Fraction(15, 100)
     """The least buffer while history is short or stale; at most `most`."""
     most: Share = Fraction(50, 100)
-    """The largest acceptable buffer. If history asks for more, Backstop promises nothing of the cluster."""
+    """The largest acceptable buffer. If history asks for more, Backstop refuses to launch the cluster."""
     history: Duration = timedelta(weeks=13)
     """A history below this length counts as short; from 1d to 52w."""
 

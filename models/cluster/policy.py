@@ -164,7 +164,7 @@ class Policy(Documented):
     stale_after: Duration = timedelta(minutes=30)
     """Health older than this opens no gate, and holds the rollout."""
     plausible_drop: Share = Fraction(20, 100)
-    """A larger change between two samples is unknown until confirmed. So is a larger loss across one source."""
+    """A larger change between two samples is unknown until it is confirmed; so is a larger loss of one source."""
     confirm_samples: Count = 2
     """The number of further samples that confirm a cluster's change. A person confirms a source's loss."""
     on_breach: OnBreach = OnBreach.ROLLBACK
@@ -180,8 +180,8 @@ class Policy(Documented):
     max_moved_gpus_day: GpuCount | None = None
     """The most GPUs that Backstop moves by itself, per fleet and day. Default: only the hourly limit."""
     max_breaching_clusters: PositiveCount = 3
-    """The most clusters per hour with breach rollbacks, which max_moved_gpus does not count; and the most clusters of
-    one source that may fall in an hour before Backstop doubts the source.
+    """The most clusters per hour that Backstop rolls back after a breach; max_moved_gpus does not limit these
+    rollbacks. Also the most clusters of one source that may fall within an hour before Backstop doubts the source.
     """
     flex_band_gpus: GpuCount | None = None
     """The published flex pool grows only by more than this; it shrinks at once. Default: one node."""
@@ -190,9 +190,9 @@ class Policy(Documented):
     replan_window: Duration = timedelta(days=7)
     """Long-run health is the median over this time. Backstop makes at most one proposal in it."""
     replan_gpus: GpuCount | None = None
-    """Backstop proposes a plan if long-run health differs from the plan's by more. Default: one node."""
+    """Backstop proposes a plan if long-run health differs from the plan's by more than this. Default: one node."""
     safety_poll: Duration = timedelta(hours=1)
-    """The interval of regular looks at the cluster. At rest it is a day, or this if it is below 1h."""
+    """The interval of regular looks at the cluster. At rest it is about a day, or this if it is below 1h."""
     authorities: Annotated[tuple[NameGiven, ...], Field(max_length=MOST_NAMES)] = ()
     """People who may resolve an objection or another hold, besides the owner. Default: the owner alone."""
     owners: Annotated[tuple[NameGiven, ...], Field(max_length=MOST_NAMES)] = ()
