@@ -43,7 +43,7 @@ QUERY_FAILED = (WorkflowQueryFailedError, RPCError)
 _PATIENCE = timedelta(seconds=30)
 """The longest wait of a person for a worker's answer."""
 _ENDS_SECONDS = 60.0
-"""Seconds that an aborted shadow rollout may take to end before the rollout that replaces it."""
+"""Seconds that a shadow rollout, aborted to make room for another rollout, may take to end."""
 _QUESTIONS, _MOMENT_SECONDS = 24, 0.5
 """Tries of a query, and the pause between them: after a worker died with a task nobody answers for ten seconds."""
 _FIRST_STEP = "Workflow Task in failed state"

@@ -19,7 +19,7 @@ PORTION = 50
 BUDGET_SECONDS = 0.25
 """Seconds of one go, which shares the processor with looks at health. A cluster that is begun is finished."""
 LOOKS_AGAIN = timedelta(minutes=1)
-"""The latest time after which a cluster imported in the middle of a slot gets its first tally."""
+"""A cluster imported in the middle of a slot gets its first tally within about this time."""
 KEPT_WHOLE = timedelta(days=100)
 """The time for which all tallies are kept; older days keep one each."""
 

@@ -25,7 +25,7 @@ _LOCK = "second persons"
 _ADMITTED = "|warrant/"
 """Separates the rest of an emergency's key from its warrant's nonce, so that an emergency counts for one command."""
 _TOLD_WITHIN = timedelta(minutes=10)
-"""Longer than a ticket is valid, with a margin for clocks that differ."""
+"""How long before its warrant an emergency may be recorded: longer than a ticket is valid, and clocks differ."""
 _NONE = "no command with the hash {} waits for a second person: see `backstop countersign list`"
 
 

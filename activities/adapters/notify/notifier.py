@@ -38,7 +38,7 @@ from models.texts import brief
 
 logger = logging.getLogger(__name__)
 _NOTICE_SECONDS = 60.0
-"""Seconds after which no further address of a notice is tried; the retry begins with addresses that are not slow."""
+"""Seconds after which no further address of a notice is tried; its retry goes on with those that are not slow."""
 
 
 class LogFile:
