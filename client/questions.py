@@ -41,8 +41,8 @@ else:
 _WAITS = (1, 1, 2, 4, 12)
 """Seconds after which the client starts to wait for an answer again; the last one repeats for ever.
 
-A busy server (1.32) can miss that a run has ended while somebody waits for it, and then lets them wait for the whole
-of its 20 s: one of some hundreds of questions on two full cores. Whoever asks after the end is answered at once.
+A busy server (1.32) can miss the end of a run for which somebody waits, and then keeps them waiting for its full 20 s:
+one of some hundreds of questions on two full cores. A wait that begins after the run's end is answered at once.
 """
 _SURE_SECONDS = 2
 """Seconds after which the client withdraws a question if Temporal knows of no worker that polls."""

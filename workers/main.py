@@ -89,7 +89,7 @@ from workflows.quota_request import QuotaRequest
 
 logger = logging.getLogger("backstop.worker")
 _THREADS = 16
-"""Threads of each queue, and slots."""
+"""The number of threads, and of slots, of each queue."""
 _POLLS = 4
 """Open polls of a queue with few kinds of calls. With two, 150 breaches at once waited 5 s until a look began."""
 _FOLLOWED = 2_000
@@ -109,7 +109,7 @@ _RESTRICTIONS = SandboxRestrictions.default.with_passthrough_modules(*_PASSED)
 _SERVING = _RESTRICTIONS.with_passthrough_modules("workflows")
 """A worker's workflows share one import of their code, which keeps no state of its own.
 
-Imported anew for each, it was a fifteenth of a worker's time and most of its memory.
+An import for each workflow took a fifteenth of a worker's time and most of its memory.
 """
 
 

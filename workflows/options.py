@@ -38,11 +38,11 @@ _NEXT = Priority(priority_key=2)
 _SOON = Priority(priority_key=3)
 _LATER = Priority(priority_key=4)
 _LAST = Priority(priority_key=5)
-"""Priorities of calls in a queue: a breach's answer goes first, on whichever cluster it is, and mail last.
+"""Priorities of calls in a queue: the answer to a breach goes first, on any cluster, and mail goes last.
 
-While many clusters breach, each of them looks again and again, and an answer that waits behind all looks is seconds
-late. Work that has begun is finished before more begins: otherwise all go on abreast, and the first is restored with
-the last.
+While many clusters breach, each looks again and again; an answer queued behind all these looks would be seconds late.
+Begun work is finished before new work begins: otherwise all rollbacks advance together, and the first one ends no
+earlier than the last.
 """
 
 CALL: CallOptions = {
@@ -62,7 +62,7 @@ FORWARD_CALL: CallOptions = {
     **CALL,
     "retry_policy": RetryPolicy(initial_interval=_SECOND, maximum_interval=timedelta(seconds=30), maximum_attempts=10),
 }
-"""The options of a forward effect: about three minutes of tries, without the wait for a dead worker."""
+"""The options of a forward effect: tries for about three minutes, plus the wait for a dead worker; then an undo."""
 ASKED_CALL: CallOptions = {
     **CALL,
     "retry_policy": RetryPolicy(initial_interval=_SECOND, maximum_interval=timedelta(seconds=5), maximum_attempts=5),

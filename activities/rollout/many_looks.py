@@ -28,7 +28,7 @@ from models.reports.why import TeamWhy, WhyAnswers, explain_team
 _LIVES = timedelta(days=7)
 """How far back the lives of flex jobs are reported."""
 _SINCE = timedelta(days=30)
-"""How far back to look for the time when an island was last whole."""
+"""How far back to look for the time at which an island last lacked no GPU."""
 _JOBS_OF = 200
 """The most clusters whose jobs are read at once, which limits the number of rows."""
 _MOST_KEPT = 20_000

@@ -56,19 +56,19 @@ _ROUND = timedelta(minutes=90)
 _BEAT_SECONDS = 1.0
 """The pause between heartbeats within a round.
 
-A long round, because much has changed or the ledger is slow, must not count as silence: it would be cancelled, begun
-anew and cancelled again, and would never signal.
+A round is long if much has changed or the ledger is slow, and must not count as silence: it would be cancelled, started
+again and cancelled again, and would never signal.
 """
 _PUSH_SECONDS = 0.1
 """The pause between two looks for pushes.
 
-After a look at pushed clusters it is at least as long as that look took: a flood of pushes has the watch look half of
-the time at most.
+After a look at pushed clusters, the pause is at least as long as that look took, so that a flood of pushes takes at
+most half of the watch's time.
 """
 _AGAIN_SECONDS = 6.0
 """The time after a push when its cluster is looked at once more.
 
-A Prometheus or a Slurm is read each 5 s at most: just after a reading, a push would find the values from before it.
+A Prometheus or a Slurm is read every 5 s at most: just after such a reading, a push would find values from before it.
 """
 _AT_ONCE = 16
 """The most signals under way at a time, so that a slow or refusing server sets the pace."""
@@ -77,7 +77,7 @@ _TELLING_SECONDS = 5.0
 _TELL_AGAIN_SECONDS = 3600.0
 """How often a fault of a cluster under guard is signalled again.
 
-A rollout at rest, which would look only once a day, learns of it although the first signal came to nothing.
+A resting rollout, which looks only once a day, thus learns of the fault even if the first signal had no effect.
 """
 
 
@@ -99,7 +99,7 @@ class WatchActivities:
         self._now = now
         self._pushes = pushes
         self._again: dict[str, dict[str, float]] = {}
-        """The times, on the loop's clock, when pushed clusters are to be looked at once more, by watch."""
+        """By watch and cluster, the time, on the loop's clock, at which a pushed cluster is looked at once more."""
         self._rounds = rounds
         self._sweeper = sweeper
         self._client = client
@@ -112,9 +112,9 @@ class WatchActivities:
         self._turns: dict[str, str] = {}
         """By watch, the last cluster that was signalled; clusters without room in one round come first in the next."""
         self._insisted: dict[str, dict[str, float]] = {}
-        """The times, on the loop's clock, when faults were last signalled, by watch and cluster.
+        """By watch and cluster, the time, on the loop's clock, at which a fault was last signalled.
 
-        For a fault that was signalled before this process began, the time when it first saw that.
+        For a fault signalled before this process began, the time at which the process first saw it.
         """
 
     @activity.defn(name="watch")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from models.reports.tallies import Point
 
 _MOST_TIMES = 490
-"""The most times for which the ledger answers at once."""
+"""The most points in time in one question to the ledger."""
 
 
 def add_to(app: typer.Typer) -> None:

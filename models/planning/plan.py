@@ -90,7 +90,7 @@ class Plan(Model):
     out_of_reach: tuple[tuple[str, int], ...] = ()
     """Leaves that would still promise more GPUs than their islands hold, and the most that each could have."""
     short_islands: tuple[ShortIslands, ...] = Field(default=(), exclude_if=lambda short: not short)
-    """Sets of islands that are still short under the plan, which is why it is not backed."""
+    """Sets of islands that still lack GPUs under the plan, so the plan is not backed; empty: none."""
     hash_rule: Literal[1, 2] = 1
     """The rule that makes the hash; histories hold plans and approvals made under rule 1."""
     phantom_since: Since | None = None

@@ -36,7 +36,7 @@ class WeakerJobs(Model):
     strongest: Words
     jobs: tuple[WeakerJob, ...]
     certain: bool = True
-    """False: the islands of some jobs are unknown, so the block may still find no place."""
+    """False: the islands of some jobs are unknown, so the block may still not fit."""
 
     @property
     def text(self) -> str:

@@ -57,7 +57,7 @@ class Ahead(Model):
     told: tuple[Name, ...] = ()
     """Teams that an abort or a rollback notifies; empty for a shadow, which writes only to its owner's log."""
     approve_told: tuple[Name, ...] | None = None
-    """Teams notified once `plan` is approved or, for quotas in force, written; null: an earlier build; all it cuts."""
+    """Teams notified when `plan` is approved or, for quotas in force, written; null: an earlier build did not say."""
     close_told: tuple[Name, ...] = ()
     """Teams that a close notifies, because their promise ends."""
     promote_leaves: tuple[str, ...] = ()

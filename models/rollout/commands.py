@@ -34,13 +34,13 @@ class CommandRequest(Order):
     """A command from one person. It decides which of the fields it needs."""
 
     plan_hash: Text = Field(default="", max_length=64)
-    """For approve: the hash of the plan that is meant."""
+    """approve: the hash of the plan that is meant."""
     team: ActorGiven = ""
-    """For ack, object: the team that speaks. For resolve: the team that withdraws an objection; empty: a decider."""
+    """ack, object: the team that speaks. resolve: the team that withdraws its objection; empty: a decider resolves."""
     hold: Text = Field(default="", max_length=300)
-    """For resolve: the id of the hold to lift."""
+    """resolve: the id of the hold to lift."""
     how: Text = Field(default="", max_length=20)
-    """For resolve of a drift: `accept` (keep the values of others) or `restore` (write Backstop's values again)."""
+    """resolve a drift: `accept` (keep the values of others) or `restore` (write Backstop's values again)."""
     warrant: str = Field(default="", max_length=200, exclude_if=lambda nonce: not nonce)
     """The nonce of the person's command to a fleet rollout or bring-up that gives this command; empty: none."""
 

@@ -25,7 +25,7 @@ _FLEX = {"gpus": "flex_gpus", "more_since": "flex_since", "failed_at": "flex_fai
 _POST = {"outbox": "outbox", "mail": "mail", "serial": "serial", "trouble": "mail_trouble", "noted": "noted"}
 _UNDO = ("owed", "undone", "stuck_on")
 _GONE = ("receipts",)
-"""Fields that still earlier versions kept; the archive and the history have them."""
+"""Fields of even earlier states; the archive and the history have their values."""
 
 
 def nest_state(data: Mapping[str, Any]) -> Mapping[str, Any]:

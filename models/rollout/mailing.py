@@ -22,7 +22,7 @@ _RETIRES = (
     "pool can be used until then."
 )
 _WORDS_BYTES = 500
-"""Bytes of a channel's answer that the state carries; the archive has the whole text."""
+"""Bytes of a channel's answer that the state keeps; the archive has the whole text."""
 
 
 def notify_teams(rollout: Rollout, now: datetime) -> Rollout:

@@ -278,7 +278,7 @@ class RecordRequest(Model):
     rollbacks: Count = 0
     """Rollbacks that no person asked for."""
     fence: Count | None = None
-    """The last effect in the history that ends here; None: the build did not say."""
+    """The counter of the last effect in the history that ends here; None: an earlier build did not say."""
 
     _earlier = _drop_fields("cluster", "shadow")
 

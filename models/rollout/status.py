@@ -38,7 +38,7 @@ from models.rollout.stuck import LAUNCH, choices, undo_status
 from models.texts import gpus_text, verb_of
 
 _TEXT, _TEAMS = 500, 20
-"""Characters of a condition, and teams, that the ledger keeps for reports."""
+"""The most characters of a condition, and the most teams, that the ledger keeps for reports."""
 
 
 def status_of(rollout: Rollout, now: datetime, *, history_events: int = 0, runs: int = 1) -> RolloutStatus:

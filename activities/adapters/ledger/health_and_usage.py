@@ -40,7 +40,7 @@ _CLUSTERS_KEPT = 4_000
 _CLUSTER = itemgetter(0)
 
 Refresh = Callable[[Sources], Mapping[str, str]]
-"""Fetches from a source the samples of the clusters that have it, into the ledger.
+"""Fetches samples from a source into the ledger, for the clusters that have the source.
 
 While a source is silent, its last samples stay and grow old. Returns recent faults of the source, by cluster.
 Errors: none.

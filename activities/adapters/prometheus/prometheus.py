@@ -43,7 +43,7 @@ class PrometheusConnection(Model):
     token_file: Name | None = None
     """A file with a bearer token; None: no token from a file."""
     token: Annotated[str, Field(pattern=r"^secret:[A-Za-z0-9._-]{1,253}$")] | None = None
-    """The secret with the bearer token, if the worker has a folder of secrets; it precedes `token_file`."""
+    """The secret with the bearer token, if the worker has a folder of secrets; used in place of `token_file`."""
     cluster_label: Name = "cluster"
     island_label: Name = "island"
     ready: str = ""

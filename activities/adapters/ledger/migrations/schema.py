@@ -20,7 +20,7 @@ __all__ = ["EARLIER", "SealRow", "make"]  # all modules with tables are imported
 EARLIER = ("0018", "0019", "0020", "0021", "0022", "0023", "0024", "0025", "0100")
 """Revisions of builds up to the first release, whose ledgers `make` completes.
 
-The first revision after 0100 takes these out, as `make` would leave the tables that it changes as they are.
+The first revision after 0100 must empty this list: `make` would not change existing tables as that revision does.
 """
 
 
