@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from activities.adapters.kubernetes.kubernetes import Kuberneteses
 from activities.adapters.ledger.facade import Ledger
+from activities.adapters.prometheus.prometheus import Prometheuses
 from activities.adapters.runners.outside_checks import OutsideChecks
 from activities.adapters.runners.run_directory import Here
 from activities.adapters.runners.runners import Runners
@@ -31,8 +33,12 @@ class BringupParts(NamedTuple):
 
 def bringup_parts(ledger: Ledger, slurms: Slurms, settings: Settings) -> BringupParts:
     """Build the parts. Without a file of runners nothing is run or asked outside, and orders for it are refused."""
-    allowed, here = Allowed(settings.runners or RunnerSettings(), secrets=SecretFiles(settings.secrets)), Here()
+    secrets = SecretFiles(settings.secrets)
+    allowed, here = Allowed(settings.runners or RunnerSettings(), secrets=secrets), Here()
     health = ledger.health.fed_by(slurms.refresh_health)
-    checks = OwnHealth(slurms.describe, health, OutsideChecks(allowed, settings.prometheus, ledger.now), ledger.now)
+    prometheuses = Prometheuses(ledger, settings.prometheus, slurms.every, secrets=secrets)
+    kuberneteses = Kuberneteses(ledger, settings.kubernetes, slurms.every)
+    outside = OutsideChecks(allowed, settings.prometheus, ledger.now)
+    checks = OwnHealth(slurms.describe, prometheuses.islands, kuberneteses.islands, health, outside, ledger.now)
     host = here.host if settings.runners is not None else ""
     return BringupParts(Runners(allowed, settings.runs_dir, here, ledger.now), checks, host=host)

@@ -12,7 +12,7 @@ from activities.ports.ports import HealthPort
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour, capacity_answer
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
-from models.cluster.sources import SlurmSource
+from models.cluster.sources import KubernetesSource, PrometheusSource, SlurmSource
 from models.errors import BackstopError
 from models.texts import gpus_text
 
@@ -21,9 +21,11 @@ _OWN = (CheckKind.HEALTHY, CheckKind.CONTIGUOUS, CheckKind.CAPACITY)
 
 @dataclass(eq=False)
 class OwnHealth:
-    """Checks by our own sources. `described`: a cluster in its Slurm now. `health`: of clusters in the ledger."""
+    """Checks by the cluster's own sources, which answer for now. `health`: the ledger's samples, without a source."""
 
-    described: Callable[[str, SlurmSource], ClusterSpec]
+    slurm: Callable[[str, SlurmSource], ClusterSpec]
+    prometheus: Callable[[str, PrometheusSource], tuple[Island, ...]]
+    kubernetes: Callable[[str, KubernetesSource], tuple[Island, ...]]
     health: HealthPort
     others: CheckPort
     now: Clock = utc_now
@@ -41,7 +43,11 @@ class OwnHealth:
     def _islands(self, order: CheckOrder) -> tuple[Island, ...]:
         """Return the present islands; for a cluster without a source the ordered ones (for capacity only)."""
         if order.slurm is not None:
-            return self.described(order.cluster, order.slurm).islands
+            return self.slurm(order.cluster, order.slurm).islands
+        if order.prometheus is not None:
+            return self.prometheus(order.cluster, order.prometheus)
+        if order.kubernetes is not None:
+            return self.kubernetes(order.cluster, order.kubernetes)
         samples = self.health.read([order.cluster])
         if order.cluster in samples:
             return samples[order.cluster].islands

@@ -22,7 +22,7 @@ from models.base import (
     fraction_text,
 )
 from models.cluster.island import Island
-from models.cluster.sources import PrometheusSource, SlurmSource
+from models.cluster.sources import KubernetesSource, PrometheusSource, SlurmSource
 from models.texts import brief, gpus_text
 
 
@@ -86,7 +86,8 @@ class CheckOrder(Model):
     needs: dict[str, Count] = Field(default_factory=dict)
     slurm: SlurmSource | None = None
     prometheus: PrometheusSource | None = None
-    """The cluster's Prometheus. The checks of health ask `slurm` or, without it, the ledger's samples."""
+    kubernetes: KubernetesSource | None = None
+    """healthy, contiguous, capacity ask `slurm`, else `prometheus`, else `kubernetes`, else the ledger's samples."""
     islands: tuple[Island, ...] = ()
     """The islands as entered. A capacity check takes them if the ledger has no sample of the cluster."""
     limit: Duration = timedelta(seconds=60)

@@ -91,7 +91,8 @@ def _reading(bringup: Bringup, name: str, kind: CheckKind, reading: Reading) -> 
 def check_order(bringup: Bringup, name: str) -> CheckOrder:
     """Build the order for a check, or for the capacity check, by name."""
     entry, capacity = bringup.entry, bringup.recipe.capacity
-    source = {"slurm": entry.slurm, "prometheus": entry.prometheus, "islands": entry.planned_islands}
+    sources = {"slurm": entry.slurm, "prometheus": entry.prometheus, "kubernetes": entry.kubernetes}
+    source = {**sources, "islands": entry.planned_islands}
     if name == CAPACITY:
         nodes = math.ceil(bringup.recipe.accept_at_least * entry.nodes)
         order = CheckOrder(cluster=bringup.cluster, name=name, kind=CheckKind.CAPACITY)

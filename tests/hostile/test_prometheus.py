@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from fractions import Fraction
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,12 @@ import pytest
 from activities.adapters import http
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.prometheus.prometheus import PrometheusConnection, Prometheuses, document
+from activities.adapters.runners.outside_checks import OutsideChecks
+from activities.adapters.runners.settings import Allowed, RunnerSettings
+from activities.bringup.health_checks import OwnHealth
+from models.bringup.checks import CheckKind, CheckOrder, Colour
 from models.cluster.readings import HealthSample
+from models.cluster.sources import PrometheusSource
 from models.errors import Unavailable
 from tests.hostile import Rubbish, table, threw
 from tests.integration.ledger.world import stage
@@ -445,3 +451,36 @@ def own_certificate(path: Path) -> Path:
     name = [f"/CN={path.name}", "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run([*make, *name, "-keyout", path.with_suffix(".key"), "-out", file], check=True, capture_output=True)
     return file
+
+
+def test_the_checks_of_a_bring_up_ask_the_prometheus_of_its_entry(server: Server, world: World) -> None:
+    """The cluster is not in the fleet yet, so the ledger has no sample of it."""
+    checks = OwnHealth(
+        cannot, world.sources.islands, cannot, world.ledger.health, OutsideChecks(Allowed(RunnerSettings()))
+    )
+
+    def answer(kind: CheckKind, asked: str, connection: str = "here", **more: Any) -> tuple[Colour, str]:
+        source = PrometheusSource(connection=connection, cluster=asked)
+        found = checks.check(CheckOrder(cluster="new", name="a", kind=kind, prometheus=source, **more))
+        return found.colour, found.said
+
+    enough, all_of_them = Fraction(9, 10), Fraction(1)
+    assert answer(CheckKind.HEALTHY, "east", share=enough) == (
+        Colour.GREEN,
+        "15 of 16 GPUs healthy (93.8 %); 90 % required",
+    )
+    assert answer(CheckKind.HEALTHY, "east", share=all_of_them)[0] is Colour.RED
+    assert answer(CheckKind.CAPACITY, "east", gpus=17) == (Colour.RED, "16 GPUs installed, 17 required")
+    assert answer(CheckKind.CAPACITY, "nobody", gpus=1) == (
+        Colour.UNKNOWN,
+        "Prometheus here has no series for nobody",
+    )
+    server.rows = {"healthy": but("-1")}
+    colour, said = answer(CheckKind.HEALTHY, "bad", share=enough)
+    assert (colour, said.startswith("Prometheus here has -1 for the healthy GPUs")) == (Colour.UNKNOWN, True), said
+    assert answer(CheckKind.HEALTHY, "east", "elsewhere", share=enough)[1].startswith("this worker has no Prometheus")
+    assert "new" not in world.ledger.health.read(["new"])
+
+
+def cannot(cluster: str, source: object) -> Any:
+    raise AssertionError(f"{cluster} is not asked of {source}")

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,11 @@ import pytest
 from activities.adapters.kubernetes.kubernetes import Kuberneteses
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
+from activities.adapters.runners.outside_checks import OutsideChecks
+from activities.adapters.runners.settings import Allowed, RunnerSettings
+from activities.bringup.health_checks import OwnHealth
+from models.bringup.checks import CheckKind, CheckOrder, Colour
+from models.cluster.sources import KubernetesSource
 from tests.kubernetes.conftest import World
 from tests.kubernetes.emulator import NODES, PODS, QUEUES, Cluster, node, pod, running
 from tests.waiting import wait_until
@@ -288,3 +294,37 @@ async def test_a_worker_that_ends_leaves_no_connection_open(
             )
         await asyncio.to_thread(wait_until, lambda: not thread.is_alive(), "its thread has ended")
     assert adapters[0]._followers == {}
+
+
+def test_the_checks_of_a_bring_up_ask_the_api_server_of_its_entry(server: Cluster, make: Callable[..., World]) -> None:
+    """The cluster is not in the fleet yet, so the ledger has no sample of it, and nobody follows it."""
+    world = make()
+    source = KubernetesSource(**IN_BLOCKS)
+    health = world.ledger.health
+    checks = OwnHealth(cannot, cannot, world.adapter.islands, health, OutsideChecks(Allowed(RunnerSettings())))
+
+    def answer(kind: CheckKind, by: KubernetesSource = source, **more: Any) -> tuple[Colour, str]:
+        found = checks.check(CheckOrder(cluster="new", name="a", kind=kind, kubernetes=by, **more))
+        return found.colour, found.said
+
+    assert answer(CheckKind.CAPACITY, gpus=8) == (
+        Colour.UNKNOWN,
+        "Kubernetes here: no node has nvidia.com/gpu",
+    )
+    for name, block, allocatable in (("n1", "block-7", 8), ("n2", "block-8", 6), ("n3", "block-8", 8)):
+        server.put(NODES, node(name, 8, labels={BLOCK: block}, allocatable=allocatable))
+    assert answer(CheckKind.CAPACITY, gpus=24) == (Colour.GREEN, "24 GPUs installed, 24 required")
+    assert answer(CheckKind.HEALTHY, share=Fraction(1)) == (
+        Colour.RED,
+        "22 of 24 GPUs healthy (91.7 %); 100 % required",
+    )
+    assert answer(CheckKind.CONTIGUOUS, gpus=8) == (
+        Colour.GREEN,
+        "the largest block has 8 GPUs, in b; 8 required",
+    )
+    assert answer(CheckKind.HEALTHY, source.but(connection="elsewhere"), share=Fraction(1))[0] is Colour.UNKNOWN
+    assert "new" not in health.read(["new"])
+
+
+def cannot(cluster: str, source: object) -> Any:
+    raise AssertionError(f"{cluster} is not asked of {source}")

@@ -253,11 +253,32 @@ class Kuberneteses:
         SourceThreads(wrong, _CHECK).read({c: partial(look, c, source) for c, source in sources.items()})
         return sentences
 
-    async def _look_once(self, cluster: str, source: KubernetesSource) -> str:
-        """List once what is followed; return what is wrong. Errors: Unavailable."""
+    def islands(self, cluster: str, source: KubernetesSource) -> tuple[Island, ...]:
+        """Return the cluster's islands as its API server reports them now. Nothing is kept. Errors: Unavailable."""
+
+        async def look() -> Follower:
+            async with asyncio.timeout(_CHECK.total_seconds()):
+                return await self._list_once(cluster, source.but(use=KubernetesUse.OFF))
+
+        try:
+            follower = asyncio.run(look())
+        except TimeoutError:
+            raise Unavailable(f"Kubernetes {source.connection} did not answer in time") from None
+        sample = follower.sample()
+        if sample is None:
+            raise Unavailable(f"Kubernetes {source.connection}: {follower.fault}")
+        return sample.islands
+
+    async def _list_once(self, cluster: str, source: KubernetesSource) -> Follower:
+        """List once what is followed of the cluster. Errors: Unavailable."""
         follower, server = Follower(cluster, source, None, self._ledger.now), self.server(source.connection)
         for one in (*follower.health_parts, *(() if follower.held is None else (follower.held,))):
             await one.list_all(server)
+        return follower
+
+    async def _look_once(self, cluster: str, source: KubernetesSource) -> str:
+        """List once what is followed; return what is wrong. Errors: Unavailable."""
+        follower = await self._list_once(cluster, source)
         running = self._followers.get(cluster)
         if running is not None and running.strange:
             return f"some of its nodes are in islands that the fleet file does not name: {some_of(running.strange)}"

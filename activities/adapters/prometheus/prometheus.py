@@ -26,6 +26,7 @@ from activities.adapters.prometheus.queries import (
 from activities.adapters.source_threads import WAITED, Faults, SourceThreads, sentence
 from activities.secret_files import SecretFiles
 from models.base import Duration, Model, Name
+from models.cluster.island import Island
 from models.cluster.sources import PrometheusSource, Sources
 from models.errors import Unavailable
 
@@ -117,6 +118,14 @@ class Prometheuses:
         by_connection = self._group_by_connection(sources)
         SourceThreads(wrong, timedelta(seconds=25)).read({n: partial(look, n, its) for n, its in by_connection.items()})
         return sentences
+
+    def islands(self, cluster: str, source: PrometheusSource) -> tuple[Island, ...]:
+        """Return the cluster's islands as Prometheus reports them now. Nothing is kept. Errors: Unavailable."""
+        reading = self._query_all(source.connection, {cluster: source})
+        if not reading.samples:
+            missing = f"no series for {source.cluster or cluster}"
+            raise Unavailable(f"Prometheus {source.connection} has {reading.wrong.get(cluster, missing)}")
+        return reading.samples[0].islands
 
     @staticmethod
     def _group_by_connection(sources: Sources) -> dict[str, dict[str, PrometheusSource]]:
