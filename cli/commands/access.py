@@ -59,7 +59,7 @@ _TYPED = {
 """Keys of the commands whose typed words differ from the key, by these words."""
 
 FileOption = Annotated[str, opt("FILE", "The access file to read. Default: the one in force.", "--file")]
-OfTeam = Annotated[str, opt("TEAM", "The team that the command is for.")]
+OfTeam = Annotated[str, opt("TEAM", "The team that the rights must cover.")]
 ClusterOrNone = Annotated[str, arg("CLUSTER", "The cluster's name. Default: all clusters.", callback=optional_cluster)]
 
 
@@ -167,7 +167,7 @@ def recover(
 ) -> None:
     """Put an access file in force without a front or a second person, after everybody is locked out.
 
-    It needs the ledger itself (BACKSTOP_LEDGER_URL), and the audit shows it.
+    The command writes to the ledger itself (BACKSTOP_LEDGER_URL), and the audit records it.
     """
     from cli.json_answers_access import AccessRecoveredAnswer
     from cli.ledger_direct_writes import recover_access
@@ -241,10 +241,10 @@ def can(
     principal, target = _principal(user, groups or []), Target(cluster=cluster, team=team)
     access = _access(file, actor)
     lines = may_lines(access, principal, target)
-    place = f" in {cluster}" if cluster else " everywhere at once"
+    place = cluster or "all clusters"
     for_a_team = not team and any(not grant.for_all_teams for grant in access.held_by(principal))
     more = [by_team_line(f"What else {principal.name} may do")] if for_a_team else []
-    nothing = f"{principal.name} may do nothing{place}{' for all teams' if for_a_team else ''}."
+    nothing = f"{principal.name} has no right that holds in {place}{' for all teams' if for_a_team else ''}."
     shown = rights_parts(lines, who=False) if lines else [line(nothing)]
     answer = CanAnswer(user=principal.name, cluster=cluster, team=team, rights=tuple(lines))
     tell(answer, lambda: [*shown, *more], as_json=as_json)

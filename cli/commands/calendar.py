@@ -346,7 +346,7 @@ def end(
     before, ended = ask(actor_of(actor), question)
     undo = _declared_again(before or ended)  # which is over already where it is in no calendar
     first = ended[0]
-    what = "Over" if first.window.starts <= datetime.now(UTC) else "Taken back"
+    what = "Ended" if first.window.starts <= datetime.now(UTC) else "Cancelled"
     of = first.cluster if len(ended) == 1 else count(len(ended), "cluster")
     sentence = line((what, "bold"), f": {span_text(first.window)} of {of}.")
     answer = CalendarAnswer(windows=tuple(ended), foretold={}, undo=undo)

@@ -17,10 +17,10 @@ EXAMPLES = PAGES.parent / "examples"
 def docs(
     name: Annotated[str, arg("NAME", "The page or example. Default: list all pages.", show_default=False)] = "",
 ) -> None:
-    """Print a page of the documentation, or an example file. NAME is what help texts and errors call it.
+    """Print a page of the documentation, or an example file, by the name that help texts and errors use.
 
-    Such names are docs/reading.md, docs/adr/0003 and examples/fleet.yaml. Pages are Markdown: `backstop docs
-    commands | less`.
+    For example: docs/reading.md, docs/adr/0003, examples/fleet.yaml. Pages are Markdown: `backstop docs commands |
+    less`.
     """
     from cli.output import show, write
     from views.words import row, table

@@ -224,7 +224,7 @@ def remove(
 ) -> None:
     """Remove a cluster from the ledger, with its health history and past rollouts. Its archive stays.
 
-    Backstop shows what goes and asks. Refused while a rollout or a request is open there.
+    Backstop shows what it will remove, and asks. Refused while a rollout or a request is open there.
     """
     from models.questions import RemoveCluster
     from views.words import line

@@ -257,7 +257,8 @@ def _tell(asked: _Asked, answer: ImportAnswer, outcome: FleetOutcome | None, *, 
 def _refuse_without_file(has_file: bool, **options: bool) -> None:
     for name, value in options.items():
         if value and not has_file:
-            raise BadInput(f"--{name.replace('_', '-')} needs a fleet file: give FILE, or leave it out")
+            option = f"--{name.replace('_', '-')}"
+            raise BadInput(f"{option} needs a fleet file: give FILE, or leave {option} out")
 
 
 def _agree_to_removal(document: FleetDocument, terms: ImportTerms, actor: str, *, as_json: bool) -> ImportTerms:

@@ -128,7 +128,7 @@ def divide(
 ) -> None:
     """Divide GPUs fairly: first what quotas promise, then the rest.
 
-    Nobody gets more than its demand or its limit (docs/flex.md). Changes nothing.
+    No team gets more than its demand or its limit (docs/flex.md). Changes nothing.
     """
     from client.inputs.documents import read_flex_demand
     from models.flex.division import division

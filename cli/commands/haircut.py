@@ -75,7 +75,7 @@ def haircut(
             "--policy buffer is given, but the report compares the buffers of --buffers: leave --policy buffer out"
         )
     if by is By.FLEET:
-        how.of_one("--by fleet")
+        how.of_one("--by fleet (the default)")
     taken = ((how.form_text, not how.for_people), ("--csv -", csv == "-"), ("--html -", html == "-"))
     to_screen = [option for option, on in taken if on]
     if len(to_screen) > 1:

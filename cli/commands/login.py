@@ -102,7 +102,7 @@ def whoami(as_json: AsJson = False) -> None:
     )
     proven = "asserted" if answer.proof == "asserted" else f"proven ({answer.proof})"
     groups = [line(f"Groups: {', '.join(answer.groups)}")] if answer.groups else []
-    sentence = line((answer.name, "bold"), f", {proven}: {answer.how}; to {where}")
+    sentence = line((answer.name, "bold"), f", {proven}: {answer.how}; commands go to {where}")
     tell(answer, lambda: [sentence, *groups], as_json=as_json)
 
 

@@ -74,7 +74,7 @@ def plan(
     how: Listing,
     actor: Actor = "",
 ) -> None:
-    """Show what a rollout would do: who gives how many GPUs, from which tier, and why.
+    """Show what a rollout would do: how many GPUs it would cut from each quota, from which tier, and why.
 
     Changes nothing. A plan that cannot cut enough, or is not backed, says so and names the first tier that would
     suffice (docs/reading.md).

@@ -380,7 +380,7 @@ def test_a_window_is_ended_by_its_number(capsys: pytest.CaptureFixture[str]) -> 
     with answering(fake()) as door:
         assert run(["calendar", "end", "h100-worked", "7", "--reason", "done"]) == 0
     assert door.asked == [("calendar", "h100-worked"), ("end_window", "h100-worked", 7, "done")]
-    assert capsys.readouterr().out.startswith("Taken back: maintenance of 39 GPUs from ")  # it had not begun
+    assert capsys.readouterr().out.startswith("Cancelled: maintenance of 39 GPUs from ")  # it had not begun
 
 
 def test_what_one_hold_declared_is_one_line_and_ended_by_one_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -408,7 +408,7 @@ def test_what_one_hold_declared_is_one_line_and_ended_by_one_command(capsys: pyt
         assert run(["calendar", "end", "--hold", name, "--reason", "it is January"]) == 0
     assert door.asked == [("calendar", ""), ("end_hold", declared.source, tuple(names), "it is January")]
     said = capsys.readouterr().out
-    assert said.startswith("Over: freeze from ")
+    assert said.startswith("Ended: freeze from ")
     assert "of 46 clusters.\nUndo: backstop hold --fleet --kind freeze --until " in said
 
 
@@ -425,7 +425,7 @@ def test_one_that_had_begun_is_over(capsys: pytest.CaptureFixture[str]) -> None:
         begun = door.entries[0].window.but(starts=datetime.now(UTC) - timedelta(hours=1))
         door.entries[0] = door.entries[0].but(window=begun)
         assert run(["calendar", "end", "h100-worked", "7", "--reason", "done"]) == 0
-    assert capsys.readouterr().out.startswith("Over: maintenance of 39 GPUs from ")
+    assert capsys.readouterr().out.startswith("Ended: maintenance of 39 GPUs from ")
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,9 @@ def test_who_can_and_can_answer_from_the_file_in_force(capsys: pytest.CaptureFix
     assert {one["command"] for one in lines if one["second"] == "not who launched it"} >= {"rollout.promote"}
     shown = " ".join(said(door, capsys, "can", "sre", "h100-a").split())
     assert "close while it is at risk or stuck approver" in shown, "each circumstance is named once"
-    assert said(door, capsys, "can", "nobody-known", "h100-a") == "user:nobody-known may do nothing in h100-a.\n"
+    assert (
+        said(door, capsys, "can", "nobody-known", "h100-a") == "user:nobody-known has no right that holds in h100-a.\n"
+    )
 
 
 def test_what_is_by_team_is_asked_for_with_a_team(capsys: pytest.CaptureFixture[str]) -> None:

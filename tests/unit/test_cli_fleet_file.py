@@ -284,7 +284,7 @@ def test_what_speaks_of_a_file_is_refused_without_one(
     assert told(capsys, "import", "--health", str(health(tmp_path)), option) == (
         2,
         "",
-        f"backstop: {option} needs a fleet file: give FILE, or leave it out\n",
+        f"backstop: {option} needs a fleet file: give FILE, or leave {option} out\n",
     )
 
 
