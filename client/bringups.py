@@ -63,12 +63,12 @@ class Bringups(Questions):
 
         try:
             workflow_id = bringup_workflow_id(cluster)
-            what = f"{command} of the bring-up of {cluster}"
+            what = f"`{command}` for the bring-up of {cluster}"
             return await self._update(workflow_id, "bringup", command, order, BringupCommandAnswer, what)
         except UPDATE_FAILED as error:
             failure = await self._explain_bringup(error, cluster)
             if isinstance(failure, Refusal):
-                text = f"{command} of the bring-up"
+                text = f"{command} for the bring-up"
                 await self._archive_refusal(cluster, text, order.reason, failure.message, order)
             raise failure from error
 

@@ -77,7 +77,7 @@ class FleetRollouts(Questions):
         from models.fleet.messages import FleetCommandAnswer
 
         try:
-            what = f"{command} of the fleet rollout"
+            what = f"`{command}` for the fleet rollout"
             return await self._update(FLEET_ID, "fleet", command, request, FleetCommandAnswer, what)
         except UPDATE_FAILED as error:
             failure = await self._explain_fleet(error)

@@ -47,7 +47,7 @@ class QuotaRequests(Questions):
         from models.requests.state import RequestState
 
         try:
-            what = f"{command} of request {request}"
+            what = f"`{command}` for request {request}"
             return await self._update(request_workflow_id(request), "request", command, order, RequestState, what)
         except UPDATE_FAILED as error:
             if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
@@ -57,7 +57,7 @@ class QuotaRequests(Questions):
             if isinstance(failure, Refusal):
                 cluster = (await self.ask(OneRequest(request=request))).ask.cluster
                 await self._archive_refusal(
-                    cluster, f"{command} of request {request}", order.reason, failure.message, order
+                    cluster, f"{command} for request {request}", order.reason, failure.message, order
                 )
             raise failure from error
 

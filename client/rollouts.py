@@ -114,7 +114,7 @@ class Rollouts(Questions):
         from models.rollout.messages import CommandAnswer
 
         try:
-            what = f"{command} of {cluster}"
+            what = f"`{command}` for {cluster}"
             return await self._update(rollout_workflow_id(cluster), "rollout", command, request, CommandAnswer, what)
         except UPDATE_FAILED as error:
             failure = await self._explain_rollout(error, cluster)

@@ -213,7 +213,7 @@ class Calls:
         The server does so when a rollout continues as new while something else arrives: that step of the workflow is
         made anew, and its updates are answered with WorkflowNotReady, or that it is closing. Each try is signed
         anew: a ticket is good for a minute. `of`: whose command it is, as the table of rights names it. `what`: for
-        people, as "approve of a".
+        people, as "`approve` for a".
         """
         handle = self._client.get_workflow_handle(workflow_id)
         update_id = same_id(f"{workflow_id} {name}", request)

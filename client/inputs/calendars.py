@@ -147,7 +147,9 @@ def _source(event: Any, name: str) -> str:
 def _clusters(event: Any, name: str) -> list[str]:
     names = list(dict.fromkeys(part.strip() for part in str(event.get("LOCATION", "")).split(",") if part.strip()))
     if not names:
-        raise BadInput(f"{name}: event {_title(event)!r} has no location: name its clusters there, or use --cluster")
+        raise BadInput(
+            f"{name}: event {_title(event)!r} has no location, which names its clusters: add it, or use --cluster"
+        )
     return names
 
 

@@ -40,21 +40,21 @@ from workers.embedded_temporal import EmbeddedTemporal
 ORDER = {"actor": "tpm", "reason": "a story"}
 GIVEN: dict[str, Callable[[Backstop], Awaitable[object]]] = {
     "the launch of a": lambda door: door.launch(LaunchRequest(cluster="a", rollout="a/1", owner="tpm", reason="x")),
-    "approve of a": lambda door: door.command("a", Command.APPROVE, CommandRequest(**ORDER, plan_hash="h")),
+    "`approve` for a": lambda door: door.command("a", Command.APPROVE, CommandRequest(**ORDER, plan_hash="h")),
     "the launch of the fleet rollout": lambda door: door.launch_fleet(FleetLaunch(fleet="f", owner="tpm", reason="x")),
-    "pause of the fleet rollout": lambda door: door.fleet_command(
+    "`pause` for the fleet rollout": lambda door: door.fleet_command(
         "pause", FleetCommandRequest(actor="tpm", reason="x")
     ),
     "request r": lambda door: door.request(
         QuotaAsk(request="r", cluster="a", team="t", gpus=8, actor="tpm", reason="x")
     ),
-    "approve of request r": lambda door: door.decide_request(
+    "`approve` for request r": lambda door: door.decide_request(
         "r", RequestCommand.APPROVE, RequestOrder(actor="tpm", reason="x")
     ),
     "the bring-up of a": lambda door: door.bring_up(
         BringupStart(entry=entry(cluster="a"), recipe=recipe(), actor="tpm", reason="x")
     ),
-    "cancel of the bring-up of a": lambda door: door.bringup_command(
+    "`cancel` for the bring-up of a": lambda door: door.bringup_command(
         "a", BringupCommand.CANCEL, BringupOrder(actor="tpm", reason="x")
     ),
 }
@@ -180,7 +180,9 @@ async def test_what_a_dead_worker_did_not_take_up_does_not_happen_when_one_comes
         lambda door: door.launch(LaunchRequest(cluster=new, rollout=f"{new}/1", owner="tpm", reason="x")),
     ]
     monkeypatch.setattr(calls, "_SILENT_SECONDS", 0.0)
-    for name, give, what in zip((planned, new), given, (f"approve of {planned}", f"the launch of {new}"), strict=True):
+    for name, give, what in zip(
+        (planned, new), given, (f"`approve` for {planned}", f"the launch of {new}"), strict=True
+    ):
         notes: list[str] = []
         giving = asyncio.ensure_future(give(door_of(deserted, notes)))
         await eventually(partial(is_open, deserted, name), f"Temporal has what is given to {name}")

@@ -93,7 +93,7 @@ async def ten_given_back(world: World, name: str, asked: RequestState, why: str)
         "given back (research 50 -> 40)",
     ]
     assert world.sql.refusals(name) == [
-        f"{actor}: approve of request {asked.ask.request} refused: {actor} does not own {name}: ask capacity"
+        f"{actor}: approve for request {asked.ask.request} refused: {actor} does not own {name}: ask capacity"
         for actor in ("dev", "stranger")
     ]
     assert world.sql.broken_links(name) == []
