@@ -112,9 +112,8 @@ async def _builds(client: Client) -> Check:
     current = current_of(every)
     stranded = [b for b in every if b.is_stranded]
     if stranded:
-        text = ", ".join(
-            f"build {b.build} holds {count_text(b.rollouts, 'rollout')} and has no worker" for b in stranded
-        )
+        counts = ((b.build, count_text(b.rollouts, "rollout"), verb_of(b.rollouts, "needs", "need")) for b in stranded)
+        text = ", ".join(f"{held} {needs} build {build}, which has no worker" for build, held, needs in counts)
         return Check.bad("builds", text, f"BACKSTOP_BUILD_ID={stranded[0].build} backstop worker")
     if polling and not polling[current]:
         newest = next((b.build for b in every if b.workers), "BUILD")
@@ -265,7 +264,7 @@ def notice_checks(ledger: LedgerCheck, now: datetime) -> list[Check]:
             f"{w.trouble or 'due, but not sent'}",
             (w.remedy or "correct the contact in the fleet file; Backstop tries again by itself")
             if w.trouble
-            else "the watch sends due notices: mend what the line `watch` of this list says",
+            else "the watch sends due notices: mend what the line `watch` of this list reports",
         )
         for w in late
     ]

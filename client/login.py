@@ -55,10 +55,13 @@ def log_in(place: AtUrl, tell: Callable[[str, str], None], pause: Callable[[floa
     if not isinstance(oidc, dict):
         raise BadInput(f"the front at {place.url} has no provider to log in with: ask its admin for a token")
     if not oidc.get("device_authorization_endpoint"):
-        raise BadInput(f"the provider {oidc.get('issuer')} has no device flow: ask an admin for a token")
+        raise BadInput(
+            f"the provider {oidc.get('issuer')} lacks the device flow, which `backstop login` needs: ask an admin for a "
+            "token"
+        )
     begun = _post(str(oidc["device_authorization_endpoint"]), {"client_id": oidc["client_id"], "scope": oidc["scope"]})
     if "device_code" not in begun:
-        raise Unavailable(f"the provider did not begin a login: {_reason_in(begun)}")
+        raise Unavailable(f"the provider did not start the login: {_reason_in(begun)}")
     tell(str(begun.get("verification_uri_complete") or begun["verification_uri"]), str(begun["user_code"]))
     tokens = _await_tokens(oidc, begun, pause)
     _keep(_what_to_keep(place.url, oidc, tokens))

@@ -12,7 +12,7 @@ from client.workflow_calls import UPDATE_FAILED, in_time
 from models.errors import Refusal
 from models.status_questions import RequestsOf
 from models.temporal_names import REQUEST_WORKFLOW, request_workflow_id
-from models.texts import gpus_text
+from models.texts import count_text
 
 if TYPE_CHECKING:
     from models.requests.commands import RequestCommand, RequestOrder
@@ -34,7 +34,7 @@ class QuotaRequests(Questions):
                 REQUEST_WORKFLOW,
                 RequestInput(ask=self._sign(ask, "request.ask", workflow_id)),
                 workflow_id,
-                f"{gpus_text(ask.gpus)} more for {ask.team} in {ask.cluster}, asked by {ask.actor}",
+                f"{count_text(ask.gpus, 'more GPU')} for {ask.team} in {ask.cluster}, asked by {ask.actor}",
                 RequestState,
                 f"request {ask.request}",
             )

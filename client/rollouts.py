@@ -46,7 +46,8 @@ _AT_ONCE = 16
 """Most questions to rollouts at the same time."""
 _OPENING = "opening"
 _BEFORE = (
-    "its rollout runs on an earlier version, which cannot show what a command changes: see `status`, then give --yes"
+    "its rollout runs on an earlier version of Backstop, which cannot show what a command changes: see `status`, then "
+    "give --yes"
 )
 _T = TypeVar("_T")
 

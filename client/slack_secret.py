@@ -18,8 +18,8 @@ from models.texts import brief
 _VARIABLE = "BACKSTOP_SLACK_SIGNING_SECRET"
 _SIGNING = re.compile(r"[!-~]{16,200}")
 _REMEDY = (
-    f"put the app's signing secret (Slack: Basic Information, App Credentials) into the file NAME of the folder "
-    f"BACKSTOP_SECRETS, and set {_VARIABLE} to {SECRET}NAME (docs/slack.md)"
+    f"put the app's signing secret (Slack: Basic Information, App Credentials) into a file NAME of the folder "
+    f"that BACKSTOP_SECRETS names, and set {_VARIABLE} to {SECRET}NAME (docs/slack.md)"
 )
 
 

@@ -144,7 +144,7 @@ class _Folder:
 
     def _collection(self, event: yaml.CollectionStartEvent) -> tuple[Any, int]:
         if not event.implicit:
-            raise self._bad(f"the tag {event.tag} means nothing here", event.start_mark)
+            raise self._bad(f"the tag {event.tag} is not supported", event.start_mark)
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise self._bad(f"nested more than {_MAX_DEPTH} levels deep", event.start_mark)
@@ -201,7 +201,7 @@ class _Folder:
                 return self._scalars.setdefault(text, _plain(text))
         if event.tag is None or event.tag in _TEXT_TAGS:
             return text
-        raise self._bad(f"the tag {event.tag} means nothing here", event.start_mark)
+        raise self._bad(f"the tag {event.tag} is not supported", event.start_mark)
 
     def _bad(self, what: str, mark: _Marked | None) -> BadInput:
         return BadInput(f"{self._source}{'' if mark is None else f', line {mark.line + 1}'}: {what}")

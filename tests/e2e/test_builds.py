@@ -145,7 +145,7 @@ async def test_a_build_whose_workers_went_too_soon_is_named(world: World, sqlite
             while (await check(world)).ok:
                 await asyncio.sleep(0.5)
         found = await check(world)
-        assert found.text == "build one holds 1 rollout and has no worker"
+        assert found.text == "1 rollout needs build one, which has no worker"
         assert found.remedy == "BACKSTOP_BUILD_ID=one backstop worker"
         with pytest.raises(Refusal, match="no worker of build one is running"):
             await world.tpm.use_build("one")

@@ -135,7 +135,7 @@ async def test_a_rollout_of_an_earlier_build_is_told_to_be_looked_at_by_its_stat
         cast("Client", EarlierBuild()), "tpm", TemporalTarget(options={"target_host": "here"}, embedded=True)
     )
     with pytest.raises(
-        Unavailable, match=r"^a: its rollout runs on an earlier version, .*: see `status`, then give --yes$"
+        Unavailable, match=r"^a: its rollout runs on an earlier version of Backstop, .*: see `status`, then give --yes$"
     ):
         await door.ahead("a")
 
