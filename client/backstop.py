@@ -78,6 +78,6 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups):
             return await builds(self._client)
 
     async def use_build(self, build: str) -> str:
-        """Make this build serve; return the one that served before. Errors: BadInput, Refusal, Unavailable."""
+        """Start new rollouts on this build; return the previous one. Errors: BadInput, Refusal, Unavailable."""
         with self._translated():
             return await use(self._client, build, self._actor)

@@ -128,7 +128,7 @@ class FleetRollouts(Questions):
         return answer.plan
 
     async def lost_fleet(self) -> KeptFleet | None:
-        """Return the fleet rollout that the ledger has open and Temporal does not run; None also without an answer."""
+        """Return the open fleet rollout that Temporal does not run; None: there is none, or no answer came in time."""
         with self._translated():
             status = await status_there(self._client, FLEET_ID)
         if status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.COMPLETED):

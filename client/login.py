@@ -56,8 +56,8 @@ def log_in(place: AtUrl, tell: Callable[[str, str], None], pause: Callable[[floa
         raise BadInput(f"the front at {place.url} has no provider to log in with: ask its admin for a token")
     if not oidc.get("device_authorization_endpoint"):
         raise BadInput(
-            f"the provider {oidc.get('issuer')} lacks the device flow, which `backstop login` needs: ask an admin for a "
-            "token"
+            f"the provider {oidc.get('issuer')} lacks the device flow, which `backstop login` needs: ask an admin "
+            "for a token"
         )
     begun = _post(str(oidc["device_authorization_endpoint"]), {"client_id": oidc["client_id"], "scope": oidc["scope"]})
     if "device_code" not in begun:

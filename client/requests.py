@@ -24,7 +24,7 @@ _BESIDE_SECONDS = 10
 
 class QuotaRequests(Questions):
     async def request(self, ask: QuotaAsk) -> RequestState:
-        """Make a request, which waits for the owner, or is refused. Errors: Refusal for an unknown cluster or quota."""
+        """Ask for more quota: the request waits for an owner, or is refused. Errors: Refusal for an unknown quota."""
         from models.requests.messages import RequestInput
         from models.requests.state import RequestState
 
@@ -62,5 +62,5 @@ class QuotaRequests(Questions):
             raise failure from error
 
     async def open_requests(self, cluster: str = "") -> list[RequestState]:
-        """Return the requests that wait, or whose grant will end; none where no worker answers in time."""
+        """Return the requests that wait or whose grant will end; none if no worker answers in time."""
         return list(await in_time(self.ask(RequestsOf(cluster=cluster)), _BESIDE_SECONDS) or ())

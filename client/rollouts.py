@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 
 class Rollouts(Questions):
     async def launch(self, request: LaunchRequest) -> LaunchAnswer:
-        """Open a rollout, which then has its plan. Errors: Refusal with the reason, Unavailable."""
+        """Open a rollout, and make its plan. Errors: Refusal with the reason, Unavailable."""
         answer, rehearsal = await self._past_rehearsal(
             lambda: self._start_rollout(request),
             lambda: self._end_rehearsal(request),
@@ -137,7 +137,7 @@ class Rollouts(Questions):
         return status.but(lost=stopped_sentence(f"the rollout of {cluster}"), needs="")
 
     async def could_act(self, cluster: str) -> list[str]:
-        """Return who could do what the rollout needs, as the access file names them; none where there is no file.
+        """Return who could give the command that the rollout needs, by the access file; none without a file.
 
         Errors: as `status`.
         """
@@ -156,7 +156,7 @@ class Rollouts(Questions):
         return list(await who_could_give(self.ask, needs, cluster, subject))
 
     async def ahead(self, cluster: str) -> Ahead:
-        """Return what commands to the rollout would lead to. Errors: as `status`, and Refusal where it has ended."""
+        """Return what each command to the rollout would change. Errors: as `status`, and Refusal where it has ended."""
         from models.rollout.command_previews import Ahead
 
         ahead = await self._explained(cluster, self._query_open(rollout_workflow_id(cluster), AHEAD_QUERY, Ahead))
@@ -210,7 +210,7 @@ class Rollouts(Questions):
         return sorted(newest.values(), key=lambda s: (not s.open, s.cluster))
 
     async def lost(self, cluster: str = "") -> list[Overview]:
-        """Return rollouts that the ledger has open and Temporal does not run; none where no answer comes in time."""
+        """Return open rollouts that Temporal does not run; none if no answer comes in time."""
         with self._translated():
             if cluster and await runs_there(self._client, rollout_workflow_id(cluster)):
                 return []
@@ -224,8 +224,7 @@ class Rollouts(Questions):
             return [row for row in lost_rows if row.rollout in still]
 
     async def overview(self) -> list[RolloutSummary]:
-        """Return the rollouts, with what each open one needs from a person, where a worker and its ledger answer in
-        time.
+        """Return the rollouts, each open one with what it needs from a person if a worker answers in time.
 
         They include lost ones, and running ones that Temporal has not listed yet. Where Temporal's list and the
         ledger differ, the rollout itself is asked.
@@ -264,12 +263,12 @@ class Rollouts(Questions):
         return [as_summary(row, by_cluster.get(row.cluster)) for row in lost]
 
     async def health_at(self, cluster: str) -> datetime | None:
-        """Return when the ledger last got health of a cluster in rollout; None: never, or no answer came in time."""
+        """Return when the ledger last received health of a cluster in rollout; None: never, or no answer in time."""
         rows = await in_time(self.ask(OpenRollouts()), OVERVIEW_SECONDS)
         return next((row.health_at for row in rows or () if row.cluster == cluster and not row.ended), None)
 
     async def ask_rollouts(self, clusters: Sequence[str], seconds: float) -> dict[str, RolloutStatus | None]:
-        """Return each open rollout's status; None where it does not answer in so many seconds."""
+        """Return the status of each open rollout; None for a rollout that does not answer within `seconds`."""
         turn, time = asyncio.Semaphore(_AT_ONCE), asyncio.get_running_loop().time
 
         async def ask(cluster: str) -> RolloutStatus | None:

@@ -88,7 +88,7 @@ class Calls:
         """Called with each sentence that a person should read while they wait."""
 
     async def unserved(self) -> bool:
-        """Return whether no worker polls, as far as Temporal knows; False also where it does not say."""
+        """Return whether no worker polls, as far as Temporal knows; False also if Temporal does not say."""
         try:
             return await none_polls(self._client)
         except RPCError:

@@ -42,7 +42,7 @@ class WaitingNow(Question[tuple[Waiting, ...]], kind="waiting"):
 
 
 class WaitingOne(Question[Waiting], kind="waiting_one"):
-    """A command that waits or did, with all that it would do. Errors: Refusal where there is none."""
+    """A command that waits or has waited for a second person, in full. Errors: Refusal where there is none."""
 
     hash: WaitingHash
 

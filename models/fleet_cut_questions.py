@@ -19,7 +19,7 @@ class HaircutSums(Question[FleetHaircut], kind="haircut_sums"):
 
 
 class FleetEnvelopes(Question[dict[Name, Envelope]], kind="fleet_envelopes"):
-    """The envelope that an approval of this fleet rollout's plan approves, by cluster that it has planned."""
+    """The envelope that an approval of this fleet rollout's plan approves, by planned cluster."""
 
     fleet: Name
     clusters: tuple[Name, ...] = Field(min_length=1, max_length=200)

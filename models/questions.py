@@ -218,7 +218,7 @@ class DescribeSlurm(Question[Annotated[ClusterInSlurm, _Brief]], kind="describe_
 
 
 class Detach(Question[dict[str, tuple[int | None, int | None]]], kind="detach"):
-    """Leave the scheduler alone from now on; the answer is what was taken back there. Errors: Refusal."""
+    """Leave the scheduler alone from now on; the answer is the limits that were taken back there. Errors: Refusal."""
 
     cluster: Name
     restore: bool = False
@@ -331,7 +331,7 @@ class Archived(Question[ArchivePage], kind="archived"):
 
 
 class Pulse(Question[str], kind="pulse"):
-    """A mark of the ledger's content, answered once it differs from `since`, or after so many seconds."""
+    """A mark of the ledger's content. The answer comes once it differs from `since`, or after `seconds`."""
 
     since: Words = ""
     seconds: Annotated[float, Field(ge=0, le=60)] = 0
@@ -359,7 +359,7 @@ class EndWindow(Question[Entry], kind="end_window"):
 
 
 class EndHold(Question[tuple[Entry, ...]], kind="end_hold"):
-    """End, as one, all that a declaration holds in these clusters. The answer is the windows as they were left."""
+    """End all windows of a declaration in these clusters, or none. The answer is the windows as they were left."""
 
     source: Text = Field(min_length=1, max_length=300)
     clusters: tuple[Name, ...] = Field(min_length=1, max_length=10_000)
@@ -408,7 +408,7 @@ class OneRequest(Question[RequestState], kind="request"):
 
 
 class MilestonesNow(Question[PlanNow], kind="milestones"):
-    """The plan, and today's numbers of what Backstop counts itself, except for waves."""
+    """The plan's milestones, with today's numbers of those that Backstop counts itself, except waves."""
 
 
 class PlanMilestones(MilestoneFile, Question[PlanNow], kind="plan_milestones"):
@@ -428,4 +428,4 @@ class Senseless(Question[dict[str, tuple[str, ...]]], kind="senseless"):
 
 
 class CheckLedger(Question[LedgerCheck], kind="doctor"):
-    """A check that a worker answers, and of the systems that it reaches."""
+    """Check that a worker answers, and the systems that it reaches."""
