@@ -82,7 +82,7 @@ def emergencies(week: Week, *, typed: bool = True) -> list[str]:
     `typed`: with the command that reviews it, for readers who have a terminal.
     """
     return [
-        f"{clean(one.sentence)}. No other admin has looked at it"
+        f"{clean(one.sentence)}. No other admin has reviewed it"
         + (f": backstop access seen {one.number} --reason ..." if typed else ".")
         for one in week.emergencies
     ]
@@ -247,10 +247,10 @@ def _bringups(brought: BringupsWeek | None) -> list[Section]:
 
 def _touches(brought: BringupsWeek) -> str:
     if brought.touches_median is None:
-        return "None has come to production yet."
+        return "No new cluster has reached production yet."
     return (
-        f"{count(brought.finished, 'cluster')} came to production. Not counting entry and check-in, people had to act "
-        f"{_mean(brought.touches_median)} times in the median, {number(brought.touches_most)} at most."
+        f"{count(brought.finished, 'cluster')} reached production. Actions by people for each, besides entry and "
+        f"check-in: {_mean(brought.touches_median)} in the median, {number(brought.touches_most)} at most."
     )
 
 
@@ -396,9 +396,9 @@ def _outcome(week: Week) -> Section:
     if not rows:
         return section
     note = (
-        "Means of hourly tallies. Waited: GPUs that jobs asked for inside their quota, without a healthy GPU "
-        "to run on. Before: the 7 days before the first write; after: since monitored. Unknown: no tally then, or "
-        "demand is not reported."
+        "Means of hourly tallies. Waited, waits: GPUs that jobs inside their quota ask for and no healthy GPU can "
+        "serve. Before: the 7 days before the first write; after: since monitored. Unknown: no tally then, or demand "
+        "is not reported."
     )
     return section._replace(note=f"{section.note} {note}".strip(), numbers_from=1)
 
@@ -459,7 +459,7 @@ def markdown(week: Week) -> str:
     if week.points:
         parts += ["## Phantom GPUs over time", _curve(week)]
     elif week.began is None:
-        parts.append("There is no tally yet: the watch writes a cluster's first soon after its import.")
+        parts.append("There is no tally yet: the watch writes the first soon after a cluster's import.")
     return "\n\n".join(parts) + "\n"
 
 

@@ -31,12 +31,12 @@ def request_parts(state: RequestState, could: Sequence[str] = ()) -> list[Render
     if state.untold:
         parts.append(line(f"Not notified, because no notice could be delivered: {', '.join(state.untold)}."))
     if stage is RequestStage.ASKED:
-        who = f"{some_of(could, 5)} could approve it" if could else "An owner gives"
+        who = f"{some_of(could, 5)} could approve it" if could else "To approve it"
         parts.append(line(f"{who}: backstop request approve {ask.request} --reason '...'"))
     if stage is RequestStage.GRANTED:
         above = sorted({*state.raised} - {ask.team})
         rose = f" (and its parent quotas: {', '.join(f'{t} by {state.raised[t]}' for t in above)})" if above else ""
-        parts.append(line(f"The quota of {ask.team} rose by {state.raised.get(ask.team, 0)}{rose}."))
+        parts.append(line(f"The quota of {ask.team} rose by {gpus(state.raised.get(ask.team, 0))}{rose}."))
     return parts
 
 
@@ -47,24 +47,24 @@ def _instead(ask: QuotaAsk, assessment: Assessment) -> list[RenderableType]:
     until = "" if ask.until is None else f"{ask.until:%Y-%m-%dT%H:%M:%SZ}"
     less = f"{gpus(fits)} {verb_of(fits, 'fits', 'fit')}: {ask.line(fits, until)}" if fits else "nothing more fits"
     flex = (
-        f"{ask.team} could use about {gpus(assessment.flex_gpus)} here; jobs inside a quota may preempt its jobs there"
+        f"{ask.team} could use about {gpus(assessment.flex_gpus)}, on which jobs inside a quota may preempt its jobs"
         if assessment.flex_gpus
-        else "none is free to share here"
+        else "none is free here"
     )
     parts: list[RenderableType] = [
-        line("What there is instead:"),
+        line("Possible instead:"),
         line(f"  less of it: {less}"),
         line(f"  flex: {flex}"),
     ]
     for other in assessment.elsewhere:
         model = f" ({other.gpu_model})" if other.gpu_model else ""
-        has = f"raise its quota there by up to {other.headroom_gpus:,}" if other.has_quota else _none_yet(ask, other)
+        has = f"room to raise the quota by {gpus(other.headroom_gpus)}" if other.has_quota else _none_yet(ask, other)
         parts.append(line(f"  {other.cluster}{model}: {has}"))
     return parts if assessment.elsewhere else [*parts, line("  other clusters: none has room under its ceiling")]
 
 
 def _none_yet(ask: QuotaAsk, other: Elsewhere) -> str:
-    return f"could promise {other.headroom_gpus:,} more; {ask.team} has no quota there yet"
+    return f"could promise {count(other.headroom_gpus, 'more GPU')}; {ask.team} has no quota there yet"
 
 
 def request_lines(requests: Sequence[RequestState]) -> list[RenderableType]:
@@ -79,7 +79,7 @@ def waiting_line(requests: Sequence[RequestState]) -> list[RenderableType]:
     """Return a line for the fleet's status: how many requests wait for a decision."""
     waiting = sum(one.stage is RequestStage.ASKED for one in requests)
     wait = "waits" if waiting == 1 else "wait"
-    text = f"{count(waiting, 'request')} for more quota {wait} for an owner: backstop request list"
+    text = f"{count(waiting, 'request')} for more quota {wait} for a decision: backstop request list"
     return [Text(), line(text)] if waiting else []
 
 
@@ -87,7 +87,7 @@ def list_parts(requests: Sequence[RequestState], cluster: str, *, ended: bool) -
     """Return a line for each request."""
     if not requests:
         where = f" of {cluster}" if cluster else ""
-        more = "" if ended else "; those that are over: backstop request list --all"
+        more = "" if ended else "; also ended ones: backstop request list --all"
         return [line(f"No request{where} is open{more}." if not ended else f"There is no request{where}.")]
     able = ["~WHO COULD"] if any(one.could for one in requests) else []
     rows = table(
@@ -108,4 +108,7 @@ def list_parts(requests: Sequence[RequestState], cluster: str, *, ended: bool) -
             *([some_of(one.could, 5) or None] if able else []),
         )
     waiting = sum(one.stage is RequestStage.ASKED for one in requests)
-    return [rows, line(f"{count(len(requests), 'request')}; {waiting} for an owner to decide.")]
+    return [
+        rows,
+        line(f"{count(len(requests), 'request')}; {waiting} {verb_of(waiting, 'waits', 'wait')} for a decision."),
+    ]

@@ -25,7 +25,7 @@ from models.rollout.status_models import (
     WouldStand,
     value_text,
 )
-from models.texts import some_of, verb_of
+from models.texts import some_of
 from views.layout import FactSheet, Grid, commands_in
 from views.words import clean, count, gpus, line, lost_line, moment, number, row, span, table
 
@@ -121,7 +121,7 @@ def _standing(status: RolloutStatus, now: datetime, source_at: datetime | None) 
         doubt = (
             ""
             if status.doubted_gpus is None
-            else f"; computed from a newer sample of {gpus(status.doubted_gpus)} healthy, which is in doubt"
+            else f"; computed from a newer sample, which is in doubt: {count(status.doubted_gpus, 'healthy GPU')}"
         )
         yield _WHEN.get(status.stage, "now"), _sums(status, healthy_gpus, doubt)
         if status.would is not None:
@@ -140,8 +140,8 @@ def _standing(status: RolloutStatus, now: datetime, source_at: datetime | None) 
 def _health_seen(status: RolloutStatus, now: datetime, source_at: datetime | None) -> Text:
     """Return the health that the rollout uses, its age, and whether its source has newer."""
     if status.health_at is None and status.doubted_gpus is not None:
-        until = "it counts until the clusters recover or a person confirms the fall"
-        return line(_health(status), (f", the last figure before its source came into doubt: {until}", "yellow"))
+        until = "this figure counts until the clusters recover or a person confirms the fall"
+        return line(_health(status), (f", the last figure before Backstop doubted its source: {until}", "yellow"))
     if status.stage.has_ended or status.health_at is None:
         return line(_health(status), "" if status.health_at is None else f", as of {moment(status.health_at)}")
     parts = [f"{_health(status)}, as of {moment(status.health_at)} ({span(now - status.health_at)} ago)"]
@@ -149,7 +149,7 @@ def _health_seen(status: RolloutStatus, now: datetime, source_at: datetime | Non
     stale = not status.health_known or (source_at is not None and now - latest >= (status.stale_after or STALE))
     if latest > status.health_at:
         which = "the rollout has not read yet" if status.doubted_gpus is None else "does not count yet"
-        parts.append(f"; its source has a newer sample, of {moment(latest)}, which {which}")
+        parts.append(f"; its source has a newer sample, from {moment(latest)}, which {which}")
     return line(*parts, ("; not known or stale", "yellow") if stale else "")
 
 
@@ -158,7 +158,7 @@ def _sums(status: RolloutStatus | WouldStand, healthy_gpus: int | None, doubt: s
     free = None if healthy_gpus is None else max(0, healthy_gpus - status.backed_gpus)
     surplus = "" if free is None else f"surplus {free:,}, "
     unused = (
-        "" if free is None or free >= status.flex_gpus else f" ({status.flex_gpus - free:,} that quotas leave unused)"
+        "" if free is None or free >= status.flex_gpus else f" ({status.flex_gpus - free:,} of it unused inside quotas)"
     )
     return line(
         f"{status.assigned_gpus:,} promised, {status.backed_gpus:,} backed, ",
@@ -185,7 +185,7 @@ def _proposal_facts(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
         return
     inside = "inside" if proposal.inside else "outside"
     health = f"{gpus(proposal.healthy_gpus)} ({proposal.planned_gpus:,} when planned)"
-    basis = f"{proposal.plan_hash}, based on the usual health of {health}"
+    basis = f"{proposal.plan_hash}, based on the usual health: {health}"
     yield "proposed", line((basis, "yellow"), f"; {inside} what was approved")
     if proposal.buffer is not None:
         yield "", line(f"buffer {_buffer(proposal.buffer)}")
@@ -202,7 +202,7 @@ def _buffer(derived: Derived) -> str:
 def foretold_line(foretold: Foretold, now: datetime) -> Text:
     """Return "in 3d, 26 GPUs of team X lose their backing"; "from now on" if a window begins within a second."""
     loses = ", ".join(
-        f"{gpus(lost)} of {team}" + (f" ({lacks:,} {verb_of(lacks, 'lacks', 'lack')} it then)" if lacks > lost else "")
+        f"{gpus(lost)} of {team}" + (f" ({lacks:,} will then lack backing)" if lacks > lost else "")
         for team, lost in foretold.loses.items()
         for lacks in [foretold.lacks[team]]
     )

@@ -32,10 +32,10 @@ def summary(answers: WhyAnswers, flexes: Sequence[FlexThere], *, hint: bool) -> 
         kept = "No job can start inside a quota of 0 GPUs: `backstop request` asks for more."
     else:
         there = f" in {some_of([t.cluster for t in teams], _ELSEWHERE)}" if answers.unanswered else ""
-        kept = f"Nothing is in the way{' inside the quota' if beyond else ''}{there}."
+        kept = f"Nothing keeps jobs from starting{' inside the quota' if beyond else ''}{there}."
     freed = next((f" What would free it: {t.weaker.text}." for t in teams if t.weaker is not None), "")
     offers = flex_offers(teams, flexes) if reasons or beyond else ()
-    free = "".join(f" Flex has {'at most ' * o.at_most}{o.gpus:,} free in {o.cluster}." for o in offers[:1])
+    free = "".join(f" Flex has {'at most ' * o.at_most}{gpus(o.gpus)} free in {o.cluster}." for o in offers[:1])
     more = max(0, len(reasons) - 1)
     more_text = f" {count(more, 'more reason')}{'' if answers.unanswered else ': see --all'}." if hint and more else ""
     unknown = ""
@@ -54,11 +54,11 @@ def _most(reasons: Sequence[tuple[Reason, TeamWhy]], *, many: bool) -> str:
     most, one = max(short or reasons, key=lambda pair: pair[0].gpus)
     where = f" in {one.cluster}" if many else ""
     if short:
-        what = "all of it" if len(reasons) == 1 else "the most"
-        return f"What keeps {what} from starting, {most.gpus:,}{where}: {most.text}."
+        what = "The cause" if len(reasons) == 1 else "The main cause"
+        return f"{what}, for {gpus(most.gpus)}{where}: {most.text}."
     if not one.use_known:
-        return f"{most.gpus:,} {verb_of(most.gpus, 'counts', 'count')} as used{where}: {most.text}."
-    return f"Used, {most.gpus:,}{where}: {most.text}."
+        return f"{gpus(most.gpus)} {verb_of(most.gpus, 'counts', 'count')} as used{where}: {most.text}."
+    return f"{gpus(most.gpus)} {verb_of(most.gpus)} used{where}: {most.text}."
 
 
 def _could(teams: Sequence[TeamWhy]) -> str:
@@ -75,11 +75,10 @@ def _could(teams: Sequence[TeamWhy]) -> str:
         rest += [_short(teams)] if first.short_gpus else []
         rest += [f"{first.over_gpus:,} {verb_of(first.over_gpus)} beyond the quota"] if first.over_gpus else []
         of = "; " + " and ".join([", ".join(rest[:-1]), rest[-1]] if rest[1:] else rest) if rest else ""
-        return (
-            f"Of {first.asked_gpus:,} asked for {where}{block}, {start:,} could start now in {first.team}'s quota{of}."
-        )
+        asked = f"Of {gpus(first.asked_gpus)} asked for {where}{block}"
+        return f"{asked}, {start:,} could start now in {first.team}'s quota{of}."
     best = max(teams, key=lambda one: one.startable_gpus)
-    asked = f"Of {first.asked_gpus:,} asked for{block}, at most {best.startable_gpus:,} could start now in quota"
+    asked = f"Of {gpus(first.asked_gpus)} asked for{block}, at most {best.startable_gpus:,} could start now in quota"
     return f"{asked}, in {best.cluster} ({first.team} has quota {where})."
 
 
@@ -118,10 +117,10 @@ def _elsewhere(teams: Sequence[TeamWhy], flexes: Sequence[FlexThere]) -> list[Re
         what = "a free block of that size" if block else "free GPUs"
         return [Text(), line(f"No other cluster of this GPU model is known to have {what} on flex now.")]
     named = "; ".join(
-        f"{'at most ' * o.at_most}{o.gpus:,} in {o.cluster}{f' ({o.gpu_model})' if o.gpu_model else ''}"
+        f"{'at most ' * o.at_most}{gpus(o.gpus)} in {o.cluster}{f' ({o.gpu_model})' if o.gpu_model else ''}"
         for o in offers[:_ELSEWHERE]
     )
-    return [Text(), line(f"Elsewhere flex has free now{' as one block' * block}: {named}.")]
+    return [Text(), line(f"Free flex elsewhere{' as one block' * block}: {named}.")]
 
 
 def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexThere | None) -> list[RenderableType]:
@@ -149,7 +148,7 @@ def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexThere | Non
         offers = "" if flex is None else there if free else "; flex has nothing free there"
         parts.append(line(f"{one.over_gpus:,} more {verb_of(one.over_gpus)} beyond the quota{offers}."))
     stale = "; that is stale, and nothing newer is known" if one.health_stale else ""
-    parts.append(line((f"By its health of {moment(one.health_at)}{stale}.", "yellow" if stale else "dim")))
+    parts.append(line((f"Based on its health of {moment(one.health_at)}{stale}.", "yellow" if stale else "dim")))
     return parts
 
 

@@ -66,7 +66,7 @@ def line(*parts: str | tuple[str, str]) -> Text:
 
 
 def lost_line(lost: str) -> Text:
-    """Of something that Temporal stopped: that nobody drives it, and that what follows is how it last stood."""
+    """Say that Temporal stopped something, and that what follows is its last known state."""
     return line((f"{lost}. The lines below show its last known state.", "red"))
 
 

@@ -69,7 +69,9 @@ async def why(
 ) -> ToolAnswer:
     answers = await door.ask(WhyNot(team=team, cluster=cluster, gpus=gpus, block=in_one_block))
     if not answers.teams:
-        raise BadInput("; ".join(answers.unanswered.values()) or f"no cluster of the ledger has a quota of {team!r}")
+        raise BadInput(
+            "; ".join(answers.unanswered.values()) or f"no cluster in the ledger has a quota of team {team!r}"
+        )
     return _json(answers)
 
 

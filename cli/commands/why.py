@@ -74,7 +74,9 @@ def why(
 
     answers, statuses, flexes = ask(actor_of(actor), question)
     if not answers.teams:
-        raise BadInput("; ".join(answers.unanswered.values()) or f"no cluster of the ledger has a quota of {team!r}")
+        raise BadInput(
+            "; ".join(answers.unanswered.values()) or f"no cluster in the ledger has a quota of team {team!r}"
+        )
     how.tell(
         lambda: _document(answers, flexes),
         lambda: _parts(answers, statuses, flexes, every=every),

@@ -147,7 +147,7 @@ async def test_an_agent_reads_what_stands_and_changes_nothing_but_asks(world: Wo
         assert "the ledger has no cluster 'nothing-there'" in nowhere.content[0].text
         nobody = await client.call_tool("why", {"team": "nobody"})
         assert nobody.is_error
-        assert "no cluster of the ledger has a quota of 'nobody'" in nobody.content[0].text
+        assert "no cluster in the ledger has a quota of team 'nobody'" in nobody.content[0].text
         asked = await said(client, "propose_quota", team=team, cluster=name, gpus=8, reason="a run of evals")
         world.asked.add(asked["ask"]["request"])
         assert asked["stage"] in ("asked", "refused")

@@ -139,7 +139,7 @@ async def comes_true(said: Callable[[], Awaitable[str]], expected: Callable[[], 
 
 def status_says(f: Facts, would: int | None) -> list[str]:
     promised = f"{f.promised} promised, {f.backed} backed, {f.phantom} phantom; surplus {f.surplus}, flex {f.flex}"
-    promised += f" ({f.unused} that quotas leave unused)" if f.unused else ""
+    promised += f" ({f.unused} of it unused inside quotas)" if f.unused else ""
     said = [f"health {f.healthy} healthy of {f.total}, as of ", f"\nnow {promised}" if would is None else promised]
     if would is not None:
         backed = min(would, f.healthy)

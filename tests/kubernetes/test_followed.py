@@ -299,7 +299,7 @@ async def test_a_worker_that_ends_leaves_no_connection_open(
 def test_the_checks_of_a_bring_up_ask_the_api_server_of_its_entry(server: Cluster, make: Callable[..., World]) -> None:
     """The cluster is not in the fleet yet, so the ledger has no sample of it, and nobody follows it."""
     world = make()
-    source = KubernetesSource(**IN_BLOCKS)
+    source = KubernetesSource.model_validate(IN_BLOCKS)
     health = world.ledger.health
     checks = OwnHealth(cannot, cannot, world.adapter.islands, health, OutsideChecks(Allowed(RunnerSettings())))
 

@@ -122,7 +122,7 @@ async def test_a_team_sees_what_the_ledger_has(ana: Browser, story: Story, world
     assert "its jobs hold 370 of these, 20 of them idle; 49 more could start now, and 26 are short." in seen.words
     assert "The quota is 345 now; the plan has 306." in seen.words, "85 % of 361, rounded down"
     nobody = await ana.look("/teams/nobody")
-    assert "No cluster of the ledger has a quota of 'nobody'." in nobody.words
+    assert "No cluster in the ledger has a quota of team 'nobody'." in nobody.words
 
 
 async def test_flex_is_what_hardware_and_quotas_leave(ana: Browser, story: Story) -> None:

@@ -176,7 +176,7 @@ async def test_why_is_answered_in_the_words_of_the_page(site: Site) -> None:
     assert f"research has a quota of {quota} GPUs" in words(answer)
     assert "could start now" in words(answer)
     unknown = await site.chat.type("U0RESEARCH", "why nobody")
-    assert words(unknown) == "Not possible: no cluster of the ledger has a quota of 'nobody'."
+    assert words(unknown) == "Not possible: no cluster in the ledger has a quota of team 'nobody'."
     many = await site.chat.type("U0RESEARCH", "why research x much")
     assert "GPUS must be a whole number" in words(many)
     help_ = await site.chat.type("U0RESEARCH", "")

@@ -51,7 +51,7 @@ async def test_a_source_in_doubt_cuts_nothing_until_a_person_confirms_it(world: 
         assert (status.healthy_gpus, status.health_at, status.doubted_gpus) == (100, None, 81)
         (health,) = [part for part in plain_lines(status, world.now()) if part.startswith("health ")]
         assert " ".join(health.split()).startswith(
-            "health 100 healthy of 100, the last figure before its source came into doubt"
+            "health 100 healthy of 100, the last figure before Backstop doubted its source"
         )
     await asyncio.sleep(2.5)  # longer than breach_after, had it been believed
     (doubt,) = (await world.tpm.ask(CheckLedger())).doubts

@@ -98,7 +98,7 @@ def test_the_report_says_so_in_words() -> None:
     assert "This week: a is in production, 2d after it was entered." in text
     assert "| provisioning | 2 | 4.5h | 6h | b |" in text
     assert (
-        "3 clusters came to production. Not counting entry and check-in, people had to act 3 times in the median, "
+        "3 clusters reached production. Actions by people for each, besides entry and check-in: 3 in the median, "
         "4 at most."
     ) in text
     assert "| e | blocked |" not in markdown(week(past, None)), "of a week that is over nobody knows it"

@@ -321,7 +321,7 @@ def test_hold_declares_a_window_and_says_what_it_will_take(capsys: pytest.Captur
     assert (name, made.kind, made.gpus, made.reason) == ("h100-worked", WindowKind.SEV, 39, "fabric")
     assert made.ends - made.starts == 4 * HOUR
     said = capsys.readouterr().out
-    assert "39 GPUs of research (65 lack it then) lose their backing" in said
+    assert "39 GPUs of research (65 will then lack backing) lose their backing" in said
 
 
 class Declaring(FakeBackstop):
@@ -342,14 +342,17 @@ def test_hold_names_what_its_own_window_takes(begins: str, capsys: pytest.Captur
         words = f"hold h100-worked --kind maintenance {begins}--until 4h --gpus 39 --reason firmware --actor oncall"
         assert run(words.split()) == 0
     when = "in 2h" if begins else "from now on"
-    assert f"h100-worked: {when}, 39 GPUs of research (65 lack it then) lose their backing" in capsys.readouterr().out
+    assert (
+        f"h100-worked: {when}, 39 GPUs of research (65 will then lack backing) lose their backing"
+        in capsys.readouterr().out
+    )
 
 
 def test_one_gpu_loses_its_backing(capsys: pytest.CaptureFixture[str]) -> None:
     with answering(Declaring(specs=(WORKED,))):
         words = "hold h100-worked --kind maintenance --until 4h --gpus 1 --reason fan --actor oncall"
         assert run(words.split()) == 0
-    assert "from now on, 1 GPU of research (27 lack it then) loses its backing" in capsys.readouterr().out
+    assert "from now on, 1 GPU of research (27 will then lack backing) loses its backing" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", ["h100-w* --until 4h", "'h100-w*' h100-worked --for 4h"])

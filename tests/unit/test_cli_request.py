@@ -145,20 +145,20 @@ def test_a_refused_one_says_what_there_is_instead(capsys: pytest.CaptureFixture[
     out = text(asked(fits=False, until=NOW + DAY), capsys)
     assert "Refused: c1 is full.\n" in out
     assert "  less of it: 15 GPUs fit: backstop request new a c1 15 --until 2026-11-23T08:00:00Z\n" in out
-    assert "  flex: a could use about 9 GPUs here; jobs inside a quota may preempt its jobs there\n" in out
-    assert "  c2 (H100): raise its quota there by up to 70\n" in out
-    assert "  c3: could promise 9 more; a has no quota there yet\n" in out
+    assert "  flex: a could use about 9 GPUs, on which jobs inside a quota may preempt its jobs\n" in out
+    assert "  c2 (H100): room to raise the quota by 70 GPUs\n" in out
+    assert "  c3: could promise 9 more GPUs; a has no quota there yet\n" in out
 
 
 def test_each_turn_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Waits for capacity to approve it.\nAn owner gives: backstop request approve q-1" in text(asked(), capsys)
-    assert "rose by 16 (and its parent quotas: org by 4)." in text(granted(until=NOW + DAY), capsys)
+    assert "Waits for capacity to approve it.\nTo approve it: backstop request approve q-1" in text(asked(), capsys)
+    assert "rose by 16 GPUs (and its parent quotas: org by 4)." in text(granted(until=NOW + DAY), capsys)
     declined = text(after(asked(), RequestCommand.DECLINE), capsys)
     assert "Declined by capacity: agreed.\n" in declined
     show(*list_parts([granted()], "", ended=True))
     assert "granted for good, approved by capacity" in capsys.readouterr().out
     show(*list_parts([], "c1", ended=False))
-    assert capsys.readouterr().out == "No request of c1 is open; those that are over: backstop request list --all.\n"
+    assert capsys.readouterr().out == "No request of c1 is open; also ended ones: backstop request list --all.\n"
 
 
 def test_status_tells_of_requests(capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +170,7 @@ def test_status_tells_of_requests(capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["status"]) == 0
     assert "Requests for more quota:\n  q-1 (asked): 16 GPUs more for a in h100-worked; waits for capacity" in one
     assert one.count("q-1") == 1, "of this cluster alone"
-    assert "2 requests for more quota wait for an owner: backstop request list\n" in capsys.readouterr().out
+    assert "2 requests for more quota wait for a decision: backstop request list\n" in capsys.readouterr().out
 
 
 def test_its_day_ends_what_it_is() -> None:

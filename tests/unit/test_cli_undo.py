@@ -245,7 +245,7 @@ def test_a_hold_of_several_is_asked_for(
     assert "2 clusters: h100-worked, b." in out
     assert "1 open rollout: its gate stays shut during the window (b)." in out
     # 319 healthy of 345 promised; without 39 of them 65 lack one, of which 26 lack it now.
-    assert out.count("39 GPUs of research (65 lack it then) lose their backing") >= 2
+    assert out.count("39 GPUs of research (65 will then lack backing) lose their backing") >= 2
 
 
 def test_a_request_for_a_time_is_not_asked_anew_for_good() -> None:

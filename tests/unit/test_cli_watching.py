@@ -185,7 +185,7 @@ c1  stuck since 2026-01-05 08:00:00Z (3h)
 rollout     c1/1, owner tpm, attempt 1
 plan        HASH, approved by tpm, wave unscheduled, cuts 55 GPUs
 health      361 healthy of 361, as of 2026-01-05 08:00:00Z (3h ago)
-last look   306 promised, 306 backed, 0 phantom; surplus 55, flex 61 (6 that quotas leave unused)
+last look   306 promised, 306 backed, 0 phantom; surplus 55, flex 61 (6 of it unused inside quotas)
 rollback    undo, by tpm: because
 undone      follow: the flex pool no longer follows health
 undone      harden: the limits are soft again
@@ -233,7 +233,7 @@ def test_flex_beyond_the_surplus_is_what_quotas_leave_unused_as_the_readme_count
     """README's cluster: of 319 healthy none is without a quota on it, and of 345 promised 310 are in use."""
     readme = World((quota("research", 345, busy=310),), {"main": (361, 319)})
     (now,) = (text for text in drawn(readme.status, 100) if text.startswith("now "))
-    assert now.endswith("345 promised, 319 backed, 26 phantom; surplus 0, flex 9 (9 that quotas leave unused)")
+    assert now.endswith("345 promised, 319 backed, 26 phantom; surplus 0, flex 9 (9 of it unused inside quotas)")
     assert (319 - 319, 319 - 310) == (0, 9)
     full = World((quota("research", 300),), {"main": (361, 319)})
     (now,) = (text for text in drawn(full.status, 100) if text.startswith("now "))

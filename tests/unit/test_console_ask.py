@@ -81,4 +81,4 @@ def test_a_team_without_a_quota_reads_why_it_cannot_ask_here() -> None:
         return (WhyAnswers(teams=()), "") if isinstance(question, WhyNot) else ((), "")
 
     values = answer_of(SimpleNamespace(form={}, query={}, try_ask=try_ask)).values
-    assert values["no_why"] == "no cluster of the ledger has a quota of 'a'"
+    assert values["no_why"] == "no cluster in the ledger has a quota of team 'a'"

@@ -106,7 +106,7 @@ def test_an_emergency_leads_to_the_form_that_reviews_it_and_names_no_command() -
     week = a_week(3).but(emergencies=(alone,))
     values = {**BASE, "no_week": "", "curve": None, "percent": 15, "least": 0, "most": 50, **rest}
     html = bytes(page("leader.html", {**values, "week": _report_values(week)}).body).decode()
-    assert 'No other admin has looked at it. <a href="/access#emergencies">Look at it</a>' in html
+    assert 'No other admin has reviewed it. <a href="/access#emergencies">Look at it</a>' in html
     assert "backstop access" not in html
 
 

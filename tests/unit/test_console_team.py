@@ -38,7 +38,7 @@ def a_team(team: str, cluster: str, healthy: int, other_uses: int) -> TeamWhy:
             ["10 GPUs of this quota have no healthy hardware, and can be used only while other teams leave part"],
         ),
         (120, 21, []),
-        (100, 60, ["What keeps the most from starting, 20 in lab:"]),
+        (100, 60, ["The main cause, for 20 GPUs in lab:"]),
     ],
 )
 def test_a_promise_without_hardware_is_said_also_where_others_leave_theirs_unused(
@@ -64,14 +64,14 @@ def test_what_keeps_the_most_is_of_the_clusters_where_something_is_short() -> No
     silent = a_team("ours", "silent", 0, 60).model_copy(update={"use_known": False})
     few = a_team("ours", "few", 117, 60)
     (*_, most) = _lead(WhyAnswers(teams=(a_team("ours", "lab", 100, 21), silent, few)))
-    assert most.startswith("What keeps the most from starting, 3 in few:")
+    assert most.startswith("The main cause, for 3 GPUs in few:")
 
 
 @pytest.mark.parametrize(
     ("left_out", "said"),
     [
-        (("new",), "new is not counted: below is why."),
-        (("tree", "new"), "new, tree are not counted: below is why."),
+        (("new",), "new is not counted: the reason is below."),
+        (("tree", "new"), "new, tree are not counted: the reason is below."),
     ],
 )
 def test_clusters_that_say_nothing_are_not_passed_over(left_out: tuple[str, ...], said: str) -> None:

@@ -1482,7 +1482,8 @@ def test_what_stands_behind_quotas_says_that_it_is_by_a_sample_in_doubt() -> Non
     Console(file=page, width=200).print(*status_parts(status, world.now))
     (now,) = (text for text in page.getvalue().splitlines() if " promised, " in text)
     assert (
-        "241 backed, 120 phantom; surplus 0, flex 0; computed from a newer sample of 241 GPUs healthy, which is" in now
+        "241 backed, 120 phantom; surplus 0, flex 0; computed from a newer sample, which is in doubt: 241 healthy"
+        in now
     )
     world.healthy(361)
     assert world.status.doubted_gpus is None

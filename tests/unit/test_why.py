@@ -489,28 +489,28 @@ def test_the_answer_is_in_plain_words_and_adds_up(fake: FakeBackstop, capsys: py
 
 
 ONE = (
-    "Of 400 asked for in h100-worked, 9 could start now in research's quota; "
+    "Of 400 GPUs asked for in h100-worked, 9 could start now in research's quota; "
     "310 are held by its own jobs, 26 are short and 55 are beyond the quota."
 )
 LACKS = (
     "they have no healthy GPU behind them: 319 of 361 are healthy "
     "(main lacks 42, not wholly healthy since 2026-01-31 10:00Z)."
 )
-MOST = f"{LACKS} Flex has 60 free in pods."
-FULL = "Of 9 asked for in h100-worked, 9 could start now in research's quota."
-BEST = "Of 400 asked for, at most 319 could start now in quota, in second (research has quota in 2 clusters)."
+MOST = f"{LACKS} Flex has 60 GPUs free in pods."
+FULL = "Of 9 GPUs asked for in h100-worked, 9 could start now in research's quota."
+BEST = "Of 400 GPUs asked for, at most 319 could start now in quota, in second (research has quota in 2 clusters)."
 IDLE = asked(400, usage=held(research=0)).model_copy(update={"cluster": "second"})
 
 
 @pytest.mark.parametrize(
     ("whys", "gpus", "lines"),
     [
-        ([asked(400)], "400", [ONE, f"What keeps the most from starting, 26: {MOST} 2 more reasons: see --all."]),
-        ([asked(9)], "9", [FULL, "Nothing is in the way."]),
+        ([asked(400)], "400", [ONE, f"The main cause, for 26 GPUs: {MOST} 2 more reasons: see --all."]),
+        ([asked(9)], "9", [FULL, "Nothing keeps jobs from starting."]),
         (
             [asked(400), IDLE],
             "400",
-            [BEST, f"What keeps the most from starting, 26 in h100-worked: {MOST} 3 more reasons: see --all."],
+            [BEST, f"The main cause, for 26 GPUs in h100-worked: {MOST} 3 more reasons: see --all."],
         ),
     ],
     ids=["one cluster", "nothing missing", "two clusters"],
@@ -548,7 +548,8 @@ def test_stale_health_is_said(fake: FakeBackstop, capsys: pytest.CaptureFixture[
     fake.whys = [asked(400).model_copy(update={"health_stale": True})]
     assert run(["why", "research", "--gpus", "400", "--all"]) == 0
     assert (
-        "By its health of 2026-01-31 12:00:00Z; that is stale, and nothing newer is known." in capsys.readouterr().out
+        "Based on its health of 2026-01-31 12:00:00Z; that is stale, and nothing newer is known."
+        in capsys.readouterr().out
     )
 
 
@@ -562,7 +563,7 @@ def test_whose_gate_it_is_and_where_there_is_room(fake: FakeBackstop, capsys: py
         "Only the namespaces research and evals may target this quota, not training: a change of the fleet file"
         in shown
     )
-    assert "Elsewhere flex has free now as one block: 40 in pods (H100); at most 80 in quiet (H100)." in shown
+    assert "Free flex elsewhere as one block: 40 GPUs in pods (H100); at most 80 GPUs in quiet (H100)." in shown
     assert "The health of cluster b is unknown." in shown
     fake.flexes = [flex_of("pods", 60, 30, 30)]
     assert run(["why", "research", "--gpus", "40", "--block", "--all"]) == 0
@@ -581,7 +582,7 @@ def test_the_answer_as_json(fake: FakeBackstop, capsys: pytest.CaptureFixture[st
 def test_a_team_that_nobody_knows_is_refused(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
     fake.whys = []
     assert run(["why", "nobody"]) == 2
-    assert "no cluster of the ledger has a quota of 'nobody'" in capsys.readouterr().err
+    assert "no cluster in the ledger has a quota of team 'nobody'" in capsys.readouterr().err
     fake.unanswered = {"a": "the health of cluster a is unknown"}
     assert run(["why", "research"]) == 2
     assert "the health of cluster a is unknown" in capsys.readouterr().err
@@ -675,13 +676,13 @@ UNKNOWN = {"b": "the health of cluster b is unknown", "c": "the health of cluste
 @pytest.mark.parametrize(
     ("found", "unanswered", "said"),
     [
-        (asked(9), {}, "Nothing is in the way."),
+        (asked(9), {}, "Nothing keeps jobs from starting."),
         (
             asked(quotas=(Present(team="research", gpus=0),)),
             {},
             "No job can start inside a quota of 0 GPUs: `backstop request` asks for more.",
         ),
-        (asked(9), UNKNOWN, "Nothing is in the way in h100-worked. b, c are not counted: --all says why."),
+        (asked(9), UNKNOWN, "Nothing keeps jobs from starting in h100-worked. b, c are not counted: --all says why."),
         (asked(20), UNKNOWN, "b, c are not counted: --all says why."),
         (asked(), {}, "2 more reasons: see --all."),
         (asked(), {"b": UNKNOWN["b"]}, "2 more reasons. b is not counted: --all says why."),

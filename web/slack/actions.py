@@ -200,7 +200,7 @@ class Acts:
         answers = await who.visit.ask(fill_model(WhyNot, team=team, cluster=cluster, gpus=wanted))
         if not answers.teams:
             raise BadInput(
-                "; ".join(answers.unanswered.values()) or f"no cluster of the ledger has a quota of {team!r}"
+                "; ".join(answers.unanswered.values()) or f"no cluster in the ledger has a quota of team {team!r}"
             )
         lacking = [one for one in answers.teams if one.gap_gpus or one.over_gpus]
         flexes, _ = await who.visit.try_read(door_of(who.visit).flex()) if lacking else ([], "")

@@ -132,7 +132,7 @@ def nowhere(answers: WhyAnswers, team: str) -> str:
     """Return why no cluster says anything about the team's quota; empty where one does."""
     if answers.teams:
         return ""
-    return "; ".join(answers.unanswered.values()) or f"no cluster of the ledger has a quota of {team!r}"
+    return "; ".join(answers.unanswered.values()) or f"no cluster in the ledger has a quota of team {team!r}"
 
 
 def _rows(

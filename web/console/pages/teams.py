@@ -175,10 +175,10 @@ def _lead(answers: WhyAnswers) -> list[str]:
     others = [(r, one) for one in known if one.short_gpus for r in one.reasons if not r.cause.own]
     if others:
         most, one = max(others, key=lambda pair: pair[0].gpus)
-        lead.append(f"What keeps the most from starting, {most.gpus:,} in {one.cluster}: {most.text}.")
+        lead.append(f"The main cause, for {gpus(most.gpus)} in {one.cluster}: {most.text}.")
     if answers.unanswered:
         left_out = sorted(answers.unanswered)
-        lead.append(f"{some_of(left_out, 3)} {verb_of(len(left_out))} not counted: below is why.")
+        lead.append(f"{some_of(left_out, 3)} {verb_of(len(left_out))} not counted: the reason is below.")
     return lead
 
 
