@@ -29,7 +29,7 @@ def moment_of(option: str, text: str, now: datetime, *, back: bool = False) -> d
     """Parse a time with a zone, a day's beginning in UTC or (`back`) a duration ago. Errors: BadInput."""
     if back and _is_duration(text):
         return _shift(option, text, now, -1)
-    at = _parse(option, text, f"must be a time such as {'28d, ' * back}2026-11-01 or 2026-11-01T12:00Z, not")
+    at = _parse(option, text, f"must look like {'28d, ' * back}2026-11-01 or 2026-11-01T12:00Z, not")
     if at.tzinfo is None and len(text) > len("2026-11-01"):
         raise _needs_zone(option, text)
     return at.replace(tzinfo=UTC) if at.tzinfo is None else _in_utc(option, text, at)
@@ -76,4 +76,4 @@ def _in_utc(option: str, text: str, at: datetime) -> datetime:
 
 
 def _no_such_time(option: str, text: str) -> BadInput:
-    return BadInput(f"{option} {text} is not between the years 1 and 9999")
+    return BadInput(f"{option} {text} gives a time outside the years 1 to 9999")

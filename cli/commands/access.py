@@ -111,8 +111,8 @@ def import_(
     """Put an access file in force. The first one is imported by an admin whom it names; each
     later one must be confirmed by another admin.
 
-    A later file waits up to 24 hours for the other admin's --confirm; the exit code is 3 then. To undo an import,
-    import the earlier file again.
+    A later file waits up to 24 hours for the other admin's --confirm, and the import exits with 3. To undo an
+    import, import the earlier file again.
     """
     from cli.json_answers_access import AccessImportAnswer
     from models.access_questions import ImportAccess

@@ -90,8 +90,8 @@ def audit(
 ) -> None:
     """Show what happened to a cluster: who did what, when, and why.
 
-    CLUSTER can also be '(fleet)' (as --fleet), '(access)' or '(milestones)': records of their own in the ledger's
-    archive.
+    CLUSTER can also be '(fleet)' (as --fleet), '(access)' or '(milestones)', which have their own records in the
+    ledger's archive.
     """
     from models.fleet.state import FLEET
 

@@ -68,9 +68,7 @@ def buffer(
     if export == "-" and as_json:
         raise BadInput("--export - and --json both write to standard output: give one of them")
     if gpus_per_node and not health:
-        raise BadInput(
-            "--gpus-per-node is only for --health: the ledger knows each cluster's GPUs per node; leave it out"
-        )
+        raise BadInput("--gpus-per-node is only for --health: without --health, the ledger gives the GPUs per node")
     asked = _Asked(target, horizon, floor)
     if health:
         from client.inputs.health_series import read_series

@@ -125,9 +125,9 @@ def hold(
 ) -> None:
     """Declare a maintenance window, an incident (SEV) or a freeze: gates stay shut while it lasts.
 
-    Capacity that it takes does not count towards a breach, and Backstop names the quotas that lose their backing. For
-    several clusters Backstop shows what it will hold and asks; their windows get one name, and `calendar end --hold
-    NAME` ends them together.
+    Capacity that the window takes does not count towards a breach, and Backstop names the quotas that lose their
+    backing. For several clusters Backstop shows what it will hold and asks; their windows get one name, and
+    `calendar end --hold NAME` ends them together.
     """
     from models.cluster.windows import FLEET_HOLD, HOLD, Declared, Window
     from views.words import moment
@@ -359,7 +359,9 @@ def _of_hold(name: str, calendar: Sequence[Entry]) -> list[Entry]:
 
     own = [e for e in calendar if e.source and name in (e.source, hold_name(e.source))]
     if not own:
-        raise BadInput(f"--hold {name!r}: no current or coming hold has this name; `backstop calendar show` lists them")
+        raise BadInput(
+            f"--hold {name!r}: no current or coming hold has this name; `backstop calendar show` lists the holds"
+        )
     return own
 
 

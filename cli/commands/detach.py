@@ -39,10 +39,9 @@ def detach(
 ) -> None:
     """Take Backstop out of a cluster's Slurm, Git or Kueue. Teams' limits stay, or are restored with --restore.
 
-    In Slurm it also takes back the limits that it set on the account above the teams and on the QOS of flex, and
+    In Slurm, Backstop also resets the limits that it set on the account above the teams and on the QOS of flex, and
     deletes the QOS of job classes (docs/slurm.md). It shows all changes first, and asks. It leaves alone each value
-    that somebody else changed after Backstop.
-    Refused while a rollout is open.
+    that somebody else changed later. Refused while a rollout is open.
     """
     from cli.json_answers import DetachedAnswer, LimitBack
     from views.words import line

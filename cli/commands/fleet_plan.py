@@ -30,7 +30,7 @@ def plan(
 ) -> None:
     """Show what a fleet rollout would do: the plan that awaits approval, else the one that a launch would make now.
 
-    Changes nothing. --out keeps it for `backstop fleet approve FILE`.
+    Changes nothing. --out writes the plan to a file for `backstop fleet approve FILE`.
     """
     from cli.json_answers import FleetPlanFile
     from cli.output import show, show_json, write

@@ -167,7 +167,7 @@ def status(
 def watch(once: Once = False, every: EverySeconds = "2", as_json: AsJson = False, actor: Actor = "") -> None:
     """Follow the fleet rollout live until it ends: a tree of waves and clusters; in a pipe, one line for each change.
 
-    It waits while the server or the worker does not answer.
+    If the server or the worker does not answer, the command waits.
     """
     from cli.watching import follow_fleet
 

@@ -11,7 +11,8 @@ from models.errors import Refusal
 def mcp(actor: Actor = "") -> None:
     """Serve agents over the Model Context Protocol: they read, and ask for quota; they approve nothing.
 
-    A program starts it and speaks to it over standard input and output. docs/agents.md says which package it needs.
+    The agent's program starts this command and talks to it over standard input and output. docs/agents.md names the
+    package that it needs.
     """
     try:
         from cli.agents.server import server_for

@@ -56,7 +56,7 @@ def rotate(
 ) -> None:
     """Add a new key to the file. The earlier keys stay there and decrypt what they encrypted.
 
-    Workers and clients reload the file. With several machines use --after, so that all have it before the key
+    Workers and clients reload the file. With several machines use --after, so that all have the new key before it
     encrypts.
     """
     from cli.output import show

@@ -29,8 +29,8 @@ def up(home: Home = "", port: Port = "", ui_port: UiPort = "", trace: Trace = Fa
     """Run all of Backstop on this machine until Ctrl-C: Temporal with its UI, the ledger, a worker
     and a front.
 
-    Started again it continues where it stopped. If TEMPORAL_ADDRESS or a profile of Temporal's own command line
-    names a server, it uses that one and starts none.
+    The next `backstop up` continues where this one stopped. If TEMPORAL_ADDRESS or a profile of Temporal's own
+    command line names a server, Backstop uses that server and starts none.
     """
     settings = _settings(home, trace)
     for name, option, text in (("BACKSTOP_PORT", "--port", port), ("BACKSTOP_UI_PORT", "--ui-port", ui_port)):
@@ -55,8 +55,8 @@ def serve(
 ) -> None:
     """Run a front, the HTTP API that checks who calls, until Ctrl-C.
 
-    It listens on a local socket (BACKSTOP_SOCKET, else front.sock in the state folder), where the system
-    identifies the caller; over TCP callers show tokens. `backstop up` starts one itself.
+    The front listens on a local socket (BACKSTOP_SOCKET, else front.sock in the state folder), where the operating
+    system identifies the caller; over TCP, callers send tokens. `backstop up` starts a front itself.
     """
     options = (("--listen", listen), ("--tls-cert", tls_cert), ("--tls-key", tls_key))
     words = [word for option, value in options if value for word in (option, value)]
@@ -89,8 +89,8 @@ def backup(
     """Copy what `backstop up` keeps, while it runs: Temporal's database, the ledger, notices, public keys and
     the keys that decrypt histories.
 
-    `backstop up --home DIR` continues from the copy. It has no private key to sign with: `BACKSTOP_HOME=DIR backstop
-    keys new --lost` makes one.
+    `backstop up --home DIR` continues from the copy. The copy has no private key to sign with: `BACKSTOP_HOME=DIR
+    backstop keys new --lost` makes one.
     """
     become("workers.backup", (os.path.abspath(folder),), _settings(home, trace=False))
 

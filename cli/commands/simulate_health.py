@@ -34,7 +34,7 @@ def simulate_health(
     """Write a made-up health history: failures, short and long repairs, failures in bursts and by rack,
     and nodes that fail again and again.
 
-    Hourly node counts, in the columns that `backstop backtest` reads.
+    The CSV has hourly node counts, in the columns that `backstop backtest` reads.
     """
     from pydantic import ValidationError
 

@@ -13,7 +13,7 @@ def watch(
 ) -> None:
     """Follow a rollout live until it ends; in a pipe, one line for each change.
 
-    It waits while the server or the worker does not answer.
+    If the server or the worker does not answer, the command waits.
     """
     from cli.watching import follow
 

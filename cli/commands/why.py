@@ -55,7 +55,8 @@ def why(
 ) -> None:
     """Show why a team cannot use its quota: what could start now, and what keeps the rest from starting.
 
-    Each reason has the GPUs that it costs; together they are what the team cannot use (docs/reading.md).
+    Each reason has the number of GPUs that it costs; the numbers add up to what the team cannot use
+    (docs/reading.md).
     """
     if not team.strip():
         raise BadInput("TEAM is empty: name a team")

@@ -112,7 +112,7 @@ async def test_somebody_else_s_name_and_another_machine_s_plain_http_are_refused
 ) -> None:
     monkeypatch.setenv("BACKSTOP_URL", "http://127.0.0.1:1")
     code, _, err = await asyncio.to_thread(typed, "status", "--actor", "somebody-else")
-    assert (code, "accepts no other name" in err) == (3, True)
+    assert (code, "the front records who logged in" in err) == (3, True)
     monkeypatch.setenv("BACKSTOP_URL", "http://10.0.0.1")
     code, _, err = await asyncio.to_thread(typed, "status")
     assert (code, "use https://" in err) == (2, True)

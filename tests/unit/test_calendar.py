@@ -443,7 +443,7 @@ def test_one_that_had_begun_is_over(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["hold", "c", "--kind", "sev", "--from", "9999-12-31T23:00Z", "--until", "4h", "--reason", "x"],
-            "--until 4h is not between the years 1 and 9999",
+            "--until 4h gives a time outside the years 1 to 9999",
         ),
         (["hold", "", "--kind", "sev", "--until", "1h", "--reason", "x"], "CLUSTER is empty: name a cluster"),
         (["approve", " ", "--plan", "x"], "CLUSTER is empty: name a cluster"),

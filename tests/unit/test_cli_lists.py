@@ -300,9 +300,9 @@ def test_a_time_may_be_so_long_ago(audited: list[str], capsys: pytest.CaptureFix
     ("words", "said"),
     [
         (["--kind", "rumour"], "--kind must be one of command, transition, effect, notice, hold, guard, plan, not"),
-        (["--since", "soon"], "--since must be a time such as 28d, 2026-11-01 or 2026-11-01T12:00Z, not 'soon'"),
+        (["--since", "soon"], "--since must look like 28d, 2026-11-01 or 2026-11-01T12:00Z, not 'soon'"),
         (["--since", "2026-01-31", "--until", "2026-01-30"], "--until 2026-01-30 is not after --since 2026-01-31"),
-        (["--until", "9999-12-31"], "--until 9999-12-31 is not between the years 1 and 9999"),
+        (["--until", "9999-12-31"], "--until 9999-12-31 gives a time outside the years 1 to 9999"),
     ],
 )
 def test_a_slip_in_the_audit_is_one_sentence(

@@ -287,7 +287,7 @@ def test_each_command_to_a_request_is_sent_as_it_is_typed(
     [
         ("extend q-1 --reason r", "Missing option '--until'"),
         ("extend q-1 --until 2020-01-01 --reason r", "--until 2020-01-01 is in the past"),
-        ("extend q-1 --until 9999-12-31 --reason r", "--until 9999-12-31 is not between the years 1 and 9999"),
+        ("extend q-1 --until 9999-12-31 --reason r", "--until 9999-12-31 gives a time outside the years 1 to 9999"),
         ("extend Q! --until 7d --reason r", "ID must be a request's id, such as q-4f2a9c1b, not 'Q!'"),
     ],
 )
