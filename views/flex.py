@@ -157,8 +157,10 @@ def _jobs(one: FlexNow) -> list[RenderableType]:
     if one.yields:
         blocks.append(Text())
     for work in one.yields[:_YIELDING]:
-        where = f"On flex, of {work.team}" if work.on is RunsOn.FLEX else f"In the quota of {work.team}"
-        blocks.append(line(f"{where} {work.order}."))
+        where = (
+            f"Among {work.team}'s jobs on flex" if work.on is RunsOn.FLEX else f"Among the jobs in {work.team}'s quota"
+        )
+        blocks.append(line(f"{where}, {work.order}."))
     if len(one.yields) > _YIELDING:
         blocks.append(line(f"and {len(one.yields) - _YIELDING} more; --json has them."))
     if one.lives is not None and one.lives.ended:

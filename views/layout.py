@@ -443,7 +443,7 @@ class FactSheet:
 
 
 Fitted = Text | Grid | FactSheet
-"""Parts whose lines depend on a width."""
+"""A part that knows its lines at a width."""
 
 
 def height(parts: Iterable[Fitted], width: int) -> int:

@@ -109,7 +109,7 @@ def _standing(status: RolloutStatus, now: datetime, source_at: datetime | None) 
         wave = ", after all waves" if status.wave == AFTER_ALL else f", wave {status.wave}" if status.wave else ""
         yield "plan", line(f"{status.plan_hash}{approved}{wave}, cuts {gpus(status.cut_gpus)}")
     if status.buffer is not None:
-        looked = "" if status.buffer_at is None else f"; looked at again {moment(status.buffer_at)}"
+        looked = "" if status.buffer_at is None else f"; last computed {moment(status.buffer_at)}"
         yield "buffer", line(_buffer(status.buffer), looked)
     yield "health", _health_seen(status, now, source_at)
     if status.look_failed:

@@ -148,7 +148,9 @@ def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexThere | Non
         offers = "" if flex is None else there if free else "; flex has nothing free there"
         parts.append(line(f"{one.over_gpus:,} more {verb_of(one.over_gpus)} beyond the quota{offers}."))
     stale = "; that is stale, and nothing newer is known" if one.health_stale else ""
-    parts.append(line((f"Based on its health of {moment(one.health_at)}{stale}.", "yellow" if stale else "dim")))
+    parts.append(
+        line((f"Based on the cluster's health of {moment(one.health_at)}{stale}.", "yellow" if stale else "dim"))
+    )
     return parts
 
 

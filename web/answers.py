@@ -17,7 +17,7 @@ from models.errors import BadInput
 JSON = "application/json"
 MOST_ROWS, MOST_LEFT_OUT = 1000, 10**9
 _OF_NOW = frozenset({"at", "asked_at"})
-"""Fields with the time of a look; two answers that differ only in these are the same."""
+"""Fields with the time of reading, which a tag leaves out: the same content read again has the same tag."""
 
 
 def answer_response(
@@ -73,5 +73,5 @@ def _number(query: Mapping[str, str], name: str, most: int) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) < 12 and int(text) <= most):
-        raise BadInput(f"{name} must be a whole number of at most {most}, not {text[:40]!r}")
+        raise BadInput(f"{name} must be a whole number from 0 to {most}, not {text[:40]!r}")
     return int(text)

@@ -23,7 +23,7 @@ from models.texts import brief
 from web.failures import not_json
 
 PAYLOAD = "payload"
-"""The field, beside a question's own, with a part of a large document in base64."""
+"""The field, beside a question's own, for a part of a large document in base64."""
 OF_LISTS = ("limit", "after")
 WATCH = "watch"
 
@@ -36,7 +36,7 @@ _SIGNED_IN = (
     *("models.rollout.command_previews", "models.rollout.commands", "models.rollout.messages"),
     "models.rollout.status_models",
 )
-"""Modules with the types in the door's signatures, which the door itself imports only for type checkers."""
+"""Modules with the types in the door's signatures; the door imports them only for type checkers."""
 
 
 def types_in(function: Callable[..., Any]) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Hints:
 
 
 _NAMES = ("cluster", "request", "build", "digest")
-"""Arguments that are names, needed or not: `cluster` has a default where a call can mean all clusters."""
+"""Arguments that must be names where they are required; `cluster` has a default where it may mean all."""
 
 
 @cache

@@ -43,7 +43,7 @@ class Asking:
     emergency: bool = False
     key: str = ""
     told: TellEmergency | None = None
-    """The notice to admins of an act without a second person, withdrawn if the call fails; None: none was sent."""
+    """The question that told admins of an emergency, if one did; it is taken back if the call is refused."""
 
     @property
     def command(self) -> str:

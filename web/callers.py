@@ -14,7 +14,7 @@ from web.peer import PEER, Peer
 THIS_MACHINE = "this machine"
 _BEARER = "bearer "
 _MOST_TOKEN = 16_000
-"""The most characters of a token; a provider may put many groups into one."""
+"""The most characters of a token: a provider may put many groups into it."""
 
 
 class Tokens(Protocol):

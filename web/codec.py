@@ -22,17 +22,17 @@ from models.import_questions import StageImport
 from models.texts import brief
 
 CODEC = "/codec/"
-"""The path of the codec on a front."""
+"""The path at which a front serves it."""
 MOST_BODY = 32 * 1024 * 1024
-"""The most bytes of a body, above Temporal's own limit for a page of history."""
+"""The most bytes of a body; Temporal's own limit for a page of history is lower."""
 _ALLOWED = "authorization, content-type, x-namespace"
 _GUARD = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 _IMPORT = json.dumps(StageImport.kind).encode()
-"""Text that marks the payload of an import's part, as our converter writes it."""
+"""What marks the payload of a part of an import, as our converter writes it."""
 
 WhyNot = Callable[[Request], Awaitable[tuple[int, str] | None]]
-"""Returns None if the caller may read; otherwise the status (401, 403) and a sentence that refuses."""
+"""Returns None if the caller may read, else the status (401, 403) and the sentence of the refusal."""
 
 
 class CodecEndpoint:

@@ -17,7 +17,7 @@ from web.failures import too_many
 
 LOOK_SECONDS = 1.0
 _QUIET_SECONDS = 15.0
-"""Seconds without a change after which a comment is sent, so that the receiver does not take the line for dead."""
+"""After this long without a change the front sends a comment, so that callers do not give the connection up."""
 _MOST_STREAMS, _MOST_OF_ONE = 200, 20
 
 

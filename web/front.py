@@ -52,7 +52,7 @@ _TRACE = TraceContextTextMapPropagator()
 _ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _KEY = re.compile(r"[!-~]{1,200}")
 _LARGE = 100_000
-"""Bytes from which a body is parsed in a thread, so that other requests need not wait."""
+"""A body of more bytes is parsed in a thread, so that other requests do not wait."""
 _GUARD = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
@@ -86,11 +86,11 @@ class Front:
     with_console: bool = False
     public_url: str = ""
     console_at: str = ""
-    """The address of the console's pages once the front listens there; empty before."""
+    """The console's URL, once the front listens there."""
     browsers: BrowserClient | None = None
-    """The client by which browsers log in; None: only links made on this machine."""
+    """The client with which browsers log in; None: they log in only by links made on this machine."""
     slack: SlackTerms | None = None
-    """How Slack's requests are recognised; None: no requests from Slack are accepted."""
+    """How the front verifies Slack's requests; None: it accepts none."""
 
     @cached_property
     def console(self) -> Console | None:

@@ -125,7 +125,7 @@ async def test_promises_of_the_made_up_fleet_came_down_as_its_rollouts_cut(pages
 async def test_an_abort_says_what_undo_adds_and_of_how_many_rollouts(pages: Pages) -> None:
     abort = await pages.words("/rollout/abort")
     monitored = CLUSTERS - len(WAITING | NONE)
-    assert "An abort would also end 6 rollouts that changed nothing yet." in abort
+    assert "An abort would also end 6 rollouts without changes so far." in abort
     assert "2 waiting clusters will not be started." in abort
     assert f"{monitored} rollouts go on by themselves, and keep their quotas: " in abort
     assert f"With undo, Backstop would also undo {monitored} rollouts, the newest first." in abort

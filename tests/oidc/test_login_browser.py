@@ -150,7 +150,7 @@ async def test_an_answer_counts_in_the_browser_that_asked_and_as_it_was_asked(
             meanwhile.setattr(login._Begun, "nonce", "another")
             answer = await browser.get(back)
         assert (answer.status_code, site.who(browser)) == (403, "")
-        assert sentence(answer) == "The token belongs to another login than this one; nobody is logged in."
+        assert sentence(answer) == "The token belongs to another login than this one; you are not logged in."
 
         back = await at_provider(browser, await begun(site, browser))
         with monkeypatch.context() as meanwhile:

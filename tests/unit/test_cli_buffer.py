@@ -302,4 +302,4 @@ def test_status_says_what_the_buffer_stands_on(fake: FakeBackstop, capsys: pytes
     said = f"{stands.needed} of 361 GPUs: 16 GPUs have been down most of the time"
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.count(said) == 2
-    assert "looked at again 2026-01-31 12:00" in shown
+    assert "last computed 2026-01-31 12:00" in shown

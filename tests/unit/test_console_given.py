@@ -108,7 +108,7 @@ def test_a_command_that_fails_leaves_the_form_as_it_was_typed(page: Any, path: t
 def test_a_command_that_awaits_a_second_person_has_not_failed(page: Any, path: tuple[str, ...]) -> None:
     made, said = given(page, path, AwaitsSecond("bob has to say the same"))
     assert made == Elsewhere("/clusters/c")
-    assert said == ["Nothing is done yet: bob has to say the same. The page Access lists it."]
+    assert said == ["Nothing is done yet: bob has to say the same. The Access page lists the command."]
 
 
 def test_a_launch_is_done_where_nobody_says_who_may_lift_its_holds() -> None:

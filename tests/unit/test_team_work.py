@@ -274,8 +274,10 @@ def test_flex_names_who_yields_next_of_each_team_with_classes() -> None:
     assert [j.job for j in found.jobs] == ["s2", "s1"], "the engines, though they are older"
     text = said(cluster_parts(found, []))
     assert (
-        "In the quota of research the first to yield is engines, 40 GPUs of 3 jobs; then training, 18 GPUs of 1 job.\n"
-        "On flex, of research the first to yield is engines, 2 GPUs of 1 job; then training, 8 GPUs of 1 job." in text
+        "Among the jobs in research's quota, the first to yield is engines, 40 GPUs of 3 jobs; then training, "
+        "18 GPUs of 1 job.\n"
+        "Among research's jobs on flex, the first to yield is engines, 2 GPUs of 1 job; then training, 8 GPUs of 1 job."
+        in text
     )
     assert "evals first" not in text
     assert [(w.team, w.on) for w in found.yields] == [("research", RunsOn.QUOTA), ("research", RunsOn.FLEX)]
@@ -404,7 +406,9 @@ def test_of_flex_nothing_is_said_where_no_job_says_its_class() -> None:
     jobs = [job("q", 8, team="a"), job("s", 8, team="a", on="flex")]  # as Slurm tells of flex
     found = flex_now(Evidence(reading, sample, {}, NOW, jobs))
     assert [(w.team, w.on) for w in found.yields] == [("a", RunsOn.QUOTA)]
-    said_of_quota = "In the quota of a the first to yield is training, 8 GPUs of 1 job (it names none of its classes)."
+    said_of_quota = (
+        "Among the jobs in a's quota, the first to yield is training, 8 GPUs of 1 job (it names none of its classes)."
+    )
     assert said_of_quota in said(cluster_parts(found, []))
 
 

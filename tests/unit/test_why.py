@@ -548,7 +548,7 @@ def test_stale_health_is_said(fake: FakeBackstop, capsys: pytest.CaptureFixture[
     fake.whys = [asked(400).model_copy(update={"health_stale": True})]
     assert run(["why", "research", "--gpus", "400", "--all"]) == 0
     assert (
-        "Based on its health of 2026-01-31 12:00:00Z; that is stale, and nothing newer is known."
+        "Based on the cluster's health of 2026-01-31 12:00:00Z; that is stale, and nothing newer is known."
         in capsys.readouterr().out
     )
 

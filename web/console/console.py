@@ -53,7 +53,7 @@ class Console:
     log_in: LoginStart | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     public_url: str = ""
-    """The address at which browsers find it behind a TLS proxy; empty: where it listens."""
+    """The URL at which browsers find the console, if a proxy speaks TLS for it."""
 
     def __post_init__(self) -> None:
         self.live = Live(self.giving.doors)

@@ -24,7 +24,7 @@ async def try_work(visit: Visit, work: Awaitable[_T]) -> tuple[_T | None, str]:
     try:
         return await work, ""
     except AwaitsSecond as waits:
-        visit.add_sentence(f"Nothing is done yet: {waits.message}. The page Access lists it.")
+        visit.add_sentence(f"Nothing is done yet: {waits.message}. The Access page lists the command.")
         return None, ""
     except (BackstopError, Problem) as error:
         return None, why_of(error)

@@ -26,7 +26,7 @@ HEADERS = {
     "x-content-type-options": "nosniff",
 }
 COOKIE = "backstop"
-"""The name of the cookie of a session."""
+"""The name of a session's cookie."""
 _OWN_NAMES = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 

@@ -33,9 +33,9 @@ class Live:
         self._doors = doors
         self.streams = streams or Streams()
         self.mark = ""
-        """The last mark that the ledger gave; empty: nobody is looking."""
+        """The last mark of the ledger; empty while no page is open."""
         self.away = ""
-        """Why the mark cannot be read, in a sentence; empty: it can."""
+        """Why no worker reports the mark, in a sentence; empty while one does."""
         self._changed = asyncio.Condition()
         self._open = 0
         self._looking: asyncio.Task[None] | None = None

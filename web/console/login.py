@@ -79,7 +79,7 @@ class _Begun(NamedTuple):
         return self._made("verifier")
 
     def _made(self, what: str) -> str:
-        """What nobody can tell who does not have the cookie, nor tell the cookie from."""
+        """Return a value that only the cookie's owner can compute, and that does not reveal the cookie."""
         return hmac.new(self.secret.encode(), what.encode(), hashlib.sha256).hexdigest()
 
 
@@ -145,9 +145,9 @@ class Login:
         try:
             principal = await self._provider.principal(token, nonce=begun.nonce)
         except Refusal as refusal:
-            raise forbidden_problem(f"{refusal.message}; nobody is logged in") from None
+            raise forbidden_problem(f"{refusal.message}; you are not logged in") from None
         if principal is None:
-            raise forbidden_problem("the provider did not answer with an ID token; nobody is logged in")
+            raise forbidden_problem("the provider sent no ID token: begin again at /login")
         response = self.begin(request, principal, begun.to if _OURS.fullmatch(begun.to) else "/")
         response.headers.append("set-cookie", self._cookie(""))
         return response
@@ -199,7 +199,7 @@ def _endpoint(known: Mapping[str, object], name: str) -> str:
     found = known.get(name)
     if not isinstance(found, str) or not safe_address(found):
         raise Problem(
-            "unavailable", 503, "The provider cannot be used.", f"it names no {name} with a safe address (https)"
+            "unavailable", 503, "The provider cannot be used.", f"it names no safe address (https) as its {name}"
         )
     return found
 

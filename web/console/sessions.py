@@ -45,7 +45,7 @@ _BYTES, _NONCE_BYTES = 32, 12
 _ANSWER_SECONDS = 5.0
 
 EndSessions = Callable[[Sequence[str], datetime], Awaitable[Mapping[str, datetime]]]
-"""Ends sessions in the ledger, given by hash; returns those that have ended, with the time."""
+"""Ends sessions in the ledger, by hash, and returns the time at which each ended."""
 
 
 @dataclass
@@ -188,7 +188,7 @@ class Sessions:
         now = self._clock()
         self._links = {key: one for key, one in self._links.items() if now < one[1]}
         if len(self._links) >= _MOST_LINKS:
-            raise Refusal(f"this front already has {_MOST_LINKS} unused login links: try again in two minutes")
+            raise Refusal(f"this front already has {_MOST_LINKS:,} unused login links: try again in two minutes")
         word = secrets.token_urlsafe(_BYTES)
         self._links[hash_of(word)] = (principal, now + LINK_SECONDS)
         return word

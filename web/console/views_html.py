@@ -70,7 +70,7 @@ def _part(part: RenderableType, label: str) -> Markup:
         return Markup("<p>{}</p>").format(sentence(part))
     if isinstance(part, str):
         return Markup("<p>{}</p>").format(part)
-    raise TypeError(f"nobody has said how {type(part).__name__} looks on a page")
+    raise TypeError(f"the console has no HTML for {type(part).__name__}")
 
 
 def group_digits(text: str) -> str:

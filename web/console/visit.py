@@ -57,7 +57,7 @@ class Visit:
     form: Mapping[str, str] = field(default_factory=dict)
     key: str = ""
     missed: list[str] = field(default_factory=list)
-    """Answers of the page that did not come, one sentence each; the page is made again once they can come."""
+    """Why parts of the page are missing: the page reloads once somebody answers."""
 
     @property
     def now(self) -> datetime:

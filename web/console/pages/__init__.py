@@ -41,4 +41,4 @@ NAVIGATION = [
     ("/access", "Access"),
     ("/leader", "Leader"),
 ]
-"""The links at the top of every page: path and name."""
+"""The links at the top of every page, each with its label."""

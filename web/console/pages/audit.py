@@ -19,7 +19,7 @@ from web.console.visit_door import door_of
 from web.failures import not_found
 
 _SHOWN = 1_000
-"""The most rows on a page, the newest; a file has all."""
+"""The most rows of a page, the newest; the file has all."""
 _FIELDS = ("cluster", "actor", "kind", "since", "refused")
 _HEAD = ("seq", "at", "kind", "actor", "proof", "text", "reason", "refused", "rollout", "previous_hash", "hash")
 _CHAINS = {FLEET: "the fleet rollouts", ACCESS_CHAIN: "roles and tokens"}

@@ -19,7 +19,7 @@ from web.console.visit_door import door_of
 from web.failures import not_found
 
 _ENDABLE = 200
-"""The most windows and holds that a form lists; to end others, name the cluster in the address."""
+"""The most windows and holds that a form offers; for others, the address must name the cluster."""
 
 
 async def calendar(visit: Visit) -> Page | Elsewhere:

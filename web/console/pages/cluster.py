@@ -34,7 +34,7 @@ from web.console.visit import Elsewhere, Page, Visit
 
 _TRACK = (Stage.PLANNED, Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED)
 _ENTRIES, _LOOKED = 30, 200
-"""Archive rows that are shown, and that are searched for events to mark in the picture."""
+"""Rows of the archive: those that the page lists, and those that it reads to mark the picture."""
 _CURVE, _POINTS = timedelta(days=7), 85
 
 

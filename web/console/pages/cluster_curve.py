@@ -20,10 +20,10 @@ from models.rollout.stages import Stage
 from web.console.pages.gpu_curves import over_text
 
 BACKED_AGAIN = "backed again"
-"""The beginning of the guard's entry that ends a breach (models/rollout/time_reducers.py)."""
+"""The first words of the guard's entry that ends a breach (models/rollout/time_reducers.py)."""
 _SERIES = ("installed", "healthy", "ceiling", "assigned", "promise", "phantom")
 _ROWS = 14
-"""The most rows of the table, the newest."""
+"""The most rows of the table: the newest."""
 
 
 class Band(NamedTuple):

@@ -30,9 +30,9 @@ from web.console.visit import Page, Visit
 _SHOWN = 1_000
 _NOT_STARTED = "not started"
 _FIRST = 20
-"""The most clusters that need a person and have a button each."""
+"""The most clusters in need of a person that get a button each."""
 _FEW = 20
-"""Up to this many clusters there is no map, because a list shows them at a glance."""
+"""Up to this many clusters need no map: a list is enough."""
 _CURVE, _POINTS = timedelta(weeks=4), 57
 _STAGES = [stage.value for stage in Stage]
 _WAVES = [*(tier.value for tier in TIERS), AFTER_ALL]
@@ -199,7 +199,7 @@ def _row(summary: RolloutSummary, visit: Visit) -> Row:
             if summary.health_at is None
             else f"no health for {span(visit.now - summary.health_at)}"
         )
-    needs = "taken over: nobody guards what stands" if summary.lost else summary.needs or ""
+    needs = "lost: nobody guards its quotas until it is taken over" if summary.lost else summary.needs or ""
     figures = summary.unbacked_gpus, summary.would_unbacked_gpus
     return Row(
         summary.cluster,

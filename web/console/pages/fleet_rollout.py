@@ -27,9 +27,9 @@ from web.console.visit import Elsewhere, Page, Visit
 from web.failures import not_found
 
 _ASKED = 12
-"""The most rollouts asked what every team would get back; the others are only named."""
+"""The most rollouts that the page asks what every team would get back."""
 _ASKED_SECONDS = 5.0
-"""Seconds to wait for rollouts, which know their own state better than the fleet rollout does."""
+"""How long the page waits for rollouts to report their own state."""
 _FIELDS = ("reason", "plan_hash", "clusters", "wave", "undo")
 
 
@@ -121,7 +121,7 @@ async def _ending(visit: Visit, status: FleetStatus) -> list[Any]:
     names = [name for name in status.would_undo if name not in ending]
     found = await asyncio.gather(*(visit.try_call("ahead", cluster=name) for name in names[:_ASKED]))
     aheads: list[Ahead] = [one for one, _ in found if one is not None and not one.refusal(Command.ABORT, "asked ahead")]
-    ends = f"An abort would also end {count(len(status.would_end), 'rollout')} that changed nothing yet."
+    ends = f"An abort would also end {count(len(status.would_end), 'rollout')} without changes so far."
     undone = f"With undo, Backstop would also undo {count(len(names), 'rollout')}, the newest first."
     return [
         line(ends),
@@ -135,7 +135,7 @@ def _given_back(aheads: Sequence[Ahead], of: int) -> list[Any]:
     """Return what teams get back, after the number of rollouts that were asked: it may not be all of them."""
     parts: list[Any] = undo_parts(aheads, ends=True) if aheads else []
     if not aheads and of:
-        return [line("It is unknown what the teams of these rollouts would get back.")]
+        return [line("What the teams of these rollouts would get back is unknown.")]
     asked = "the others were not asked, or did not answer"
     first = f"What teams would get back in {len(aheads):,} of these {count(of, 'rollout')} ({asked}):"
     return [line(first), *parts] if len(aheads) < of else parts

@@ -91,7 +91,7 @@ class FlexRow(NamedTuple):
     free: int = 0
     block: str = ""
     sure: bool = True
-    """Whether a block of this size is surely free; otherwise, the size is an upper bound."""
+    """Whether a block of this size is free; if not, the size is only an upper bound."""
 
 
 def flex_rows(offers: Sequence[FlexSum]) -> list[FlexRow]:

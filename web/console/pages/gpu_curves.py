@@ -18,7 +18,7 @@ _SERIES = (
     ("phantom", "phantom_gpus"),
 )
 _ROWS = 14
-"""The most rows of the table, the newest."""
+"""The most rows of the table: the newest."""
 
 
 async def tallied_points(visit: Visit, length: timedelta, points: int, cluster: str = "") -> tuple[list[Point], str]:

@@ -22,7 +22,7 @@ from web.console.visit_door import door_of
 from web.failures import not_found
 
 _AT_ONCE = 50
-"""Up to this many clusters, each look computes the cost of a buffer; with more, a person asks for it."""
+"""Up to this many clusters, the page always shows what a buffer costs; for more, only on request."""
 _REPORT_SECONDS, _PLAN_SECONDS = 14.0, 42.0
 _PAGES = {"backstop status": "/", "backstop status --at-risk": "/?show=risk", "backstop calendar show": "/calendar"}
 _LEAST, _MOST, _USUAL = 0, 50, 15
@@ -125,7 +125,7 @@ def _left_out(clusters: int) -> str:
         return ""
     are = "cluster cannot be planned now and is" if clusters == 1 else "clusters cannot be planned now and are"
     whose = "its" if clusters == 1 else "their"
-    return f"{clusters:,} {are} left out: {whose} health, quotas or policy are missing or make no sense."
+    return f"{clusters:,} {are} left out: {whose} health, quotas or policy are missing or invalid."
 
 
 def _bars(report: Haircut, chosen: int) -> list[Bar]:

@@ -23,7 +23,7 @@ from web.console.views_html import place
 from web.console.visit import Elsewhere, Page, Visit
 
 _LOOKED_AT = 12
-"""The most clusters for which the form says how much fits: those with the most healthy GPUs that are not promised."""
+"""The most clusters for which the form says how much fits: those with the most unpromised healthy GPUs."""
 _ASKED = ("cluster", "gpus", "until", "namespace", "reason")
 
 

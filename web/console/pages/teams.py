@@ -28,7 +28,7 @@ from web.failures import not_found
 
 _SHOWN = 1_000
 _ASKED = 24
-"""The most rollouts that are asked when they change what."""
+"""The most rollouts that the page asks what changes, and when."""
 _ROLLOUT_SECONDS = 5
 _FREE = 10
 _REQUESTS = 100
