@@ -96,9 +96,10 @@ def _cut_by(rollout: Rollout, change: Change, receipt: Receipt) -> dict[str, Any
     """Return, for reports, the GPUs that the write took from leaves (negative: gave back), and how many were phantom.
 
     For values of the baseline the plan says how many were phantom; for later values (a realignment, another attempt)
-    the last look does. An answer to a breach is marked: hardware had lost those GPUs, the rollout did not cut them.
+    the last look does. An answer to a breach is marked: hardware had lost those GPUs, the rollout did not cut them. A
+    value written again after a drift counts as neither: others had moved those GPUs.
     """
-    if rollout.shadow or change.kind not in (EffectKind.SET_SOFT, EffectKind.RESTORE):
+    if rollout.shadow or rollout.stay.restoring or change.kind not in (EffectKind.SET_SOFT, EffectKind.RESTORE):
         return {}
     leaves = [w.team for w in change.writes if w.leaf and w.team in receipt.before]
     gpus = sum(receipt.before[t] - receipt.after.get(t, receipt.before[t]) for t in leaves)

@@ -710,6 +710,14 @@ def test_drift_is_restored_when_a_person_says_so_and_then_undone_like_ours() -> 
     assert world.values == BASELINE
 
 
+def test_a_drift_that_is_written_back_is_not_given_back() -> None:
+    world = at(Stage.ENFORCED, World())
+    cuts = [*world.cuts]
+    world.foreign("b", 90)
+    world.say(Command.RESOLVE, hold="drift", how="restore")
+    assert (world.values, world.cuts) == (CUT, cuts)
+
+
 def test_the_answer_to_a_drift_says_what_is_done() -> None:
     world = at(Stage.ENFORCED, World())
     world.foreign("b", 90)

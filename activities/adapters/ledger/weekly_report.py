@@ -208,4 +208,7 @@ def _entries() -> sa.Select[str, str]:
 
 @cache
 def _first_writes() -> sa.Select[str, datetime]:
-    return sa.select(col(ReceiptRow.rollout), sa.func.min(ReceiptRow.at).label("at")).group_by(col(ReceiptRow.rollout))
+    """Select when each rollout first wrote to quotas: a reservation changes none."""
+    writes = col(ReceiptRow.kind).not_in((EffectKind.RESERVE.value, EffectKind.RELEASE.value))
+    first = sa.select(col(ReceiptRow.rollout), sa.func.min(ReceiptRow.at).label("at")).where(writes)
+    return first.group_by(col(ReceiptRow.rollout))

@@ -50,6 +50,9 @@ def tally(seen: timedelta, lacking: int | None, phantom: int | None = 0, **more:
 def test_a_way_is_told_by_the_archive_and_its_first_write_by_receipts(ledger: Ledger) -> None:
     open_rollout(ledger)
     land(ledger, EffectKind.RESERVE, 1)
+    (way,) = ledger.report.passages(NOW + 5 * HOUR)
+    assert way.wrote_at is None, "a reservation changes no quota"
+    land(ledger, EffectKind.SET_SOFT, 2)
     for hour, stage in ((1, "buffered"), (2, "monitored"), (9, "rolling_back")):
         reach(ledger, stage, NOW + hour * HOUR)
     (way,) = ledger.report.passages(NOW + 5 * HOUR)
@@ -117,7 +120,7 @@ def test_what_happens_after_a_look_is_in_the_outcomes_of_the_next(ledger: Ledger
         ledger.tallies.keep([tally(now + timedelta(minutes=minutes) - NOW, None, phantom, stage="monitored")])
 
     open_rollout(ledger)
-    land(ledger, EffectKind.RESERVE, 1)
+    land(ledger, EffectKind.SET_SOFT, 1)
     (wrote,) = (datetime.fromisoformat(str(at)) for (at,) in tool.rows("SELECT at FROM receipts"))
     assert outcomes(wrote - timedelta(seconds=1)) == []
     assert outcomes(wrote) == [(wrote, None, None, None)]
