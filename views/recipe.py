@@ -15,9 +15,11 @@ from models.bringup.recipe import ClusterRecipe, RecipeCheck, RecipeStep
 from models.bringup.runs import Runner
 from models.cluster.policy import Policy
 from models.cluster.quota import QuotaTree
-from models.texts import gpus_text
+from models.texts import gpus_text, some_of
 from views.layout import FactSheet
 from views.words import count, line, row, span, table
+
+_OF_HEALTH = (CheckKind.HEALTHY, CheckKind.CONTIGUOUS)
 
 
 def recipe_parts(recipe: ClusterRecipe) -> list[RenderableType]:
@@ -135,8 +137,8 @@ def _green(check: RecipeCheck) -> str:
             return f"{check.promql} is {' and '.join(bounds)}"
 
 
-def entries_parts(entries: Sequence[BringupEntry]) -> list[RenderableType]:
-    """Return a line for each entry, and the sum of its first quotas."""
+def entries_parts(entries: Sequence[BringupEntry], recipes: Sequence[ClusterRecipe]) -> list[RenderableType]:
+    """Return a line for each entry, the sum of its first quotas, and what would keep it from production."""
     if not entries:
         return []
     rows = table("CLUSTER", "=RECIPE", "OWNER", ">NODES", ">GPUS", ">FIRST QUOTAS")
@@ -145,7 +147,25 @@ def entries_parts(entries: Sequence[BringupEntry]) -> list[RenderableType]:
         first = sum(tree.by_team[team].gpus for team in tree.leaves)
         row(rows, entry.cluster, entry.recipe, entry.owner, entry.nodes, entry.gpus, first or "-")
     kind = "cluster fits its recipe" if len(entries) == 1 else "clusters fit their recipes"
-    return [rows, line(f"{len(entries)} {kind}."), *map(line, _above_the_ceiling(entries))]
+    warnings = (*_above_the_ceiling(entries), *unanswered_checks(entries, recipes))
+    return [rows, line(f"{len(entries)} {kind}."), *map(line, warnings)]
+
+
+def unanswered_checks(entries: Sequence[BringupEntry], recipes: Sequence[ClusterRecipe]) -> Iterator[str]:
+    """Yield a warning for checks of health that nobody answers: before the hand-over only a Slurm does."""
+    asking = {r.name: [c.name for c in r.checks if c.kind in _OF_HEALTH] for r in recipes}
+    clusters: dict[str, list[str]] = {}
+    for entry in entries:
+        if entry.slurm is None and asking[entry.recipe]:
+            clusters.setdefault(entry.recipe, []).append(entry.cluster)
+    for recipe, names in clusters.items():
+        checks = asking[recipe]
+        whose = "entry names" if len(names) == 1 else "entries name"
+        yield (
+            f"{some_of(names, 5)}: check{'s' * (len(checks) > 1)} {', '.join(checks)} would stay unknown. Until a "
+            f"cluster is in the fleet, Backstop reads its health only from Slurm, and the {whose} no slurm. Use a "
+            "check with command, http or promql instead."
+        )
 
 
 def _above_the_ceiling(entries: Sequence[BringupEntry]) -> Iterator[str]:

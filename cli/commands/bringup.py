@@ -96,7 +96,7 @@ def check(
     clusters = read_entries(entries, recipes) if entries else ()
     shown = [part for recipe in recipes.recipes for part in recipe_parts(recipe)]
     answer = RecipesAnswer(recipes=tuple(recipes.recipes), entries=clusters)
-    tell(answer, lambda: [*shown, *entries_parts(clusters)], as_json=as_json)
+    tell(answer, lambda: [*shown, *entries_parts(clusters, recipes.recipes)], as_json=as_json)
 
 
 def template_(
@@ -147,7 +147,8 @@ def add(
         from views.recipe import entries_parts
         from views.words import line
 
-        show(*entries_parts(entries), line("Nothing was entered. To enter these clusters, leave --dry-run out."))
+        parts = entries_parts(entries, recipe_file.recipes)
+        show(*parts, line("Nothing was entered. To enter these clusters, leave --dry-run out."))
         return
     person = actor_of(actor)
     by_name = {recipe.name: recipe for recipe in recipe_file.recipes}
@@ -155,7 +156,16 @@ def add(
         check_model(BringupStart, entry=e, recipe=by_name[e.recipe], actor=person, reason=reason) for e in entries
     ]
     answers = ask(person, lambda door: _enter_each(door, starts))
-    tell(BringupsEnteredAnswer(entered=tuple(answers)), lambda: _entered_parts(answers), as_json=as_json)
+    begun = {answer.cluster for answer in answers if answer.begun}
+
+    def parts_shown() -> list[RenderableType]:
+        from views.recipe import unanswered_checks
+        from views.words import line
+
+        entered = [entry for entry in entries if entry.cluster in begun]
+        return [*_entered_parts(answers), *map(line, unanswered_checks(entered, recipe_file.recipes))]
+
+    tell(BringupsEnteredAnswer(entered=tuple(answers)), parts_shown, as_json=as_json)
     if any(not answer.begun for answer in answers):
         raise typer.Exit(3)
 

@@ -12,8 +12,10 @@ from typer.testing import CliRunner
 
 from cli.app import app
 from client.inputs.bringups import BRINGUP_TEMPLATES, read_entries, read_recipes
+from models.bringup.messages import BringupAnswer, BringupStart
 from models.errors import BadFile, BadInput
 from tests.unit.bringup_world import ENTRY, RECIPE
+from tests.unit.cli_fakes import FakeBackstop, answering
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "cli" / "templates" / "recipe.yaml"
@@ -211,6 +213,36 @@ def test_first_quotas_above_what_may_be_promised_are_told_where_nothing_is_asked
     told = " ".join(run.output.split())
     assert said in told
     assert ("the fleet's policy applies" in told) == bool(said)
+
+
+class Door(FakeBackstop):
+    async def bring_up(self, start: BringupStart) -> BringupAnswer:
+        return BringupAnswer(begun=True, cluster=start.entry.cluster)
+
+
+SOURCES: list[tuple[dict[str, Any], bool]] = [
+    ({}, False),
+    ({"prometheus": {}}, False),
+    ({"slurm": {}}, True),
+]
+
+
+@pytest.mark.parametrize(("source", "answered"), SOURCES, ids=str)
+def test_a_check_of_health_that_nobody_answers_is_warned_of(
+    tmp_path: Path, source: dict[str, Any], answered: bool
+) -> None:
+    files = {"e": {"bringups": [{**ENTRY, **source}]}, "r": {"recipes": [RECIPE]}}
+    entries, recipes = (written(tmp_path, f"{name}.yaml", content) for name, content in files.items())
+    warning = (
+        "h100-new: check health would stay unknown. Until a cluster is in the fleet, Backstop reads its health only "
+        "from Slurm, and the entry names no slurm. Use a check with command, http or promql instead."
+    )
+    add = ["bringup", "add", entries, "--recipes", recipes, "--reason", "r", "--actor", "ann"]
+    for words in (["bringup", "recipe", "check", recipes, "--entry", entries], [*add, "--dry-run"], add):
+        with answering(Door()):
+            run = CliRunner().invoke(app, words)
+        assert run.exit_code == 0, run.output
+        assert (warning in " ".join(run.output.split())) is not answered
 
 
 def test_a_file_with_faults_ends_with_two(tmp_path: Path) -> None:

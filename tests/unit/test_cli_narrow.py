@@ -493,7 +493,8 @@ VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
         a_recipe(provision=[A_STEP | {"touch": n("cluster", 1)}])
     ),
     "recipe.entries_parts": lambda n: recipe_view.entries_parts(
-        [bringup_entry().model_copy(update={"cluster": n("cluster", i), "owner": n("owner", i)}) for i in range(5)]
+        [bringup_entry().model_copy(update={"cluster": n("cluster", i), "owner": n("owner", i)}) for i in range(5)],
+        [a_recipe()],
     ),
     "status.status_parts": lambda n: status_view.status_parts(full_status(n), NOON),
     "fleet.fleet_parts": lambda n: fleet.fleet_parts(clusters(n)),
