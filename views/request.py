@@ -43,9 +43,7 @@ def request_parts(state: RequestState, could: Sequence[str] = ()) -> list[Render
 def _instead(ask: QuotaAsk, assessment: Assessment) -> list[RenderableType]:
     if not assessment.assessed:
         return []
-    fits = 0 if assessment.room is None else assessment.room.fits_gpus
-    until = "" if ask.until is None else f"{ask.until:%Y-%m-%dT%H:%M:%SZ}"
-    less = f"{gpus(fits)} {verb_of(fits, 'fits', 'fit')}: {ask.line(fits, until)}" if fits else "nothing more fits"
+    less = [] if assessment.room is None else [line(f"  less of it: {_less(ask, assessment.room.fits_gpus)}")]
     flex = (
         f"{ask.team} could use about {gpus(assessment.flex_gpus)}, on which jobs inside a quota may preempt its jobs"
         if assessment.flex_gpus
@@ -53,7 +51,7 @@ def _instead(ask: QuotaAsk, assessment: Assessment) -> list[RenderableType]:
     )
     parts: list[RenderableType] = [
         line("Possible instead:"),
-        line(f"  less of it: {less}"),
+        *less,
         line(f"  flex: {flex}"),
     ]
     for other in assessment.elsewhere:
@@ -61,6 +59,11 @@ def _instead(ask: QuotaAsk, assessment: Assessment) -> list[RenderableType]:
         has = f"room to raise the quota by {gpus(other.headroom_gpus)}" if other.has_quota else _none_yet(ask, other)
         parts.append(line(f"  {other.cluster}{model}: {has}"))
     return parts if assessment.elsewhere else [*parts, line("  other clusters: none has room under its ceiling")]
+
+
+def _less(ask: QuotaAsk, fits: int) -> str:
+    until = "" if ask.until is None else f"{ask.until:%Y-%m-%dT%H:%M:%SZ}"
+    return f"{gpus(fits)} {verb_of(fits, 'fits', 'fit')}: {ask.line(fits, until)}" if fits else "nothing more fits"
 
 
 def _none_yet(ask: QuotaAsk, other: Elsewhere) -> str:

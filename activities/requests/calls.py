@@ -22,7 +22,7 @@ from activities.tickets.warrants import Warrants
 from models.base import duration_text
 from models.cluster.jobs import outside_quotas, standing_gpus
 from models.cluster.policy import Policy, Requests
-from models.cluster.quota import why_no_jobs
+from models.cluster.quota import gate_text, why_no_jobs
 from models.cluster.snapshot import Snapshot
 from models.errors import BackstopError, Refusal, Unavailable
 from models.flex.flex_now import share_expected
@@ -82,10 +82,8 @@ class RequestActivities:
                 fits=False, owners=owners, quota_gpus=quota.gpus, ticketed=ticketed, by_roles=self._by_roles
             )
             if ask.namespace and not quota.admits(ask.namespace):
-                whom = f"only {', '.join(quota.namespaces)}" if quota.namespaces else "nobody"
-                return assessment.but(
-                    why=f"namespace {ask.namespace} may not target the quota of {ask.team}: {whom} may"
-                )
+                whose = f"namespace {ask.namespace} may not target the quota of {ask.team}"
+                return assessment.but(why=f"{whose}: only {gate_text(ask.team, quota.namespaces or ())} may")
             if not owners and not self._by_roles:
                 why = f"nobody owns {ask.cluster}: name its owners in its policy (owners: [...])"
                 return assessment.but(why=why)
@@ -127,8 +125,7 @@ class RequestActivities:
     def _barred_by_policy(self, opened: OpenRollout | None, policy: Policy) -> str:
         if opened is None or policy.requests is Requests.WAIT or _takes_grants(opened):
             return ""
-        sentence = f"a rollout of {opened.cluster} is {opened.stage}"
-        return f"{sentence}, and the policy refuses requests until the rollout is monitored"
+        return f"{_opened_text(opened)}, and the policy refuses requests until {_passes(opened)}"
 
     def _alternatives(self, ask: QuotaAsk, snapshot: Snapshot, now: datetime) -> dict[str, Any]:
         usage = self.ports.usage.latest([ask.cluster], now).get(ask.cluster, {})
@@ -205,9 +202,7 @@ class RequestActivities:
             policy = self.ports.registry.facts(request.cluster).policy
             if barred := self._barred_by_policy(opened, policy):
                 return Prepared(outcome=GrantOutcome.NO, said=barred)
-        what = "a shadow rollout" if opened.shadow else "a rollout"
-        ends = "over" if opened.shadow else "monitored or over"
-        return Prepared(said=f"{what} of {request.cluster} is {opened.stage}: the request waits until that is {ends}")
+        return Prepared(said=f"{_opened_text(opened)}, and requests wait until {_passes(opened)}")
 
     def _barred_by_owed(self, request: PrepareRequest, opened: OpenRollout) -> str:
         """Return why owed first quotas bar the order: the rollout knows the quotas it writes, and not what is owed."""
@@ -293,6 +288,15 @@ def _owners(policy: Policy, opened: OpenRollout | None) -> tuple[str, ...]:
 def _takes_grants(opened: OpenRollout) -> bool:
     """Return whether the rollout writes grants itself: monitored ones do, any other is in their way."""
     return opened.stage == Stage.MONITORED and not opened.shadow
+
+
+def _opened_text(opened: OpenRollout) -> str:
+    return f"a {'shadow ' * opened.shadow}rollout of {opened.cluster} is {opened.stage}"
+
+
+def _passes(opened: OpenRollout) -> str:
+    """Return when the rollout is no longer in the way of grants."""
+    return "that is over" if opened.shadow else "that is monitored or over"
 
 
 def _claimed_snapshot(snapshot: Snapshot, opened: OpenRollout | None) -> Snapshot:

@@ -16,7 +16,10 @@ from models.lifecycle.command_rows import NEVER, REASON
 from models.requests.command_rows import REQUEST_ROWS
 from models.requests.state import RequestStage, RequestState, any_of
 
-_FOR_GOOD = "a grant without an end is part of the quota: to lower the quota, use `backstop fleet import`"
+_FOR_GOOD = (
+    "a grant without an end is part of the quota: to lower the quota, use `backstop fleet import` once no rollout of "
+    "the cluster is open"
+)
 
 
 class RequestCommand(StrEnum):

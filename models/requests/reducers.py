@@ -68,7 +68,7 @@ def advance(state: RequestState, now: datetime) -> RequestState:
     if state.stage is RequestStage.GRANTED:
         why = f"the grant ended at {state.ends_on:%Y-%m-%d %H:%MZ}: Backstop gives its GPUs back"
         return state.enter_stage(RequestStage.RETURNING, now, why).record(AuditKind.COMMAND, why, now)
-    waited = f"; it waited for {state.waits_for}" if state.waits_for else ""
+    waited = f"; the last obstacle: {state.waits_for}" if state.waits_for else ""
     why = f"its end came before it was granted{waited}"
     lapsed = state.enter_stage(RequestStage.LAPSED, now, why).record(AuditKind.COMMAND, why, now)
     return lapsed.notify(state.askers, f"Your request for {state.wanted_text} is over: {why}.")
@@ -86,8 +86,8 @@ def apply_grant(state: RequestState, answer: Granted, now: datetime) -> RequestS
     if state.stage is RequestStage.RETURNING:
         return _finish_return(state, answer, now)
     if answer.outcome is GrantOutcome.NO:
-        refused = state.enter_stage(RequestStage.REFUSED, now, f"it no longer fits: {answer.said}")
-        text = f"Your request for {state.wanted_text} was approved but cannot be granted: {answer.said}"
+        refused = state.enter_stage(RequestStage.REFUSED, now, f"it cannot be granted: {answer.said}")
+        text = f"The request for {state.wanted_text} was approved but cannot be granted: {answer.said}"
         audience = (*state.askers, *state.assessment.owners)
         return refused.record(AuditKind.COMMAND, f"refused: {answer.said}", now, refused=True).notify(audience, text)
     until = "for good" if state.ask.until is None else f"until {state.ask.until:%Y-%m-%d %H:%MZ}"

@@ -218,7 +218,7 @@ async def test_a_request_during_a_rollout_waits_and_the_rollout_writes_it(world_
 
 def _waits(world: World, asked: RequestState) -> bool:
     state = str(world.sql.row("requests", id=asked.ask.request)["state"])
-    return "waits until that is monitored or over" in state
+    return "requests wait until that is monitored or over" in state
 
 
 async def test_an_undo_keeps_a_grant_and_an_adopted_rollout_knows_of_it(world: World) -> None:
@@ -241,7 +241,8 @@ async def test_policy_may_refuse_while_a_rollout_is_on_its_way(world: World) -> 
     await world.fleet(roomy(name, requests="refuse"))
     await world.launch(name)
     refused = await ask(world, name, 1)
-    assert (refused.stage, "and the policy refuses requests" in refused.said) == (RequestStage.REFUSED, True)
+    why = f"a rollout of {name} is planned, and the policy refuses requests until that is monitored or over"
+    assert (refused.stage, refused.said) == (RequestStage.REFUSED, why)
 
 
 async def test_what_others_changed_is_not_taken_back(world_on_each: World) -> None:
@@ -290,7 +291,7 @@ async def test_who_owns_the_cluster_and_who_may_target_it_counts_on_the_day_of_t
     await until(world, one, RequestStage.GRANTED)
     await say(world, other, RequestCommand.APPROVE, "board")
     refused = await until(world, other, RequestStage.REFUSED)
-    assert refused.said == "it no longer fits: the quota of research no longer admits jobs of namespace lab"
+    assert refused.said == "it cannot be granted: the quota of research no longer admits jobs of namespace lab"
 
 
 async def test_two_grants_of_one_team_end_one_by_one_and_a_parent_rises_with_them(world: World) -> None:
@@ -346,7 +347,8 @@ async def test_who_may_target_a_quota_and_who_has_none(world: World) -> None:
     quotas = [team("research", 40, namespaces=["lab-a", "lab-b"]), team("evals", 30)]
     await world.fleet(cluster(name, {"main": (100, 100)}, quotas, **OWNERS))
     refused = await ask(world, name, 1, namespace="lab-c")
-    assert refused.said == "namespace lab-c may not target the quota of research: only lab-a, lab-b may"
+    only = "only the namespaces research and lab-a and lab-b may"
+    assert refused.said == f"namespace lab-c may not target the quota of research: {only}"
     for fine in ({"namespace": "lab-b"}, {}):
         assert (await ask(world, name, 1, **fine)).stage is RequestStage.ASKED
     with pytest.raises(

@@ -150,6 +150,31 @@ def test_a_refused_one_says_what_there_is_instead(capsys: pytest.CaptureFixture[
     assert "  c3: could promise 9 more GPUs; a has no quota there yet\n" in out
 
 
+def test_one_that_the_policy_refuses_does_not_say_that_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    state = asked(fits=False)
+    out = text(state.but(assessment=state.assessment.model_copy(update={"room": None})), capsys)
+    assert "What there is instead:\n  flex: a could use about 9 GPUs here" in out
+    assert "less of it" not in out
+
+
+def test_one_that_lapses_names_the_last_obstacle() -> None:
+    approved = after(asked(until=NOW + DAY), RequestCommand.APPROVE)
+    obstacle = "a rollout of c1 is planned, and requests wait until that is monitored or over"
+    later = Granted(request="q-1", outcome=GrantOutcome.LATER, said=obstacle)
+    lapsed = advance(apply_grant(approved, later, NOW), NOW + DAY)
+    assert lapsed.stage is RequestStage.LAPSED
+    assert lapsed.said == f"its end came before it was granted; the last obstacle: {obstacle}"
+
+
+def test_one_that_is_refused_after_its_approval_is_nobody_elses_request() -> None:
+    approved = after(asked(), RequestCommand.APPROVE)
+    no = Granted(request="q-1", outcome=GrantOutcome.NO, said="the policy refuses requests")
+    refused = apply_grant(approved, no, NOW)
+    assert refused.said == "it cannot be granted: the policy refuses requests"
+    said = {n.detail for n in refused.mail if "approved but" in n.detail}
+    assert said == {"The request for 16 GPUs more for a in c1 was approved but cannot be granted: " + no.said}
+
+
 def test_each_turn_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Waits for capacity to approve it.\nTo approve it: backstop request approve q-1" in text(asked(), capsys)
     assert "rose by 16 GPUs (and its parent quotas: org by 4)." in text(granted(until=NOW + DAY), capsys)
