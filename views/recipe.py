@@ -138,7 +138,7 @@ def _green(check: RecipeCheck) -> str:
 
 
 def entries_parts(entries: Sequence[BringupEntry], recipes: Sequence[ClusterRecipe]) -> list[RenderableType]:
-    """Return a line for each entry, the sum of its first quotas, and what would keep it from production."""
+    """Return a line for each entry, the sum of its first quotas, and warnings."""
     if not entries:
         return []
     rows = table("CLUSTER", "=RECIPE", "OWNER", ">NODES", ">GPUS", ">FIRST QUOTAS")
@@ -152,19 +152,19 @@ def entries_parts(entries: Sequence[BringupEntry], recipes: Sequence[ClusterReci
 
 
 def unanswered_checks(entries: Sequence[BringupEntry], recipes: Sequence[ClusterRecipe]) -> Iterator[str]:
-    """Yield a warning for checks of health that nobody answers: before the hand-over only a Slurm does."""
+    """Yield a warning for checks of health that nobody answers, because the entry has no source of health."""
     asking = {r.name: [c.name for c in r.checks if c.kind in _OF_HEALTH] for r in recipes}
     clusters: dict[str, list[str]] = {}
     for entry in entries:
-        if entry.slurm is None and asking[entry.recipe]:
+        if not (entry.slurm or entry.prometheus or entry.kubernetes) and asking[entry.recipe]:
             clusters.setdefault(entry.recipe, []).append(entry.cluster)
     for recipe, names in clusters.items():
         checks = asking[recipe]
-        whose = "entry names" if len(names) == 1 else "entries name"
+        have = "entry has" if len(names) == 1 else "entries have"
         yield (
-            f"{some_of(names, 5)}: check{'s' * (len(checks) > 1)} {', '.join(checks)} would stay unknown. Until a "
-            f"cluster is in the fleet, Backstop reads its health only from Slurm, and the {whose} no slurm. Use a "
-            "check with command, http or promql instead."
+            f"{some_of(names, 5)}: check{'s' * (len(checks) > 1)} {', '.join(checks)} would stay unknown, because the "
+            f"{have} no source of health. Add slurm, prometheus or kubernetes, or use a check with command, "
+            "http or promql."
         )
 
 

@@ -222,7 +222,8 @@ class Door(FakeBackstop):
 
 SOURCES: list[tuple[dict[str, Any], bool]] = [
     ({}, False),
-    ({"prometheus": {}}, False),
+    ({"prometheus": {}}, True),
+    ({"kubernetes": {}}, True),
     ({"slurm": {}}, True),
 ]
 
@@ -234,8 +235,8 @@ def test_a_check_of_health_that_nobody_answers_is_warned_of(
     files = {"e": {"bringups": [{**ENTRY, **source}]}, "r": {"recipes": [RECIPE]}}
     entries, recipes = (written(tmp_path, f"{name}.yaml", content) for name, content in files.items())
     warning = (
-        "h100-new: check health would stay unknown. Until a cluster is in the fleet, Backstop reads its health only "
-        "from Slurm, and the entry names no slurm. Use a check with command, http or promql instead."
+        "h100-new: check health would stay unknown, because the entry has no source of health. Add slurm, prometheus "
+        "or kubernetes, or use a check with command, http or promql."
     )
     add = ["bringup", "add", entries, "--recipes", recipes, "--reason", "r", "--actor", "ann"]
     for words in (["bringup", "recipe", "check", recipes, "--entry", entries], [*add, "--dry-run"], add):
