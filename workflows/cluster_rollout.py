@@ -40,7 +40,7 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.mailing import fit_rollout
     from models.rollout.stages import Command, Stage
     from models.rollout.state import Rollout
-    from models.rollout.status import details_of, launch_answer, launch_refused, status_of, waiting_sentence
+    from models.rollout.status import details_of, launch_answer, launch_refused, status_of
     from models.rollout.status_models import RolloutStatus
     from models.rollout.undo_lines import undo_line
     from models.rollout.workflow_actions import Look
@@ -212,10 +212,7 @@ class ClusterRollout(RolloutActions):
         self._set(granting.take_order(self._state, order))
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(lambda: self._state.grant_order != order, timeout=options.GRANT_PATIENCE)
-        why = (
-            f"the rollout of {self._state.cluster} cannot take a grant yet: "
-            f"{waiting_sentence(self._state, workflow.now())}"
-        )
+        why = granting.why_not_yet(self._state, order, workflow.now())
         self._set(granting.put_off(self._state, order, why))
         await workflow.wait_condition(lambda: self._state.grant_order != order)
         answer = granting.answer_to(self._state, order)

@@ -132,6 +132,12 @@ def is_open(rollout: Rollout, now: datetime) -> bool:
     return bool(asked) and all(c.met for c in asked)
 
 
+def obstacles(rollout: Rollout, now: datetime) -> tuple[str, ...]:
+    """Return what keeps a monitored rollout from the write of a grant."""
+    asked = (_drift_condition(rollout), _hold_condition(rollout, now), _backing_condition(rollout))
+    return tuple(c.text for c in asked if not c.met)
+
+
 def _plan_condition(rollout: Rollout) -> Condition:
     if rollout.plan is None or rollout.stay.replan:
         return Condition(

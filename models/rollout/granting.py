@@ -18,6 +18,7 @@ from models.planning.grants import Granted, GrantOrder, GrantOutcome, moved_valu
 from models.rollout.decide import has_looked_recently, has_tested_all
 from models.rollout.effect_changes import baseline_with
 from models.rollout.effects import Receipt
+from models.rollout.gates import obstacles
 from models.rollout.stages import Stage
 from models.rollout.state import Granting, Rollout, UndoCause
 from models.texts import count_text, gpus_text, spoken_for, verb_of
@@ -112,6 +113,15 @@ def test_order(rollout: Rollout, now: datetime) -> Rollout:
     return _answer_order(
         rollout, order, GrantOutcome.NO, "today's healthy GPUs cannot back these GPUs and the present quotas"
     )
+
+
+def why_not_yet(rollout: Rollout, order: GrantOrder, now: datetime) -> str:
+    """Return in one sentence why a monitored rollout has not written the order yet."""
+    unread = [f"Backstop could not read the cluster: {rollout.look_failed}"] if rollout.look_failed else []
+    breach = [f"in breach: {', '.join(rollout.breach_of)}"] if rollout.breach_of else []
+    reasons = [*unread, *obstacles(rollout, now)] or breach or ["another change of its quotas comes first"]
+    write = "end a grant" if order.ends else "write a grant"
+    return f"the rollout of {rollout.cluster} cannot {write} yet: {'; '.join(reasons)}"
 
 
 def put_off(rollout: Rollout, order: GrantOrder, why: str) -> Rollout:

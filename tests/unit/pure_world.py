@@ -250,7 +250,7 @@ class World:
         order = GrantOrder(request=request, team=team, gpus=gpus, raised=dict(ends or {}), actor="capacity")
         self.r = granting.take_order(self.r, order)
         self.run()
-        self.r = granting.put_off(self.r, order, "not at rest")
+        self.r = granting.put_off(self.r, order, granting.why_not_yet(self.r, order, self.now))
         answer = granting.answer_to(self.r, order)
         assert answer is not None, "it is answered"
         self.run()  # the workflow's loop goes on: an order that was put off leaves a look to be made

@@ -156,8 +156,16 @@ def test_a_rollout_on_its_way_has_it_wait(stage: Stage) -> None:
     assert (answer.outcome, answer.said) == (GrantOutcome.LATER, f"a rollout of c1 is {stage}, {ONLY_LATER}")
 
 
-@pytest.mark.parametrize("what", ["pause", "sev", "risk", "drift"])
-def test_whatever_holds_a_rollout_holds_a_grant(what: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("pause", "paused by tpm: "),
+        ("sev", "sev by calendar: "),
+        ("risk", "health is unknown or stale"),
+        ("drift", "changed by others: a 200 -> 199"),
+    ],
+)
+def test_whatever_holds_a_rollout_holds_a_grant_and_the_answer_names_it(what: str, why: str) -> None:
     world = monitored()
     if what == "pause":
         world.say(Command.PAUSE)
@@ -167,7 +175,9 @@ def test_whatever_holds_a_rollout_holds_a_grant(what: str) -> None:
         world.healthy(280)
     else:
         world.foreign("a", 199)
-    assert world.grant("b", 1).outcome is GrantOutcome.LATER
+    answer = world.grant("b", 1)
+    assert answer.outcome is GrantOutcome.LATER
+    assert answer.said.startswith(f"the rollout of c1 cannot write a grant yet: {why}")
     assert world.values["b"] == 90
     assert EffectKind.GRANT not in world.effects
 
