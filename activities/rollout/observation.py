@@ -170,4 +170,5 @@ def _present_backing(ground: PlacementSolver, usage: Mapping[str, TeamUsage], ba
         backed_gpus=backing.backed_gpus,
         flex_gpus=flex_pool(backing.healthy_gpus, backing.backed_gpus, standing_in_quota(ground, usage)).gpus,
         backing=backing.of,
+        shortage=backing.shortage,
     )

@@ -206,6 +206,8 @@ class PresentBacking(Model):
     backed_gpus: GpuCount = 0
     flex_gpus: GpuCount = 0
     backing: dict[str, int] = Field(default_factory=dict)
+    shortage: dict[str, int] | None = Field(default=None, exclude_if=lambda shortage: shortage is None)
+    """The GPUs that each leaf lacks; None: an older build does not report it."""
 
     @property
     def phantom_gpus(self) -> int:

@@ -46,6 +46,11 @@ class Backing(Model):
         return self.phantom_gpus == 0 and not self.shortage
 
 
+def less_shortage(values: Mapping[str, int], of: Mapping[str, int], shortage: Mapping[str, int]) -> dict[str, int]:
+    """Return the GPUs of each leaf of `of` that lack no healthy ones: what the quotas above withhold is no shortage."""
+    return {leaf: values[leaf] - shortage.get(leaf, 0) if leaf in values else gpus for leaf, gpus in of.items()}
+
+
 def back(snapshot: Snapshot) -> Backing:
     """Return the backing of the snapshot's quotas by its islands.
 

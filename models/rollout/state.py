@@ -22,6 +22,7 @@ from models.cluster.readings import LimitMode, Observation
 from models.cluster.snapshot import Snapshot
 from models.lifecycle.outgoing import Outgoing
 from models.notices import Notice, NoticeKind
+from models.planning.backing import less_shortage
 from models.planning.busy_work import beyond_of_work, cut_of_work, short_of_work
 from models.planning.cut_reasons import TiersTaken, breach_reason
 from models.planning.grants import Granted, GrantOrder
@@ -505,10 +506,12 @@ class Rollout(Model):
 
     @property
     def present_backing(self) -> dict[str, int] | None:
-        """GPUs behind each leaf at the present quotas; None if no look has tested them since they were written."""
+        """GPUs of each leaf that lack no hardware at the present quotas; None if no look has tested these values."""
         if self.seen is None or self.seen.health is None:
             return None
         if self.written.items() <= self.seen.tested.items():
-            return self.seen.backing
-        present = self.seen.reading.values
-        return None if self.shadow or not self.written.items() <= present.items() else self.seen.now.backing
+            return less_shortage(self.seen.tested, self.seen.backing, self.seen.shortage)
+        present, now = self.seen.reading.values, self.seen.now
+        if self.shadow or not self.written.items() <= present.items():
+            return None
+        return now.backing if now.shortage is None else less_shortage(present, now.backing, now.shortage)

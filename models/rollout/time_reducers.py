@@ -10,6 +10,7 @@ from datetime import datetime
 from models.audit_chain import BACKSTOP, AuditKind
 from models.cluster.policy import OnBreach
 from models.notices import NoticeKind
+from models.planning.backing import less_shortage
 from models.rollout import granting
 from models.rollout.commands import add_breach_hold, backing_for, lift_hold, next_attempt
 from models.rollout.decide import (
@@ -124,9 +125,10 @@ def _finish_rollback(rollout: Rollout, now: datetime) -> Rollout:
     teams = list(rollout.baseline.tree.leaves) if breach else rollout.affected_teams
     rollout = rollout.notify(NoticeKind.ROLLED_BACK, teams, detail=undo.reason + more, facts={"to_owner": False})
     if undo.then is Stage.ABORTED:
-        backing = backing_for(rollout, {**rollout.baseline.values, **rollout.written})
+        values = {**rollout.baseline.values, **rollout.written}
+        backing = backing_for(rollout, values)
         if backing is not None and health_fresh(rollout):  # nobody looks at an ended rollout
-            rollout = add_backing(rollout, backing.of)
+            rollout = add_backing(rollout, less_shortage(values, backing.of, backing.shortage))
         return rollout.but(ended_because=undo.reason).enter_stage(Stage.ABORTED, now, undo.reason, undo.actor)
     if breach and not retries_by_itself(rollout):
         failed = f"{count_text(rollout.failures, 'attempt')} {verb_of(rollout.failures, 'has', 'have')} failed"

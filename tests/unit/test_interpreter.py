@@ -1031,6 +1031,21 @@ def test_parents_follow_their_leaves_down_and_up_again() -> None:
     assert world.values == {"a": 200, "b": 161, "org": 361}
 
 
+def test_a_notice_in_a_tree_counts_what_lacks_hardware_and_not_what_the_parent_withholds() -> None:
+    """The parent promises 300 of its children's 361: 61 of these lack no hardware while 300 are healthy."""
+    quotas = (parent("org", 300), quota("a", 200, 150, parent="org"), quota("b", 161, 100, parent="org"))
+    world = at(Stage.MONITORED, World(quotas, **BUFFER_0, on_breach="hold"))
+    told = [n.backing_gpus for n in world.sent if n.kind in (NoticeKind.ENFORCED, NoticeKind.MONITORED)]
+    assert told == [200, 161] * (len(told) // 2)
+    world.healthy(290)
+    world.wait("11m")
+    risks = {risk.team: risk.backing_gpus for risk in world.status.at_risk}
+    assert sum(risks.values()) == 351, "10 lack"
+    for kind in (NoticeKind.AT_RISK, NoticeKind.BREACH):
+        sent = {n.audience: n.backing_gpus for n in world.sent if n.kind is kind and n.audience in ("a", "b")}
+        assert sent == risks, "the notice says what the status says"
+
+
 def test_a_quota_that_others_move_in_the_tree_moves_in_the_baseline() -> None:
     world = at(Stage.BUFFERED, World(TREE))
     world.foreign("b", 106, parent=None)

@@ -112,6 +112,7 @@ LIMITS: dict[str, Any] = {
     "Doubt.counted": TEAMS,
     "Observation.long_run": ISLANDS,
     "PresentBacking.backing": TEAMS,
+    "PresentBacking.shortage": TEAMS,
     "Clocks.by_team": TEAMS,
     "GrantOrder.raised": FEW,
     "Granted.raised": FEW,
