@@ -9,6 +9,7 @@ value that is undone), and `reasons` are the plan's. Some kinds say more if `fac
     left            what is left to undo or to wait for: texts (stuck, held, breach)
     commands        commands that can be given (the same kinds)
     goes_on         when it goes on by itself, in words (held)
+    recovers        how long health must be good to end the hold of a breach, in words (held)
     goes_back       whether the quotas are set back at once (breach)
     breach          whether it was a breach that rolled back (rolled_back, to the owner)
     late            whether it is an objection that came too late to hold anything (held)
@@ -187,6 +188,7 @@ def _words(notice: Notice) -> dict[str, Any]:
         "goes_back": bool(facts.get("goes_back")),
         "breach": bool(facts.get("breach")),
         "goes_on": str(facts.get("goes_on", "")),
+        "recovers": str(facts.get("recovers", "")),
         "left": _texts(facts, "left"),
         "commands": _commands(notice),
         "until": datetime.fromisoformat(str(until)) if (until := facts.get("until")) else None,

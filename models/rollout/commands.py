@@ -10,7 +10,7 @@ from pydantic import Field
 from models.access.principals import is_one_of
 from models.access.tickets import warrant_in
 from models.audit_chain import AuditKind
-from models.base import ActorGiven, Text
+from models.base import ActorGiven, Text, duration_text
 from models.cluster.snapshot import on_islands
 from models.lifecycle.command_base import Order
 from models.lifecycle.state_machine import Refused
@@ -300,7 +300,8 @@ def add_breach_hold(
 ) -> Rollout:
     """Hold until a person decides or health is good again, and call the owner."""
     hold = Hold(id=hold_id, kind=kind, reason=reason, actor="guard", at=now)
-    return add_hold(rollout, hold, now).notify(NoticeKind.HELD, [], detail=reason)
+    recovers = {"recovers": duration_text(rollout.policy.clear_after)} if rollout.breach_of else {}
+    return add_hold(rollout, hold, now).notify(NoticeKind.HELD, [], detail=reason, facts=recovers)
 
 
 def lift_hold(rollout: Rollout, hold_id: str, now: datetime, actor: str, reason: str) -> Rollout:

@@ -1564,6 +1564,7 @@ def test_on_breach_hold_withdraws_the_promise_until_health_has_been_good() -> No
     world = at(Stage.MONITORED, World(**QUICK, on_breach="hold"))
     breached(world)
     assert (world.stage, world.values, world.holds, world.promises) == (Stage.MONITORED, CUT, {"breach"}, {})
+    assert [n.facts.get("recovers") for n in world.sent if n.kind is NoticeKind.HELD] == ["30m"]
     looks = world.looks()
     world.say(Command.RESOLVE, hold="breach")
     assert (world.holds, world.promises) == (set(), {})

@@ -182,9 +182,14 @@ def test_a_changed_plan_replaces_the_earlier_numbers() -> None:
     assert "has changed before it took effect" in body
     assert "from 345 to 300 GPUs (45 fewer)" in body
     assert "replace the earlier ones" in body
-    realigned = cut(NoticeKind.CHANGED, 345, 300, 26, stage="enforced")
-    assert "has changed. Your quota goes from 345 to 300 GPUs (45 fewer).\n" in realigned
+    realigned = cut(NoticeKind.CHANGED, 345, 300, 26, stage="enforced", detail="the quotas were realigned in place")
+    assert realigned.startswith("h100-a: the quota of team-a is now 300 GPUs; it was 345\n"), "it is in force"
+    assert (
+        "has changed, and the quotas were realigned in place. Your quota is now 300 GPUs; it was 345 (45 fewer).\n"
+    ) in realigned
+    assert realigned.count("realigned") == 1
     assert "before it took effect" not in realigned
+    assert "replace the earlier ones" not in realigned
     assert "it is recorded, and a person answers" in realigned
     assert "the change then waits" in body
 
@@ -349,6 +354,25 @@ def test_the_owner_reads_what_is_left_and_which_commands_can_be_given(kind: Noti
 def test_where_no_commands_came_along_the_status_has_them() -> None:
     body = text(NoticeKind.HELD, stage="planned", audience="capacity-owners", detail="a pause")
     assert re.findall(r"\n    backstop (.*)", body) == ["status h100-a"], "no line that lacks what it needs"
+
+
+def test_a_hold_that_good_health_ends_does_not_say_that_only_a_person_does() -> None:
+    said = {"stage": "monitored", "audience": "capacity-owners", "detail": "team-a lacks 10 GPUs"}
+    held = "is held at monitored. It goes no further until a person answers"
+    assert f"{held}.\n" in text(NoticeKind.HELD, **said)
+    until = f"{held}, or until healthy hardware has backed all quotas for 30m.\n"
+    assert until in text(NoticeKind.HELD, **said, facts={"recovers": "30m"})
+
+
+def test_an_owner_who_learns_how_a_request_ended_reads_of_no_request_of_theirs() -> None:
+    asker, owner = (
+        text(NoticeKind.REQUEST, audience=who, owner="capacity, board", facts={"to_owner": False})
+        for who in ("ann", "board")
+    )
+    assert asker.startswith("h100-a: your request for more quota\n")
+    assert "Questions? Ask capacity, board." in asker
+    assert owner.startswith("h100-a: a request for more quota\n")
+    assert "Questions?" not in owner
 
 
 def test_an_ended_rollout_has_nothing_to_answer() -> None:
