@@ -76,7 +76,7 @@ def _unwritten(rollout: Ahead) -> str:
     if rollout.shadow:
         return "a shadow: no quota was written"
     if rollout.undoes:
-        return "every quota has the value that it had before the rollout"
+        return "every quota has the value that it would have without the rollout"
     if rollout.undone or rollout.stage == "rolled_back":
         return "its changes are undone already"
     return "nothing has been applied yet"

@@ -68,7 +68,8 @@ def _could(teams: Sequence[TeamWhy]) -> str:
     where = f"in {first.cluster}" if len(teams) == 1 else f"in {len(teams)} clusters"
     if all(one.asked_gpus == one.quota_gpus for one in teams):
         quota = gpus(sum(t.quota_gpus for t in teams))
-        could = f"{_held_text(teams, first=True)}, {start:,} more could start now{block}"
+        each = " in each" if first.block and len(teams) > 1 else ""
+        could = f"{_held_text(teams, first=True)}, {start:,} more could start now{block}{each}"
         return f"{first.team} has a quota of {quota} {where}: {could}, and {_short(teams)}."
     if len(teams) == 1:
         rest = [_held_text(teams)] if first.held_gpus else []
@@ -184,7 +185,7 @@ def _gate(one: TeamWhy) -> list[RenderableType]:
 
 def _rollout(one: TeamWhy, status: RolloutStatus) -> str:
     was = next((t.baseline_gpus for t in status.teams if t.team == one.team), one.quota_gpus)
-    before = "" if was == one.quota_gpus else f": the quota was {was:,} before it"
+    before = "" if was == one.quota_gpus else f": without it the quota would be {was:,}"
     kind = "A rehearsal (shadow: nothing is written)" if status.shadow else "A rollout"
     stands = f"{kind} of {one.cluster} is {space_name(status.stage)}{before}{_next(status)}"
     return f"{stands}. See `{command_line('status', one.cluster)}`."

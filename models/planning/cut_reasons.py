@@ -89,7 +89,7 @@ def breach_reason(quota: Quota, taken: Mapping[str, TiersTaken]) -> str:
     `quota`: the baseline's, whose usage is older than the breach: hence the past tense. `taken`: from each such quota.
     """
     parts = [f"{gpus} that {held}" for gpus, held in zip(taken[quota.team], _HELD, strict=True) if gpus]
-    before = f"the {_gpus_text(quota.gpus)} that the quota had before the rollout"
+    before = f"the {_gpus_text(quota.gpus)} that the quota would have without the rollout"
     if not parts:
         used, busy = quota.in_use
         deepest = max((tier for tiers in taken.values() for tier, gpus in enumerate(tiers) if gpus), default=0)

@@ -108,7 +108,7 @@ def apply_grant(state: RequestState, answer: Granted, now: datetime) -> RequestS
 def _finish_return(state: RequestState, answer: Granted, now: datetime) -> RequestState:
     if answer.outcome is GrantOutcome.DONE:
         ended = state.enter_stage(RequestStage.RETURNED, now, f"given back ({answer.said})")
-        text = f"The grant of {state.wanted_text} has ended and was taken back: {answer.said}"
+        text = f"The grant of {state.wanted_text} has ended. Taken back: {answer.said}"
         return ended.record(AuditKind.COMMAND, ended.said, now, lowered=state.raised).notify(state.askers, text)
     left = state.enter_stage(RequestStage.LEFT, now, f"not given back: {answer.said}")
     text = f"The grant of {state.wanted_text} has ended and was not taken back: {answer.said}. Check the quota."

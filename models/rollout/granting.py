@@ -149,7 +149,11 @@ def record_grant(rollout: Rollout, receipt: Receipt, now: datetime) -> Rollout:
         given_back=(*rollout.given_back, order.request)[-_REMEMBERED:] if order.ends else rollout.given_back,
     )
     # A plan or a breach that has cut the quota has cut the grant first, so that less may be left to take back.
-    moves = [f"{team} {receipt.before[team]} -> {now_gpus}" for team, now_gpus in sorted(receipt.after.items())]
+    moves = [
+        f"{team} {receipt.before[team]} -> {gpus}"
+        for team, gpus in sorted(receipt.after.items())
+        if gpus != receipt.before[team]
+    ]
     granted = f"{gpus_text(order.gpus)} {verb_of(order.gpus)} granted to {order.team}"
     sentence = (", ".join(moves) or "nothing of it was left") if order.ends else granted
     rollout = rollout.record(

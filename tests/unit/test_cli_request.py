@@ -153,7 +153,7 @@ def test_a_refused_one_says_what_there_is_instead(capsys: pytest.CaptureFixture[
 def test_one_that_the_policy_refuses_does_not_say_that_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
     state = asked(fits=False)
     out = text(state.but(assessment=state.assessment.model_copy(update={"room": None})), capsys)
-    assert "What there is instead:\n  flex: a could use about 9 GPUs here" in out
+    assert "Possible instead:\n  flex: a could use about 9 GPUs," in out
     assert "less of it" not in out
 
 

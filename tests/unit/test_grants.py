@@ -213,6 +213,13 @@ def test_a_grant_from_before_the_launch_is_taken_back_from_what_the_plan_left_of
     assert answer.said == "b 106 -> 90", "what was taken, and not the 40 of the grant"
 
 
+def test_the_end_of_a_grant_that_a_plan_has_cut_whole_says_that_nothing_is_left() -> None:
+    world = monitored((quota("a", 200), quota("b", 161, busy=100)))
+    answer = world.grant("b", 40, ends={"b": 40})
+    assert (answer.outcome, answer.said) == (GrantOutcome.DONE, "nothing of it was left")
+    assert world.values == {"a": 200, "b": 106}
+
+
 def test_what_others_changed_since_is_not_taken_back() -> None:
     world = monitored(on_drift="accept")
     raised = world.grant("b", 16).raised

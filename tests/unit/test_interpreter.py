@@ -758,11 +758,16 @@ def test_a_rollback_is_told_from_what_stood_before_it_and_from_a_look_after_it()
     assert {t: n.reasons for t, n in told.items()} == {
         "a": (
             (
-                "Backstop takes none of the 200 GPUs that the quota had before the rollout: other quotas gave "
+                "Backstop takes none of the 200 GPUs that the quota would have without the rollout: other quotas gave "
                 "GPUs that cost less"
             ),
         ),
-        "b": ("from the 161 GPUs that the quota had before the rollout, Backstop takes 61 that no running job held",),
+        "b": (
+            (
+                "from the 161 GPUs that the quota would have without the rollout, Backstop takes 61 that no running "
+                "job held"
+            ),
+        ),
     }
     assert owners.facts["left"] == [f"b: 161 -> 100 ({told['b'].reasons[0]})"]
     assert [command["line"] for command in owners.facts["commands"]], "what the owner could say"
@@ -1475,7 +1480,7 @@ def test_a_quota_that_only_rounding_spares_is_not_told_that_others_gave_what_cos
     world.wait("10m")
     assert world.values == {"a": 45, "b": 44, "c": 1}
     assert notices(world, NoticeKind.ROLLED_BACK)["c"].reasons == (
-        "Backstop takes none of the 1 GPU that the quota had before the rollout: other quotas gave enough",
+        "Backstop takes none of the 1 GPU that the quota would have without the rollout: other quotas gave enough",
     )
 
 

@@ -204,7 +204,7 @@ def test_buffered_says_that_the_value_is_soft_and_that_more_is_told() -> None:
 
 def test_enforced_says_what_starts_above_the_quota_and_what_backs_it() -> None:
     body = cut(NoticeKind.ENFORCED, 345, 310, 26, backing_gpus=310)
-    assert "firm at 310 GPUs; before the rollout it was 345 (35 fewer)" in body
+    assert "firm at 310 GPUs; without the rollout it would be 345 (35 fewer)" in body
     assert "Jobs above it start only when they are submitted to flex" in body
     assert "All of its 310 GPUs are backed by healthy hardware" in body
     assert "Jobs there start only when they are submitted to flex" in cut(NoticeKind.ENFORCED, 12, 0, 0)
@@ -491,6 +491,18 @@ def test_a_quota_that_comes_back_up_is_not_explained_by_a_cut() -> None:
     assert "is now 306 GPUs; it was 300 (6 more)" in body
     assert "Why the quota was not raised further, in numbers of when this was planned:\n- 35 GPUs" in body
     assert "Why the quota changed" not in body
+
+
+def test_reasons_that_add_up_to_more_than_the_change_say_of_what_they_are() -> None:
+    """81 before the rollout, 65 since the last plan, 54 now: the reasons are of all 27."""
+    numbers = {"before_gpus": 65, "after_gpus": 54, "phantom_gpus": 11, "to_flex_gpus": 16}
+    reasons = ("11 GPUs of the quota are held by no running job", "16 GPUs are in use")
+    _, body = render(notice(NoticeKind.CHANGED, stage="monitored", reasons=reasons, **numbers))
+    assert "is now 54 GPUs; it was 65 (11 fewer)" in body
+    assert "Why the quota has 27 GPUs fewer than without the rollout, in numbers of when this was planned:\n" in body
+    assert "Why the quota changed" not in body
+    _, body = render(notice(NoticeKind.CHANGED, stage="monitored", reasons=reasons, **numbers | {"before_gpus": 81}))
+    assert "Why the quota changed, in numbers of when this was planned:\n- 11 GPUs" in body
 
 
 @pytest.mark.parametrize(("goes_back", "sentence"), [(True, "now rolls it back"), (False, "was monitored then")])

@@ -388,6 +388,13 @@ def test_what_own_jobs_hold_is_used_and_never_missing(
     assert "missing" not in str(paragraph)
 
 
+def test_a_block_is_in_one_cluster_however_many_have_room_for_one() -> None:
+    one = asked(block=True)
+    told = [str(summary(WhyAnswers(teams=(one,) * n), [], hint=False)[0]) for n in (1, 2)]
+    assert "could start now as one block, and" in told[0]
+    assert "could start now as one block in each, and" in told[1]
+
+
 def test_what_is_short_on_a_page_is_short_in_its_reasons() -> None:
     """A fresh reader read `196 of 196 are missing` beside `0 are short`: all of it was in use."""
     quotas = (Present(team="research", gpus=196),)
@@ -605,7 +612,7 @@ def test_the_quota_before_a_rollout_has_its_digits_in_groups() -> None:
     (team,) = status(Stage.MONITORED).teams
     found = status(Stage.MONITORED, teams=(team.model_copy(update={"baseline_gpus": 4000}),))
     words = " ".join(str(part) for part in in_full(WhyAnswers(teams=(asked(),)), {"h100-worked": found}, []))
-    assert "is monitored: the quota was 4,000 before it" in words
+    assert "is monitored: without it the quota would be 4,000" in words
 
 
 # --- a block and the weaker classes of its own quota ------------------------------------------------
