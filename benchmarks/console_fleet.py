@@ -43,12 +43,12 @@ from models.cluster.quota import Quota
 from models.errors import BY_NAME, Refusal, Unavailable
 from models.fleet.messages import FleetPlan, FleetStatus
 from models.fleet.status import status_of
+from models.lifecycle.holds import holds_text
 from models.question_base import Question
 from models.questions import DeskRequest, Pulse
 from models.reports.rollout_summary import RolloutSummary
 from models.reports.tallies import slot_of
 from models.rollout.command_previews import Ahead
-from models.rollout.holds import holds_text
 from models.rollout.status_models import RolloutStatus
 from web.callers import Callers
 from web.front import Front

@@ -19,8 +19,8 @@ from client.questions import Questions
 from client.visibility_query import quote
 from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED, in_time
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
+from models.lifecycle.holds import holds_text
 from models.reports.rollout_summary import RolloutSummary
-from models.rollout.holds import holds_text
 from models.rollout.stages import Command, command_line
 from models.status_questions import OpenRollouts, Overview
 from models.temporal_names import (

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from models.cluster.windows import Entry
 from models.fleet.messages import FleetStatus
 from models.fleet.state import FLEET, FleetStage
+from models.lifecycle.holds import HoldKind
 from models.reports.weekly import AHEAD, AtRisk, Blocked, Live, NextStep, Week, week
-from models.rollout.holds import HoldKind
 from models.rollout.stages import Stage
 from models.rollout.status_models import RolloutNote
 from models.status_questions import OpenRollouts, Overview

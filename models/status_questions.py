@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from models.base import Count, Model, Name, Time, Words
+from models.lifecycle.holds import Hold
 from models.question_base import Question, later
-from models.rollout.holds import Hold
 
 if TYPE_CHECKING:
     from models.fleet.archived_state import KeptFleet

@@ -13,7 +13,7 @@ from client.answer_models import STALE
 from models.cluster.derived_buffer import Derived
 from models.cluster.policy import AFTER_ALL
 from models.cluster.windows import Foretold
-from models.rollout.holds import Hold
+from models.lifecycle.holds import Hold
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.status_models import (
     UNGUARDED,

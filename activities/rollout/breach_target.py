@@ -11,10 +11,10 @@ from activities.tickets.warrants import Warrants
 from models.cluster.readings import HealthSample
 from models.cluster.snapshot import with_named_islands
 from models.errors import BackstopError, Refusal
+from models.lifecycle.holds import RADIUS, ROLLBACK
 from models.planning.backing import back
 from models.planning.breach_target import BreachTarget, breach_target
 from models.rollout.drift import baseline_beside
-from models.rollout.holds import RADIUS, ROLLBACK
 from models.rollout.messages import AimRequest
 
 

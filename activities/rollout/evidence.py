@@ -21,6 +21,7 @@ from models.cluster.policy import Policy, RollbackTo
 from models.cluster.readings import ForeignChange, QuotaReading
 from models.cluster.snapshot import Snapshot
 from models.errors import Conflict, Refusal
+from models.lifecycle.holds import RADIUS
 from models.planning.grants import GrantOrder
 from models.planning.plan import Plan
 from models.requests.commands import RequestOrder
@@ -41,7 +42,6 @@ from models.rollout.effect_approval import (
 )
 from models.rollout.effect_table import EFFECT, INVERSE
 from models.rollout.effects import Change, EffectKind, Receipt
-from models.rollout.holds import RADIUS
 from models.rollout.messages import EffectRequest
 
 SurplusOf = Callable[[str], int | None]

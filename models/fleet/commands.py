@@ -15,7 +15,7 @@ from models.fleet.gates import rest_until
 from models.fleet.pace_changes import change_pace, changes_text, counts_from
 from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.lifecycle.command_base import Order
-from models.rollout.holds import Hold, HoldKind
+from models.lifecycle.holds import Hold, HoldKind
 from models.texts import count_text, shorten, verb_of
 
 FleetCommand = Literal["approve", "pause", "resume", "skip", "move", "promote", "pace", "abort"]

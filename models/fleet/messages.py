@@ -26,7 +26,7 @@ from models.base import (
 from models.cluster.windows import WindowKind
 from models.fleet.archived_state import KeptFleet
 from models.fleet.state import BudgetLeft, FleetRollout, FleetStage, Member, Pace, Wave
-from models.rollout.holds import Hold
+from models.lifecycle.holds import Hold
 from models.texts import count_text
 
 

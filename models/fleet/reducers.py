@@ -26,7 +26,7 @@ from models.fleet.state import (
     MemberState,
     Wave,
 )
-from models.rollout.holds import HoldKind
+from models.lifecycle.holds import HoldKind
 from models.rollout.stages import Stage
 from models.rollout.stuck import LAUNCH
 from models.temporal_names import TellAnswer

@@ -18,9 +18,9 @@ from pydantic import Field
 from models.audit_chain import BACKSTOP, AuditKind
 from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Share, Time
 from models.cluster.policy import TIERS, Tier
+from models.lifecycle.holds import Hold, HoldKind
 from models.lifecycle.outgoing import ArchivePlace, Lifecycle
 from models.notices import NoticeKind
-from models.rollout.holds import Hold, HoldKind
 
 FLEET = "(fleet)"
 """The name in place of a cluster in entries and notices about the fleet rollout itself."""

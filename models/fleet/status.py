@@ -13,8 +13,8 @@ from models.fleet.decide import decide
 from models.fleet.gates import breaker_share, budget_left, rest_until
 from models.fleet.messages import DeclaredOver, FleetProgress, FleetStatus, WaveStatus
 from models.fleet.state import WAVES, BudgetLeft, FleetRollout, FleetStage, Member, MemberState, Wave
+from models.lifecycle.holds import HoldKind
 from models.lifecycle.workflow_actions import Wait
-from models.rollout.holds import HoldKind
 from models.rollout.status_models import RolloutStatus
 from models.texts import count_text
 

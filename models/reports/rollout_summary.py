@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from models.base import Model, Time
-from models.rollout.holds import Hold
+from models.lifecycle.holds import Hold
 from models.rollout.stages import Stage
 
 

@@ -10,9 +10,9 @@ import shlex
 from collections.abc import Iterator
 from datetime import datetime
 
+from models.lifecycle.holds import PROPOSAL, Hold, HoldKind
 from models.rollout.commands import CommandRequest, may_lift, refusal
 from models.rollout.gates import doubt_of, holds_standing
-from models.rollout.holds import PROPOSAL, Hold, HoldKind
 from models.rollout.stages import Command, command_line
 from models.rollout.state import Rollout
 from models.rollout.status_models import Choice

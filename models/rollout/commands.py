@@ -13,6 +13,7 @@ from models.audit_chain import AuditKind
 from models.base import ActorGiven, Text, duration_text
 from models.cluster.snapshot import on_islands
 from models.lifecycle.command_base import Order
+from models.lifecycle.holds import BREACH, PROPOSAL, RADIUS, REALIGN, REPLAN, ROLLBACK, UNMERGED, Hold, HoldKind
 from models.lifecycle.state_machine import Refused
 from models.notices import NoticeKind
 from models.planning.backing import Backing, back
@@ -22,7 +23,6 @@ from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import EffectKind
 from models.rollout.gates import beyond_of, changed_by_others, doubt_of
-from models.rollout.holds import BREACH, PROPOSAL, RADIUS, REALIGN, REPLAN, ROLLBACK, UNMERGED, Hold, HoldKind
 from models.rollout.promotion_text import promotion_text
 from models.rollout.proposals import proposal_is_approved
 from models.rollout.stages import Command, Stage, answer

@@ -13,13 +13,13 @@ from datetime import datetime, timedelta
 
 from models.cluster.policy import OnBreach
 from models.cluster.readings import HealthSample, Observation
+from models.lifecycle.holds import RADIUS, REALIGN, ROLLBACK, UNMERGED
 from models.lifecycle.workflow_actions import Finish, Wait
 from models.rollout.effect_changes import baseline_with
 from models.rollout.effect_table import INVERSE, STEP_FROM
 from models.rollout.effects import EffectKind
 from models.rollout.flex_following import flex_wanted
 from models.rollout.gates import conditions, drift_of, health_fresh, holds_now, is_open, values_of_others
-from models.rollout.holds import RADIUS, REALIGN, ROLLBACK, UNMERGED
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
 from models.rollout.workflow_actions import Action, Aim, Draft, Look, Perform

@@ -13,6 +13,7 @@ from models.audit_chain import BACKSTOP, AuditKind
 from models.cluster.policy import RollbackTo
 from models.cluster.readings import LimitMode
 from models.errors import AwaitsMerge, BlastRadius, Conflict, Drift
+from models.lifecycle.holds import RADIUS, REALIGN, UNMERGED, Hold, HoldKind
 from models.notices import NoticeKind
 from models.planning.plan import Plan
 from models.rollout import drift, granting
@@ -22,7 +23,6 @@ from models.rollout.effect_table import FOLLOWS_AFTER, INVERSE, KEPT_IN_A_BREACH
 from models.rollout.effects import Change, EffectKind, Receipt, ValueConflict
 from models.rollout.flex_following import flex_moves
 from models.rollout.guard import Clocks
-from models.rollout.holds import RADIUS, REALIGN, UNMERGED, Hold, HoldKind
 from models.rollout.stages import Stage
 from models.rollout.state import Proposal, PublishedFlex, Rollout, UndoCause, Undone
 from models.rollout.stuck import call_owner, phrases_of

@@ -10,9 +10,9 @@ from models.base import duration_text
 from models.cluster.policy import Acks, OnDrift
 from models.cluster.readings import Doubt, Excess, LimitMode
 from models.cluster.windows import Window, WindowKind, active
+from models.lifecycle.holds import Hold, HoldKind
 from models.rollout.effect_table import STEP_FROM, Gate
 from models.rollout.effects import EffectKind
-from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout
 from models.rollout.status_models import Condition

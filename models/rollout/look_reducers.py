@@ -7,6 +7,7 @@ from datetime import datetime
 from models.audit_chain import BACKSTOP, AuditKind
 from models.cluster.policy import OnDrift
 from models.cluster.readings import Observation
+from models.lifecycle.holds import REALIGN, UNMERGED, Hold, HoldKind
 from models.notices import NoticeKind
 from models.rollout import mailing
 from models.rollout.commands import add_breach_hold, add_hold, lift_hold
@@ -15,7 +16,6 @@ from models.rollout.drift import accept_changes, can_write, reclaim_values, rest
 from models.rollout.flex_following import flex_band, flex_published
 from models.rollout.gates import CHANGED_BY_OTHERS, drift_of, health_fresh, holds_now
 from models.rollout.guard import Sight
-from models.rollout.holds import REALIGN, UNMERGED, Hold, HoldKind
 from models.rollout.messages import HealthChanged, plain_sight
 from models.rollout.proposals import consider_proposal, give_up_proposal
 from models.rollout.stages import Stage

@@ -30,10 +30,10 @@ from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.readings import HealthSample, LimitMode, QuotaReading
 from models.cluster.snapshot import Snapshot
+from models.lifecycle.holds import Hold
 from models.planning.grants import GrantOrder
 from models.planning.plan import Envelope, Plan
 from models.rollout.effects import Change
-from models.rollout.holds import Hold
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
 from models.rollout.status_models import RolloutNote

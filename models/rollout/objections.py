@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import count
 
 from models.access.command_targets import OBJECTION_ID
-from models.rollout.holds import Hold, HoldKind
+from models.lifecycle.holds import Hold, HoldKind
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
 from models.texts import count_text, shorten

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from models.audit_chain import BACKSTOP
 from models.cluster.policy import RollbackTo
+from models.lifecycle.holds import Hold, HoldKind
 from models.notices import NoticeKind
 from models.rollout.gates import holds_standing
-from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout, UndoCause
 from models.texts import count_text

@@ -11,6 +11,7 @@ from datetime import datetime
 from models.audit_chain import BACKSTOP, AuditEntry, AuditKind
 from models.cluster.policy import RollbackTo
 from models.cluster.snapshot import Snapshot, on_islands
+from models.lifecycle.holds import REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
 from models.notices import NoticeKind
 from models.planning.breach_target import BreachTarget
 from models.planning.plan import Envelope
@@ -20,7 +21,6 @@ from models.rollout.effect_table import KEPT_IN_A_BREACH
 from models.rollout.effects import EffectKind
 from models.rollout.gates import changed_by_others, values_of_others
 from models.rollout.guard import Clocks, Sight
-from models.rollout.holds import REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
 from models.rollout.messages import Drafted, LaunchRequest, Opening
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Approval, PublishedFlex, Rollout, Stay, Undo, UndoCause

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from models.base import duration_text
+from models.lifecycle.holds import Hold, HoldKind
 from models.rollout.gates import conditions, gate_of, holds_now
-from models.rollout.holds import Hold, HoldKind
 from models.rollout.mailing import newly_cut
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout

@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.audit_chain import AuditEntry
+from models.lifecycle.holds import Hold
 from models.notices import Notice, NoticeKind
 from models.planning.grants import GrantOrder
 from models.rollout.available_commands import choices_now
@@ -17,7 +18,6 @@ from models.rollout.effect_changes import baseline_with
 from models.rollout.effect_table import EFFECT
 from models.rollout.effects import Change, EffectKind
 from models.rollout.gates import health_holds, own_holds, values_of_others
-from models.rollout.holds import Hold
 from models.rollout.mailing import ready_notices
 from models.rollout.messages import AimRequest, DraftRequest, EffectRequest, ObserveRequest, RecordRequest
 from models.rollout.proposals import derives_buffer, may_propose

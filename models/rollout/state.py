@@ -20,6 +20,7 @@ from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.readings import LimitMode, Observation
 from models.cluster.snapshot import Snapshot
+from models.lifecycle.holds import Hold
 from models.lifecycle.outgoing import Outgoing
 from models.notices import Notice, NoticeKind
 from models.planning.backing import less_shortage
@@ -29,7 +30,6 @@ from models.planning.grants import Granted, GrantOrder
 from models.planning.plan import Envelope, Plan, QuotaPlan
 from models.rollout.effects import EffectKind
 from models.rollout.guard import Clocks, Sight
-from models.rollout.holds import Hold
 from models.rollout.legacy_state import nest_state
 from models.rollout.stages import TRANSITIONS, Stage
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from models.base import duration_text
 from models.cluster.readings import PresentBacking
 from models.cluster.windows import Foretold
+from models.lifecycle.holds import PROPOSAL, HoldKind, standing_text
 from models.lifecycle.workflow_actions import Wait
 from models.planning.busy_work import short_of_work
 from models.planning.window_forecast import forecast_windows
@@ -17,7 +18,6 @@ from models.rollout.decide import decide, flex_due, recovery_pause, retries_by_i
 from models.rollout.drift import beyond_bound, promised_teams
 from models.rollout.flex_following import flex_published
 from models.rollout.gates import beyond_of, conditions, doubt_of, drift_of, gate_of, health_fresh, holds_now
-from models.rollout.holds import PROPOSAL, HoldKind, standing_text
 from models.rollout.messages import LaunchAnswer, LaunchRequest
 from models.rollout.proposals import may_apply, proposed_changes
 from models.rollout.stages import Command, Stage, command_line

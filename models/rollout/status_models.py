@@ -12,7 +12,7 @@ from pydantic import Field
 from models.base import Count, Duration, GpuCount, Model, Name, Time
 from models.cluster.derived_buffer import Derived
 from models.cluster.windows import Foretold
-from models.rollout.holds import Hold
+from models.lifecycle.holds import Hold
 from models.rollout.stages import Stage
 from models.texts import gpus_text
 

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from models.audit_chain import BACKSTOP, AuditKind
 from models.cluster.policy import OnBreach
+from models.lifecycle.holds import BREACH, REALIGN, ROLLBACK, UNMERGED
 from models.notices import NoticeKind
 from models.planning.backing import less_shortage
 from models.rollout import granting
@@ -24,7 +25,6 @@ from models.rollout.decide import (
 from models.rollout.effect_table import KEPT_IN_A_BREACH
 from models.rollout.gates import health_fresh
 from models.rollout.guard import Clocks
-from models.rollout.holds import BREACH, REALIGN, ROLLBACK, UNMERGED
 from models.rollout.mailing import add_backing, notify_teams
 from models.rollout.owner_news import forget_news
 from models.rollout.proposals import give_up_proposal

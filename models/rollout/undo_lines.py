@@ -11,11 +11,11 @@ import shlex
 from collections.abc import Callable
 
 from models.lifecycle.command_rows import NEVER, REASON
+from models.lifecycle.holds import HoldKind
 from models.lifecycle.state_machine import Refused
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest, is_paused
 from models.rollout.effect_table import STEP_FROM
-from models.rollout.holds import HoldKind
 from models.rollout.stages import Command, Stage, answer, command_line
 from models.rollout.state import Rollout
 

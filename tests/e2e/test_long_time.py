@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from models.rollout.holds import HoldKind
+from models.lifecycle.holds import HoldKind
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
 from tests.e2e.skipping import ANSWER, SETUP, SUGGESTED, Played, check, monitored, play, playing

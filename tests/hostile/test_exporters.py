@@ -26,11 +26,11 @@ from activities.watch.fingerprint import facts_of, fingerprint
 from models.cluster.readings import Doubt
 from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import Refusal
+from models.lifecycle.holds import HoldKind
 from models.lifecycle.workflow_actions import Wait
 from models.rollout import effect_reducers, look_reducers, mailing, plan_reducers, request_builders, time_reducers
 from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.decide import decide
-from models.rollout.holds import HoldKind
 from models.rollout.messages import LaunchRequest, OpenRequest
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout

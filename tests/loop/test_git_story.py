@@ -10,8 +10,8 @@ import pytest_asyncio
 from temporalio.client import Client
 
 from activities.adapters.ledger.facade import Ledger
+from models.lifecycle.holds import UNMERGED
 from models.questions import CheckLedger
-from models.rollout.holds import UNMERGED
 from models.rollout.stages import Command, Stage
 from models.rollout.status_models import RolloutStatus
 from tests.e2e.world import World, cluster, fresh, team, world_of

@@ -15,9 +15,9 @@ from temporalio.client import Client
 from client.rollouts import Rollouts
 from client.weekly_report import weekly
 from models.cluster.windows import Declared, Window, WindowKind
+from models.lifecycle.holds import HoldKind
 from models.questions import Declare
 from models.reports.weekly import WEEK, Live
-from models.rollout.holds import HoldKind
 from models.rollout.stages import Command, Stage
 from models.rollout.status_models import RolloutStatus
 from tests.e2e.world import World, fresh, seen, worked_case, world_of

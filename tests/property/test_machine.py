@@ -17,10 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from models.cluster.quota import Quota
 from models.cluster.readings import LimitMode
 from models.cluster.windows import WindowKind
+from models.lifecycle.holds import HoldKind
 from models.planning.grants import GrantOutcome
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import EffectKind
-from models.rollout.holds import HoldKind
 from models.rollout.stages import Command, Stage
 from tests.property.witness import Observed
 from tests.tried import examples

@@ -18,6 +18,7 @@ from models.cluster.island import Island
 from models.cluster.quota import QuotaTree
 from models.cluster.readings import LimitMode, QuotaReading
 from models.cluster.snapshot import Snapshot
+from models.lifecycle.holds import HoldKind
 from models.lifecycle.workflow_actions import Wait
 from models.notices import Notice, NoticeKind
 from models.planning.backing import back
@@ -28,7 +29,6 @@ from models.rollout.decide import FRESH, decide
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import Change, EffectKind, Receipt
 from models.rollout.gates import drift_of
-from models.rollout.holds import HoldKind
 from models.rollout.messages import Drafted, DraftRequest, EffectRequest
 from models.rollout.stages import Command, Stage
 from models.rollout.state import UndoCause

@@ -38,6 +38,7 @@ from models.fleet.state import FleetStage, Wave
 from models.fleet_cut_questions import FleetEnvelopes
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow
+from models.lifecycle.holds import Hold, HoldKind
 from models.planning.plan import Envelope, make_plan
 from models.question_base import Question
 from models.questions import (
@@ -66,7 +67,6 @@ from models.reports.why import TeamWhy, WhyAnswers
 from models.requests.state import RequestState
 from models.rollout.command_previews import Ahead, TeamBack
 from models.rollout.commands import CommandRequest
-from models.rollout.holds import Hold, HoldKind
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest
 from models.rollout.stages import Command, Stage
 from models.rollout.status_models import Risk, RolloutStatus, TeamStatus

@@ -30,7 +30,7 @@ from models.access.rights import RIGHTS, Case
 from models.access.tokens import TokenLine, token_hash
 from models.access_questions import AccessNow, AimOf, ImportAccess, MakeToken, RevokeToken, Tokens
 from models.errors import Unavailable
-from models.rollout.holds import Hold, HoldKind
+from models.lifecycle.holds import Hold, HoldKind
 from models.rollout.stages import Stage
 from models.rollout.status_models import Condition, RolloutStatus, TeamStatus
 from tests.unit.access_world import access, grant

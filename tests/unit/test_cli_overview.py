@@ -12,9 +12,9 @@ from cli.ledger_fallback import LastWord
 from cli.main import run
 from client.answer_models import Check
 from client.doctor import clock_check, health_check, histories_check, rollouts_check, without_answers
+from models.lifecycle.holds import Hold, HoldKind
 from models.questions import LedgerCheck
 from models.reports.rollout_summary import RolloutSummary
-from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Stage
 from models.rollout.status_models import TeamStatus, WouldStand
 from models.status_questions import Overview

@@ -13,8 +13,8 @@ import pytest
 from models.fleet.messages import FleetStatus
 from models.fleet.state import FleetRollout, FleetStage, Member, MemberState, Pace, Wave
 from models.fleet.status import status_of
+from models.lifecycle.holds import Hold, HoldKind
 from models.reports.rollout_summary import RolloutSummary
-from models.rollout.holds import Hold, HoldKind
 from web.console.pages.fleet import Row, fleet
 from web.console.pages.fleet_rollout import _named
 from web.console.visit import Visit

@@ -16,8 +16,8 @@ from models.fleet.order import plan_hash, take_prospects
 from models.fleet.state import Member, MemberState, Pace, Wave
 from models.fleet.status import progress_of
 from models.fleet.status import status_of as status_of_fleet
+from models.lifecycle.holds import Hold, HoldKind
 from models.rollout.effects import EffectKind
-from models.rollout.holds import Hold, HoldKind
 from models.rollout.request_builders import record
 from models.rollout.stages import Command, Stage
 from models.rollout.status import status_of

@@ -10,7 +10,7 @@ from models.fleet.commands import FLEET_COMMANDS, FleetCommandRequest, not_now, 
 from models.fleet.gates import rest_until
 from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.fleet.status import status_of
-from models.rollout.holds import HoldKind
+from models.lifecycle.holds import HoldKind
 from tests.property.test_fleet_machine import Fleet, prospect
 
 ALL: dict[str, Any] = {"reason": "why", "undo": False}

@@ -16,7 +16,7 @@ from models.fleet.state import BREAKER, FleetRollout, FleetStage, Member, Member
 from models.fleet.status import status_of
 from models.fleet.undo_lines import fleet_undo_line
 from models.lifecycle.command_rows import NEVER
-from models.rollout.holds import HoldKind
+from models.lifecycle.holds import HoldKind
 from tests.property.test_fleet_machine import Fleet, prospect
 
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)

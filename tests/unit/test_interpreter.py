@@ -16,12 +16,12 @@ from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.readings import Excess, LimitMode
 from models.cluster.windows import WindowKind
+from models.lifecycle.holds import Hold, HoldKind
 from models.notices import Notice, NoticeKind
 from models.rollout import plan_reducers
 from models.rollout.commands import CommandRequest, add_hold, refusal
 from models.rollout.decide import confirms_breach, is_urgent
 from models.rollout.effects import EffectKind
-from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Undo, UndoCause
 from models.rollout.workflow_actions import Action, Aim, Draft, Look, Perform

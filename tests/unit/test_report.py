@@ -20,6 +20,7 @@ from cli.output import _plain
 from cli.pages.report import page
 from models.access.second_persons import Emergency
 from models.cluster.windows import Entry, Window, WindowKind
+from models.lifecycle.holds import Hold, HoldKind
 from models.reports.milestones import Milestones
 from models.reports.weekly import (
     BeforeAndAfter,
@@ -34,7 +35,6 @@ from models.reports.weekly import (
     waves_done,
     week,
 )
-from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Stage
 from models.rollout.status_models import RolloutNote
 from models.status_questions import Overview

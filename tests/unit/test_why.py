@@ -27,11 +27,11 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window, WindowKind
 from models.errors import Refusal
 from models.flex.flex_now import FlexNow, IslandNow
+from models.lifecycle.holds import Hold, HoldKind
 from models.planning.plan import make_plan
 from models.reports.flex_offers import flex_offers
 from models.reports.rollout_summary import RolloutSummary
 from models.reports.why import TeamWhy, WhyAnswers, explain_team
-from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Stage
 from models.rollout.status_models import Condition
 from tests.tried import examples

@@ -37,10 +37,10 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window
 from models.errors import Conflict, NoSuchCluster, Refusal
 from models.ledger_tables import AuditRow, ClusterRow, MoveRow, QuotaRow, ReceiptRow, RolloutRow
+from models.lifecycle.holds import Hold, HoldKind, holds_text
 from models.questions import ClusterFacts
 from models.rollout.effects import Fence
 from models.rollout.gates import window_holds
-from models.rollout.holds import Hold, HoldKind, holds_text
 from models.rollout.messages import RecordRequest
 from models.rollout.stages import Stage, command_line
 from models.rollout.status_models import RolloutNote

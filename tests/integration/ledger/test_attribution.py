@@ -21,7 +21,7 @@ from models.access.warrants import Warrant
 from models.audit_chain import AuditEntry, AuditKind, Signature
 from models.cluster.import_outcome import ImportTerms
 from models.fleet.state import BREAKER, FLEET, FleetRollout, Pace
-from models.rollout.holds import HoldKind
+from models.lifecycle.holds import HoldKind
 from tests.integration.ledger.world import CLUSTER, NOW, fleet, open_rollout, stage
 
 ANA, BO = "user:ana", "user:bo"

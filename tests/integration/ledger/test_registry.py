@@ -19,9 +19,9 @@ from models.cluster.readings import LimitMode
 from models.errors import BlastRadius, Conflict, HistoryLapse, Refusal, Unavailable
 from models.fleet.messages import Noted
 from models.fleet.state import FLEET
+from models.lifecycle.holds import Hold, HoldKind
 from models.planning.plan import Envelope
 from models.rollout.effects import EffectKind, Fence
-from models.rollout.holds import Hold, HoldKind
 from models.rollout.messages import EffectRequest, RecordRequest
 from models.rollout.stages import Stage
 from models.status_questions import Overview

@@ -11,11 +11,11 @@ from client.who_could_act import Openers, could_text, unacknowledged, who_could_
 from models.audit_chain import AuditEntry
 from models.cluster.windows import Entry
 from models.errors import Refusal, Unavailable
+from models.lifecycle.holds import PROPOSAL, Hold, HoldKind, holds_text
 from models.questions import Archived, ArchivePage, Calendar, FactsOf, FlexOf, SnapshotNow
 from models.rollout.command_previews import Ahead
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest
-from models.rollout.holds import PROPOSAL, Hold, HoldKind, holds_text
 from models.rollout.messages import CommandAnswer
 from models.rollout.stages import Command, Stage
 from models.rollout.status_models import Condition, RolloutStatus

@@ -13,9 +13,9 @@ from client.answer_models import STALE
 from models.cluster.policy import AFTER_ALL, TIERS
 from models.fleet.messages import FleetStatus
 from models.fleet.state import FleetStage, MemberState
+from models.lifecycle.holds import Hold, holds_text, standing_text
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.commands import CommandRequest
-from models.rollout.holds import Hold, holds_text, standing_text
 from models.rollout.stages import Command, Stage
 from models.texts import some_of
 from views.layout import commands_in
