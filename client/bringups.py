@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 from client.lost_rollout_sentences import lost_bringup_sentence, stopped_sentence
 from client.lost_rollouts import runs_there
 from client.questions import Questions
-from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
+from client.workflow_calls import QUERY_FAILED, archiving_refusal
 from models.errors import BackstopError, Refusal
 from models.temporal_names import BRINGUP_WORKFLOW, STATUS_QUERY, bringup_workflow_id
 
@@ -61,16 +61,13 @@ class Bringups(Questions):
         """Send the command to the cluster's bring-up. Errors: Refusal with its reason, Unavailable."""
         from models.bringup.messages import BringupCommandAnswer
 
-        try:
-            workflow_id = bringup_workflow_id(cluster)
-            what = f"`{command}` for the bring-up of {cluster}"
-            return await self._update(workflow_id, "bringup", command, order, BringupCommandAnswer, what)
-        except UPDATE_FAILED as error:
-            failure = await self._explain_bringup(error, cluster)
-            if isinstance(failure, Refusal):
-                text = f"{command} for the bring-up"
-                await self._archive_refusal(cluster, text, order.reason, failure.message, order)
-            raise failure from error
+        what, workflow_id = f"{command} for the bring-up", bringup_workflow_id(cluster)
+        named = f"`{command}` for the bring-up of {cluster}"
+        return await archiving_refusal(
+            self._update(workflow_id, "bringup", command, order, BringupCommandAnswer, named),
+            lambda error: self._explain_bringup(error, cluster),
+            lambda why: self._archive_refusal(cluster, what, order.reason, why, order),
+        )
 
     async def bringup_status(self, cluster: str) -> BringupStatus:
         """Return the bring-up's status. Errors: Refusal where the cluster never had a bring-up, Unavailable."""

@@ -10,7 +10,7 @@ from temporalio.service import RPCError
 from client.lost_rollout_sentences import ADOPT_FLEET, lost_fleet_sentence, stopped_sentence
 from client.lost_rollouts import runs_there, status_there
 from client.questions import Questions
-from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED, in_time
+from client.workflow_calls import QUERY_FAILED, archiving_refusal, in_time
 from models.errors import BackstopError, Refusal
 from models.status_questions import FleetKept
 from models.temporal_names import FLEET_ID, FLEET_PLAN_QUERY, FLEET_STATUS_QUERY, FLEET_WORKFLOW
@@ -76,14 +76,12 @@ class FleetRollouts(Questions):
         """Send the command to the fleet rollout. Errors: Refusal with its reason, Unavailable."""
         from models.fleet.messages import FleetCommandAnswer
 
-        try:
-            what = f"`{command}` for the fleet rollout"
-            return await self._update(FLEET_ID, "fleet", command, request, FleetCommandAnswer, what)
-        except UPDATE_FAILED as error:
-            failure = await self._explain_fleet(error)
-            if isinstance(failure, Refusal):
-                await self._archive_fleet_refusal(command, request.reason, failure.message, request)
-            raise failure from error
+        what = f"`{command}` for the fleet rollout"
+        return await archiving_refusal(
+            self._update(FLEET_ID, "fleet", command, request, FleetCommandAnswer, what),
+            self._explain_fleet,
+            lambda why: self._archive_fleet_refusal(command, request.reason, why, request),
+        )
 
     async def check_fleet_takes(self, command: FleetCommand, request: FleetCommandRequest) -> None:
         """Check that the fleet rollout is there to take the command. Errors: Refusal, archived; Unavailable."""

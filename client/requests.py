@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
 
 from client.questions import Questions
-from client.workflow_calls import UPDATE_FAILED, in_time
-from models.errors import Refusal
+from client.workflow_calls import archiving_refusal, in_time
+from models.errors import BackstopError, Refusal
 from models.status_questions import RequestsOf
 from models.temporal_names import REQUEST_WORKFLOW, request_workflow_id
 from models.texts import count_text
@@ -46,20 +45,21 @@ class QuotaRequests(Questions):
         from models.questions import OneRequest
         from models.requests.state import RequestState
 
-        try:
-            what = f"`{command}` for request {request}"
-            return await self._update(request_workflow_id(request), "request", command, order, RequestState, what)
-        except UPDATE_FAILED as error:
-            if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
-                state = await self.ask(OneRequest(request=request))
-                raise Refusal(f"request {request} is {state.stage}: {state.said}") from None
-            failure = self._translate(error)
-            if isinstance(failure, Refusal):
-                cluster = (await self.ask(OneRequest(request=request))).ask.cluster
-                await self._archive_refusal(
-                    cluster, f"{command} for request {request}", order.reason, failure.message, order
-                )
-            raise failure from error
+        what, workflow_id = f"{command} for request {request}", request_workflow_id(request)
+
+        async def why_gone(_: bool) -> BackstopError:
+            state = await self.ask(OneRequest(request=request))
+            return Refusal(f"request {request} is {state.stage}: {state.said}")
+
+        async def archive(why: str) -> None:
+            cluster = (await self.ask(OneRequest(request=request))).ask.cluster
+            await self._archive_refusal(cluster, what, order.reason, why, order)
+
+        return await archiving_refusal(
+            self._update(workflow_id, "request", command, order, RequestState, f"`{command}` for request {request}"),
+            lambda error: self._explain(error, workflow_id, why_gone),
+            archive,
+        )
 
     async def open_requests(self, cluster: str = "") -> list[RequestState]:
         """Return the requests that wait or whose grant will end; none if no worker answers in time."""

@@ -17,7 +17,7 @@ from client.lost_rollout_sentences import adopt_line, as_summary, lost_sentence,
 from client.lost_rollouts import lost_of, runs_there
 from client.questions import Questions
 from client.visibility_query import quote
-from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED, in_time
+from client.workflow_calls import QUERY_FAILED, archiving_refusal, in_time
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.lifecycle.holds import holds_text
 from models.reports.rollout_summary import RolloutSummary
@@ -114,14 +114,12 @@ class Rollouts(Questions):
         """Send the command to the cluster's rollout. Errors: Refusal with the stage table's reason, Unavailable."""
         from models.rollout.messages import CommandAnswer
 
-        try:
-            what = f"`{command}` for {cluster}"
-            return await self._update(rollout_workflow_id(cluster), "rollout", command, request, CommandAnswer, what)
-        except UPDATE_FAILED as error:
-            failure = await self._explain_rollout(error, cluster)
-            if isinstance(failure, Refusal):
-                await self._archive_refusal(cluster, command.value, request.reason, failure.message, request)
-            raise failure from error
+        what, workflow_id = f"`{command}` for {cluster}", rollout_workflow_id(cluster)
+        return await archiving_refusal(
+            self._update(workflow_id, "rollout", command, request, CommandAnswer, what),
+            lambda error: self._explain_rollout(error, cluster),
+            lambda why: self._archive_refusal(cluster, command.value, request.reason, why, request),
+        )
 
     async def status(self, cluster: str) -> RolloutStatus:
         """Return the rollout's status. Errors: Refusal where the cluster never had a rollout, Unavailable."""

@@ -389,6 +389,21 @@ async def in_time(answer: Awaitable[_T], seconds: float) -> _T | None:
         return None
 
 
+async def archiving_refusal(
+    answer: Awaitable[_T],
+    explain: Callable[[BaseException], Awaitable[BackstopError]],
+    archive: Callable[[str], Awaitable[None]],
+) -> _T:
+    """Return the answer to a command; archive the reason if it is refused. Errors: as `explain` returns them."""
+    try:
+        return await answer
+    except UPDATE_FAILED as error:
+        failure = await explain(error)
+        if isinstance(failure, Refusal):
+            await archive(failure.message)
+        raise failure from error
+
+
 async def _read(start: WithStartWorkflowOperation[Any, Any]) -> None:
     """Read the error of a start that failed with its update: unread, it would be printed at exit."""
     with contextlib.suppress(WorkflowAlreadyStartedError, RPCError, TimeoutError):
