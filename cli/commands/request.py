@@ -102,6 +102,7 @@ def new(
     an approved one is a *grant* (docs/requests.md).
     """
     from models.requests.state import QuotaAsk, RequestStage
+    from models.requests.undo_lines import undo_of_ask
 
     if not team.strip():
         raise BadInput("TEAM is empty: name a team")
@@ -126,7 +127,7 @@ def new(
         reason=reason,
     )
     state = ask(person, lambda door: door.request(asked))
-    _answer(state, as_json=as_json, changed=True)
+    _answer(state, undo_of_ask(state), as_json=as_json)
     if state.stage is RequestStage.REFUSED:
         raise typer.Exit(_REFUSED)
 
@@ -175,12 +176,13 @@ def show_one(request: Id, as_json: AsJson = False, actor: Actor = "") -> None:
         return state, await or_nobody(door.who_could("backstop request approve ID", subject=name)) if waits else []
 
     state, could = ask(actor_of(actor), question)
-    _answer(state, as_json=as_json, could=could)
+    _answer(state, "", as_json=as_json, could=could)
 
 
 def _decide(typed: TypedOrder) -> None:
     from models.requests.commands import RequestCommand, RequestOrder
     from models.requests.state import RequestStage
+    from models.requests.undo_lines import request_undo_line
 
     person = actor_of(typed.actor)
     fields = {name: _day(day, datetime.now(UTC)) for name, day in typed.fields.items()}
@@ -199,7 +201,7 @@ def _decide(typed: TypedOrder) -> None:
         return state
 
     state = ask(person, question)
-    _answer(state, as_json=typed.as_json, changed=True, command=typed.row.name)
+    _answer(state, request_undo_line(state, RequestCommand(typed.row.name)), as_json=typed.as_json)
     if state.stage is RequestStage.REFUSED:
         raise typer.Exit(_REFUSED)
 
@@ -223,14 +225,10 @@ def _day(text: str, now: datetime) -> datetime:
     return end
 
 
-def _answer(
-    state: RequestState, *, as_json: bool, changed: bool = False, command: str = "", could: Sequence[str] = ()
-) -> None:
+def _answer(state: RequestState, undo: str, *, as_json: bool, could: Sequence[str] = ()) -> None:
     from cli.json_answers import RequestAnswer
-    from models.requests.commands import undo_line
     from views.request import request_parts
     from views.words import line
 
-    undo = undo_line(state, command) if changed else ""
     answer = RequestAnswer(request=state.but(outbox=(), mail=()))
     tell(answer, lambda: [*request_parts(state, could), *([line(undo)] if undo else [])], as_json=as_json)

@@ -15,8 +15,7 @@ from models.lifecycle.command_rows import NEVER, REASON
 
 def bringup_undo_line(before: Bringup, after: Bringup, command: BringupCommand, order: BringupOrder) -> str:
     """Return the line that undoes the command just obeyed."""
-    row = BRINGUP_ROWS[command]
-    return row.undo_line(cluster=after.cluster) if row.undo else BRINGUP_UNDO[command](before, after, order)
+    return BRINGUP_ROWS[command].undo_line(BRINGUP_UNDO, before, after, order, cluster=after.cluster)
 
 
 def undo_of_entry(cluster: str) -> str:

@@ -18,8 +18,7 @@ def fleet_undo_line(
     before: FleetRollout, after: FleetRollout, command: FleetCommand, request: FleetCommandRequest
 ) -> str:
     """Return the line that undoes the command just obeyed."""
-    row = FLEET_ROWS[command]
-    return row.undo_line() if row.undo else FLEET_UNDO[command](before, after, request)
+    return FLEET_ROWS[command].undo_line(FLEET_UNDO, before, after, request)
 
 
 def _names(members: Iterable[Member]) -> str:

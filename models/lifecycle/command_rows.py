@@ -9,8 +9,10 @@ library is imported, because `backstop --help` reads the rows of rollouts.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any, TypeVarTuple
 
 from models.access.rights import RIGHTS, Second
 
@@ -19,6 +21,7 @@ REASON = "--reason '...'"
 NEVER = "It cannot be undone"
 DECIDE = "Decide"
 HALT = "Hold, undo, end"
+_States = TypeVarTuple("_States")
 
 
 class NeedsReason(StrEnum):
@@ -111,8 +114,10 @@ class CommandRow:
         """Fill in the names in `question`."""
         return self.question.format(label=self.label, **names)
 
-    def undo_line(self, **names: str) -> str:
-        """Fill in the names in `undo`, quoted for a shell."""
+    def undo_line(self, by_state: Mapping[Any, Callable[[*_States], str]], *states: *_States, **names: str) -> str:
+        """Return the undo: the row's own with these names, quoted for a shell, or the line that the state decides."""
+        if not self.undo:
+            return by_state[self.name](*states)
         return self.undo.format(**{name: shlex.quote(value) for name, value in names.items()})
 
 

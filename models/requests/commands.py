@@ -12,11 +12,10 @@ from models.access.tickets import warrant_in
 from models.audit_chain import AuditKind
 from models.base import Time
 from models.lifecycle.command_base import Order
-from models.lifecycle.command_rows import NEVER, REASON
 from models.requests.command_rows import REQUEST_ROWS
 from models.requests.state import RequestStage, RequestState, any_of
 
-_FOR_GOOD = (
+FOR_GOOD = (
     "a grant without an end is part of the quota: to lower the quota, use `backstop fleet import` once no rollout of "
     "the cluster is open"
 )
@@ -51,7 +50,7 @@ def refusal(
     """
     stage = state.stage
     if state.has_ended or stage is RequestStage.RETURNING:
-        for_good = f": {_FOR_GOOD}" if stage is RequestStage.GRANTED else ""
+        for_good = f": {FOR_GOOD}" if stage is RequestStage.GRANTED else ""
         return f"request {state.ask.request} is {stage}: {state.said}{for_good}"
     if REQUEST_ROWS[command].needs_reason and not request.reason.strip():
         return f"{command} needs a reason"
@@ -115,20 +114,3 @@ def obey(state: RequestState, command: RequestCommand, request: RequestOrder, no
             sentence = f"granted until {until}, extended by {by}"
             longer = state.enter_stage(RequestStage.GRANTED, now, sentence, ask=state.ask.but(until=request.until))
             return record(longer, f"extended until {until}").notify(state.askers, text)
-
-
-def undo_line(state: RequestState, command: str = "") -> str:
-    """Return the line that undoes the last command or the request itself; empty if nothing came of it."""
-    ask = state.ask
-    if command and REQUEST_ROWS[command].undo:
-        return REQUEST_ROWS[command].undo_line(request=ask.request)
-    match state.stage:
-        case RequestStage.REFUSED:
-            return ""
-        case RequestStage.GRANTED if state.has_ended:
-            return f"{NEVER}: {_FOR_GOOD}."
-        case RequestStage.ASKED | RequestStage.APPROVED | RequestStage.GRANTED:
-            return f"Undo: backstop request withdraw {ask.request} {REASON}"
-        case _:
-            again = ask.line(ask.gpus, "'...'")
-            return f"{NEVER}; to ask anew: {again} {REASON}"

@@ -24,10 +24,8 @@ def undo_line(
     before: Rollout, after: Rollout, command: Command, request: CommandRequest, *, by_roles: bool | None = None
 ) -> str:
     """Return the line that undoes the command just obeyed. `by_roles`: as for `refusal`; it decides whom to name."""
-    row = ROLLOUT_ROWS[command]
-    if row.undo:
-        return row.undo_line(cluster=after.cluster, team=request.team)
-    line = UNDO[command](before, after, request)
+    names = {"cluster": after.cluster, "team": request.team}
+    line = ROLLOUT_ROWS[command].undo_line(UNDO, before, after, request, **names)
     if command is not Command.OBJECT or not line.startswith("Undo: "):
         return line
     roles = after.ticketed if by_roles is None else by_roles

@@ -20,8 +20,9 @@ from models.cluster.windows import Declaration, Entry, Window, WindowKind
 from models.fleet.command_rows import FLEET_ROWS
 from models.questions import ConfirmSource, Detach
 from models.requests.command_rows import REQUEST_ROWS
-from models.requests.commands import RequestCommand, RequestOrder, obey, refusal, undo_line
+from models.requests.commands import RequestCommand, RequestOrder, obey, refusal
 from models.requests.state import RequestStage
+from models.requests.undo_lines import undo_of_ask
 from models.rollout.command_rows import ROLLOUT_ROWS
 from tests.unit.cli_fakes import WORKED, FakeBackstop, answering
 from tests.unit.test_calendar import event, ics
@@ -252,7 +253,7 @@ def test_a_request_for_a_time_is_not_asked_anew_for_good() -> None:
     until = datetime(2026, 11, 24, tzinfo=UTC)
     state = asked(until=until, namespace="nightly jobs").but(stage=RequestStage.DECLINED)
     anew = "backstop request new a c1 16 --until '...' --namespace 'nightly jobs' --reason '...'"
-    assert undo_line(state) == f"It cannot be undone; to ask anew: {anew}"
+    assert undo_of_ask(state) == f"It cannot be undone; to ask anew: {anew}"
 
 
 @pytest.mark.parametrize(
@@ -267,7 +268,7 @@ def test_a_request_for_a_time_is_not_asked_anew_for_good() -> None:
 )
 def test_a_request_says_how_it_is_undone_in_each_stage(stage: RequestStage, said: str) -> None:
     state = asked().but(stage=stage)
-    line = undo_line(state)
+    line = undo_of_ask(state)
     assert line.startswith(said)
     assert bool(line) is bool(said)
     if line.startswith("Undo"):

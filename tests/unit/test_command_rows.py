@@ -23,6 +23,7 @@ from models.fleet.undo_lines import FLEET_UNDO
 from models.lifecycle.command_rows import Asks, CommandRow
 from models.requests.command_rows import REQUEST_ROWS
 from models.requests.commands import RequestCommand, RequestOrder
+from models.requests.undo_lines import REQUEST_UNDO
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest
 from models.rollout.stages import ANSWERS
@@ -45,7 +46,6 @@ class Core(NamedTuple):
     without_reason: set[str]
 
 
-BY_STAGE = {"approve", "decline", "withdraw"}
 CORES = [
     Core(
         "",
@@ -65,7 +65,7 @@ CORES = [
         "bringup-command",
         {"check-in", "release", "revalidate"},
     ),
-    Core("request", REQUEST_ROWS, set(RequestCommand), RequestOrder, BY_STAGE, "request", set()),
+    Core("request", REQUEST_ROWS, set(RequestCommand), RequestOrder, set(REQUEST_UNDO), "request", set()),
     Core("fleet", FLEET_ROWS, set(FLEET_COMMANDS), FleetCommandRequest, set(FLEET_UNDO), "fleet-command", {"approve"}),
 ]
 FILE = "file"

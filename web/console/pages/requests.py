@@ -8,8 +8,9 @@ from typing import Any
 from models.errors import BadInput
 from models.questions import OneRequest
 from models.requests.command_rows import REQUEST_ROWS
-from models.requests.commands import RequestCommand, RequestOrder, refusal, undo_line
+from models.requests.commands import RequestCommand, RequestOrder, refusal
 from models.requests.state import RequestStage, RequestState
+from models.requests.undo_lines import request_undo_line
 from models.status_questions import RequestsOf
 from views.request import request_parts
 from web.console.forms import day_ahead, fill_model, try_work
@@ -87,7 +88,8 @@ async def _decide(visit: Visit, name: str) -> Page | Elsewhere:
         return await _one(visit.without_form, name, failed, reason)
     if done is not None:
         news = f"{done.said[:1].upper()}{done.said[1:]}".rstrip(".")
-        visit.add_sentence(f"Request {name} is {done.stage}: {news}. {undo_line(done, command)}")
+        undo = request_undo_line(done, RequestCommand(command))
+        visit.add_sentence(f"Request {name} is {done.stage}: {news}. {undo}")
     return Elsewhere(place("requests", name))
 
 

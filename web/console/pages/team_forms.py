@@ -10,8 +10,8 @@ from typing import Any
 from models.planning.grants import Room, room
 from models.questions import FlexSums, SnapshotNow, WhyNot
 from models.reports.why import WhyAnswers
-from models.requests.commands import undo_line
 from models.requests.state import QuotaAsk, RequestStage, RequestState
+from models.requests.undo_lines import undo_of_ask
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer
@@ -86,7 +86,7 @@ async def ask(visit: Visit, team: str) -> Page | Elsewhere:
     if state is None:
         return Elsewhere(place("teams", team))
     news = state.said[:1].upper() + state.said[1:].rstrip(".")
-    visit.add_sentence(f"Request {state.ask.request}: {state.wanted_text}. {news}. {undo_line(state)}")
+    visit.add_sentence(f"Request {state.ask.request}: {state.wanted_text}. {news}. {undo_of_ask(state)}")
     return Elsewhere(place("requests", state.ask.request))
 
 
