@@ -57,10 +57,11 @@ class Host(Generic[_State]):
             raise self._trouble or ApplicationError("it is being opened; try again in a moment", type="Unavailable")
         return self._value
 
-    def _set(self, state: _State) -> None:
+    def _set(self, state: _State, *, wakes: bool = True) -> None:
+        """Set the state. `wakes`: if it changes, the loop decides again."""
         if state is not self._value:
             self._value = state
-            self._changes += 1
+            self._changes += wakes
 
     async def _take_in(
         self,
@@ -163,7 +164,8 @@ class Durable(Host[_Carrier]):
             await workflow.wait_condition(lambda: bool(self._state.outbox))
             batch = self._state.outbox[:_BATCH]
             await self._send_to_archive(batch)
-            self._drop_sent(self._state.without_entries(entry.key for entry in batch))
+            sent = self._state.without_entries(entry.key for entry in batch)
+            self._set(sent, wakes=self.delivery_wakes)
             leave_mark()
 
     def _after_mail(self, keys: list[str], answer: TellAnswer) -> _Carrier:
@@ -175,7 +177,7 @@ class Durable(Host[_Carrier]):
             await workflow.wait_condition(lambda: bool(self._state.mail))
             batch = self._state.mail[:_BATCH]
             answer = await self._tell(batch)
-            self._drop_sent(self._after_mail([notice.key for notice in batch], answer))
+            self._set(self._after_mail([notice.key for notice in batch], answer), wakes=self.delivery_wakes)
             leave_mark()
             if answer.failed:
                 await asyncio.sleep(MAIL_PAUSE.total_seconds())
@@ -197,12 +199,6 @@ class Durable(Host[_Carrier]):
     def _gives_up(self) -> bool:
         """Return whether to give up notices whose call failed for good; otherwise the error is raised."""
         return True
-
-    def _drop_sent(self, state: _Carrier) -> None:
-        if self.delivery_wakes:
-            self._set(state)
-        else:
-            self._value = state
 
 
 def missing_input(needs: str) -> ApplicationError:

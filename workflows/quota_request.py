@@ -187,7 +187,7 @@ class QuotaRequest(Durable[RequestState]):
             self._telling = False
             now = workflow.now()
             lost = reducers.undelivered_reasons(self._state, answer, now)
-            self._value = reducers.apply_delivery(self._state, answer, now)  # without _set: nothing waits for it
+            self._set(reducers.apply_delivery(self._state, answer, now), wakes=self.delivery_wakes)
             if lost and workflow.patched(patches.GIVES_UP):
                 self._set(reducers.give_up(self._state, lost, batch, now))
             leave_mark()
@@ -212,11 +212,11 @@ class QuotaRequest(Durable[RequestState]):
 
     # --- messages -------------------------------------------------------------------------------
 
-    def _set(self, state: RequestState) -> None:
+    def _set(self, state: RequestState, *, wakes: bool = True) -> None:
+        """Set the state, and show a new stage before a command to the request is answered: histories replay by it."""
         if self._value is None or state.stage is not self._value.stage:
             workflow.upsert_search_attributes(request_attributes(state))
-        if state != self._value:
-            super()._set(state)
+        super()._set(state, wakes=wakes)
 
     @workflow.query(name=STATUS_QUERY)
     def status(self) -> RequestState:
