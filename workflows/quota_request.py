@@ -122,7 +122,7 @@ class QuotaRequest(Durable[RequestState]):
         idle = not self._telling and not self._state.outbox and not self._cancelled and workflow.all_handlers_finished()
         due = workflow.info().is_continue_as_new_suggested() and idle
         if due and (not self._state.mail or workflow.patched(patches.GIVES_UP)):
-            workflow.continue_as_new(start.but(state=self._state, spent=self._tickets.carry_over()))
+            workflow.continue_as_new(start.but(state=self._state.fit(workflow.now()), spent=self._tickets.carry_over()))
 
     async def _write(self) -> None:
         """Try once to write the order, or to take it back."""

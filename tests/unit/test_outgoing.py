@@ -5,12 +5,20 @@ from __future__ import annotations
 import random
 import zlib
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from temporalio import workflow
 
 from models.audit_chain import AuditKind
 from models.lifecycle.outgoing import MOST_BYTES
 from models.notices import Notice, NoticeKind
+from models.requests.messages import RequestInput
 from models.temporal_names import TellAnswer
 from tests.unit.bringup_world import BringupWorld
+from tests.unit.test_cli_request import asked
+from workflows.quota_request import QuotaRequest
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
@@ -38,23 +46,18 @@ def test_a_notice_that_nobody_takes_leaves_the_mail_and_the_archive_says_why() -
     ]
 
 
+def large_mail(rng: random.Random) -> tuple[Notice, ...]:
+    fields: dict[str, Any] = {"kind": NoticeKind.BRINGUP, "cluster": "c", "audience": "tpm", "owner": "tpm"}
+    return tuple(Notice(key=f"n{n}", detail=rng.randbytes(900).hex(), **fields) for n in range(4000))
+
+
 def test_a_bringup_that_could_tell_nobody_for_weeks_fits_into_its_next_run_and_says_what_is_left_out() -> None:
     rng = random.Random(1)
     b = BringupWorld().b
     entries = tuple(
         b.outbox[0].model_copy(update={"key": f"k{n}", "text": rng.randbytes(900).hex()}) for n in range(4000)
     )
-    mail = tuple(
-        Notice(
-            key=f"n{n}",
-            kind=NoticeKind.BRINGUP,
-            cluster="c",
-            audience="tpm",
-            owner="tpm",
-            detail=rng.randbytes(900).hex(),
-        )
-        for n in range(4000)
-    )
+    mail = large_mail(rng)
     full = b.but(outbox=entries, mail=mail)
     carried = full.fit(NOON)
     assert len(zlib.compress(carried.model_dump_json().encode(), 1)) < 2**21 < len(full.model_dump_json()) / 2
@@ -64,3 +67,21 @@ def test_a_bringup_that_could_tell_nobody_for_weeks_fits_into_its_next_run_and_s
     assert carried.outbox[-1].text.startswith(f"{len(entries) - archived:,} entries are left out before this one")
     assert carried.outbox[:50] == entries[:50], "these may be on their way"
     assert (carried.mail[-1], carried.outbox[-3]) == (mail[-1], entries[-1]), "the newest stay"
+
+
+def test_the_next_run_of_a_request_begins_with_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[RequestInput] = []
+    suggested = SimpleNamespace(is_continue_as_new_suggested=lambda: True)
+    for name, value in (("info", suggested), ("all_handlers_finished", True), ("now", NOON)):
+        monkeypatch.setattr(workflow, name, lambda value=value: value)
+    monkeypatch.setattr(workflow, "patched", lambda _: True)
+    monkeypatch.setattr(workflow, "continue_as_new", begun.append)
+    state = asked().but(outbox=(), mail=large_mail(random.Random(1)))
+    start = RequestInput(ask=state.ask, state=state)
+    QuotaRequest(start)._leave(start)
+    (then,) = begun
+    assert then.state is not None
+    assert 0 < len(then.state.mail) < len(state.mail)
+    assert [e.text.split(" were ")[0] for e in then.state.outbox] == [
+        f"request q-1: {len(state.mail) - len(then.state.mail):,} notices"
+    ]
