@@ -12,7 +12,8 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from activities.ports.ports import ByCluster, ClustersPort
+from activities.ports.by_cluster import ByCluster
+from activities.ports.registry import ClustersPort
 from models.base import in_one_sentence
 from models.errors import BackstopError, NoSuchCluster, Refusal, Unavailable
 

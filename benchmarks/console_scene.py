@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from activities.adapters.ledger.facade import Ledger
-from activities.ports.ports import OpenRollout
+from activities.ports.registry import OpenRollout
 from benchmarks.console_waves import APPROVED_BY, FLEET_ROLLOUT, Lived, fleet_rollout
 from models.audit_chain import AuditEntry, AuditKind
 from models.base import DAY, HOUR

@@ -31,7 +31,8 @@ from activities.adapters.ledger.facade import Ledger
 from activities.adapters.slurm.command_line import Connection, Talk
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
-from activities.ports.ports import OpenRollout, QuotaPort
+from activities.ports.quota_systems import QuotaPort
+from activities.ports.registry import OpenRollout
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import snapshot_of
 from models.rollout.effects import Change, EffectKind, Fence, ValueWrite

@@ -20,7 +20,7 @@ from activities.adapters.ledger.facade import Ledger
 from activities.adapters.slurm.command_line import Connection
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
-from activities.ports.ports import OpenRollout
+from activities.ports.registry import OpenRollout
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import snapshot_of
 from models.cluster.sources import SlurmSource

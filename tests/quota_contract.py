@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import pytest
 
 from activities.adapters.ledger.facade import Ledger
-from activities.ports.ports import OpenRollout, QuotaPort
+from activities.ports.quota_systems import QuotaPort
+from activities.ports.registry import OpenRollout
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import snapshot_of
 from models.errors import Conflict, Drift, Refusal

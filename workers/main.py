@@ -46,7 +46,7 @@ from activities.notices.sending_rounds import Rounds
 from activities.notices.telling import NoticeActivities
 from activities.ports.bringup import RolloutDoor
 from activities.ports.notices import NotifyPort
-from activities.ports.ports import QuotaPort, SchedulerPort
+from activities.ports.quota_systems import QuotaPort, SchedulerPort
 from activities.requests.calls import RequestActivities
 from activities.requests.overdue_grants import Sweeper
 from activities.rollout.archive import ArchiveActivities

@@ -16,7 +16,8 @@ from typing import ClassVar, Generic, Protocol, TypeVar, cast
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, differences, quotas_as_seen, wanted_gpus
 from activities.adapters.source_threads import Faults, SourceThreads, sentence
-from activities.ports.ports import ByCluster, QuotaPort, SchedulerPort
+from activities.ports.by_cluster import ByCluster
+from activities.ports.quota_systems import QuotaPort, SchedulerPort
 from models.cluster.fleet_file import ClusterInSlurm
 from models.cluster.readings import ForeignChange, QuotaReading
 from models.cluster.sources import QuotaSource, SlurmSource

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from activities.bringup.retirement import BringupExit
 from activities.ports.bringup import BringupLedger, Incoming, LandedGrant, Owed
-from activities.ports.ports import OpenRollout
+from activities.ports.registry import OpenRollout
 from models.audit_chain import AuditEntry, AuditKind
 from models.bringup.entry import BringupEntry
 from models.bringup.first_quotas import FirstStand, due_grants, first_stand, of_leaves, opening_policy, spec_of

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from activities.clock import Clock, utc_now
 from activities.ports.bringup import CheckPort
-from activities.ports.ports import HealthPort
+from activities.ports.clusters import HealthPort
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour, capacity_answer
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island

@@ -17,7 +17,9 @@ from typing import Any, NoReturn
 
 from activities.clock import Clock, utc_now
 from activities.ports.bringup import BringupLedger, RolloutDoor
-from activities.ports.ports import ClusterPorts, OpenRollout, SchedulerPort
+from activities.ports.clusters import ClusterPorts
+from activities.ports.quota_systems import SchedulerPort
+from activities.ports.registry import OpenRollout
 from activities.rollout.cluster_calls import ClusterActivities
 from activities.tickets.warrants import Warrants
 from models.audit_chain import BACKSTOP, AuditEntry, AuditKind, Signature

@@ -22,22 +22,19 @@ from activities.desk.speaker import speaker, spoken_by
 from activities.failures import translate_errors
 from activities.ports.access import AccessPort
 from activities.ports.bringup import BringupLedger
-from activities.ports.ports import (
-    CalendarPort,
+from activities.ports.clusters import CalendarPort, DoubtPort, JobPort
+from activities.ports.desk import (
     Described,
-    DoubtPort,
     FleetPort,
     HealthSourcesPort,
-    JobPort,
     MilestonePort,
     PulsePort,
-    PushPort,
-    RegistryPort,
     ReportPort,
-    SchedulerPort,
     SealPort,
-    TallyPort,
 )
+from activities.ports.quota_systems import SchedulerPort
+from activities.ports.registry import RegistryPort
+from activities.ports.watch import PushPort, TallyPort
 from activities.rollout.cluster_calls import HISTORY_FRESH, ClusterActivities
 from activities.tickets.ticket_rights import AwaitedCommand
 from activities.tickets.warrants import Warrants

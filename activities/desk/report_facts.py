@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from activities.clock import Clock, utc_now
-from activities.ports.ports import MilestonePort, ReportPort, TallyPort
+from activities.ports.desk import MilestonePort, ReportPort
+from activities.ports.watch import TallyPort
 from models.access.second_persons import Emergency
 from models.bringup.messages import BringupRow
 from models.bringup.stages import BringupStage

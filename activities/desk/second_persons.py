@@ -18,7 +18,7 @@ from contextvars import copy_context
 from activities.clock import Clock
 from activities.ports.access import AccessPort, SecondPersonsPort
 from activities.ports.bringup import BringupLedger
-from activities.ports.ports import FleetFilePort
+from activities.ports.desk import FleetFilePort
 from models import countersign_questions as ask
 from models.access.access_file import USER, AccessFile
 from models.access.decision import Target, decide, decide_countersign, require_permitted, roles_for, who_countersigns

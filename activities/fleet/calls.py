@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 
 from activities.bad_rows import its_own_trouble, making_sense
 from activities.failures import translate_errors
-from activities.ports.ports import ClusterPorts
+from activities.ports.clusters import ClusterPorts
 from activities.ports.warrants import Drawn
 from activities.rollout.cluster_calls import HISTORY_FRESH, ClusterActivities
 from activities.tickets.warrants import Warrants

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from activities.bad_rows import making_sense
-from activities.ports.ports import ClusterPorts
+from activities.ports.clusters import ClusterPorts
 from activities.rollout.many_looks import ManyLooks
 from activities.rollout.observation import to_plan
 from models.base import fraction_text

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from activities.ports.ports import RegistryPort
+from activities.ports.registry import RegistryPort
 from activities.ports.warrants import WarrantPort
 from models.access.warrants import Warrant
 from models.cluster.fleet_file import merged_policy

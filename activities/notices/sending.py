@@ -12,7 +12,7 @@ from datetime import timedelta
 from activities import metrics as meters
 from activities.notices.rendering import render, render_together
 from activities.ports.notices import NotifyPort, OutboxPort
-from activities.ports.ports import ArchivePort
+from activities.ports.registry import ArchivePort
 from models.audit_chain import BACKSTOP, AuditEntry, AuditKind
 from models.errors import BackstopError, Refusal, Unavailable
 from models.fleet.state import FLEET

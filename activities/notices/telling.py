@@ -31,7 +31,7 @@ from activities.failures import translate_errors
 from activities.notices.rendering import render
 from activities.notices.sending import Sender
 from activities.ports.notices import NotifyPort, OutboxPort
-from activities.ports.ports import ClustersPort
+from activities.ports.registry import ClustersPort
 from models.errors import BackstopError, Unavailable
 from models.notice_digests import Fate, Lane, lane_of
 from models.notices import Delivery, Notice, Notify

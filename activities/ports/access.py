@@ -1,7 +1,4 @@
-"""The ports of access: a book of access files and tokens, one of deeds that need a second person, and attribution.
-
-Calls block and may raise Unavailable (retry with the same arguments), as those of activities/ports/ports.py.
-"""
+"""The ports of access: a book of access files and tokens, one of deeds that need a second person, and attribution."""
 
 from __future__ import annotations
 

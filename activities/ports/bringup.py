@@ -1,6 +1,5 @@
 """The ports of bring-ups: what a bring-up needs of the ledger and the fleet, its runners and checks, the ledger's part.
 
-All calls block: activities run them in threads. Each may raise Unavailable, and each may be made again.
 activities/bringup/handover.py builds BringupsPort and ProductionPort on BringupLedger and a cluster's rollouts.
 """
 

@@ -1,4 +1,4 @@
-"""The ledger's port for warrants. Calls block and may raise Unavailable, as those of activities/ports/ports.py."""
+"""The ledger's port for warrants."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities import metrics as meters
 from activities.failures import translate_errors
-from activities.ports.ports import ClusterPorts, OpenRollout
+from activities.ports.clusters import ClusterPorts
+from activities.ports.registry import OpenRollout
 from activities.rollout.cluster_calls import HISTORY_FRESH, ClusterActivities
 from activities.tickets.warrants import Warrants
 from models.base import duration_text

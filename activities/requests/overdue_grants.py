@@ -14,7 +14,7 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from activities.ports.ports import RequestsPort
+from activities.ports.registry import RequestsPort
 from activities.workflow_starts import start_unless_running
 from models.errors import BackstopError
 from models.requests.messages import RequestInput

@@ -7,7 +7,7 @@ from temporalio import activity
 from activities import metrics as meters
 from activities.clock import Clock, utc_now
 from activities.failures import translate_errors
-from activities.ports.ports import RolloutsPort
+from activities.ports.registry import RolloutsPort
 from models.audit_chain import AuditEntry, AuditKind
 from models.rollout.messages import RecordRequest
 

@@ -5,7 +5,8 @@ The request's own claims do not count: any process that serves workflow tasks ma
 
 from __future__ import annotations
 
-from activities.ports.ports import OpenRollout, QuotaPort, RegistryPort
+from activities.ports.quota_systems import QuotaPort
+from activities.ports.registry import OpenRollout, RegistryPort
 from activities.ports.warrants import Drawn
 from activities.tickets.warrants import Warrants
 from models.cluster.readings import HealthSample

@@ -14,7 +14,8 @@ from activities.bad_rows import making_sense, one_of
 from activities.clock import Clock, utc_now
 from activities.failures import translate_errors
 from activities.fleet.haircut import FleetCosts
-from activities.ports.ports import ClusterPorts, OpenRollout
+from activities.ports.clusters import ClusterPorts
+from activities.ports.registry import OpenRollout
 from activities.rollout.breach_target import aim_at
 from activities.rollout.health_buffers import Deriver
 from activities.rollout.many_looks import ManyLooks

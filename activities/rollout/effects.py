@@ -10,7 +10,7 @@ from temporalio import activity
 from activities import metrics as meters
 from activities.clock import Clock, utc_now
 from activities.failures import translate_errors
-from activities.ports.ports import ClusterPorts
+from activities.ports.clusters import ClusterPorts
 from activities.rollout.evidence import EvidenceRoom, MayMove, Standing
 from models.audit_chain import BACKSTOP, AuditEntry, AuditKind
 from models.errors import AwaitsMerge, BackstopError, BlastRadius, Conflict, Drift, Refusal, Unavailable

@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 from activities.fleet.member_warrants import ended_with_fleet
-from activities.ports.ports import ClusterPorts, OpenRollout
+from activities.ports.clusters import ClusterPorts
+from activities.ports.registry import OpenRollout
 from activities.ports.warrants import EffectProof, Outcome
 from activities.rollout.breach_target import adopted_by
 from activities.tickets.warrants import UNDO_WORDS, Warrants

@@ -8,7 +8,7 @@ import numpy as np
 
 from activities import metrics as meters
 from activities.bad_rows import one_of
-from activities.ports.ports import ClusterPorts
+from activities.ports.clusters import ClusterPorts
 from models.buffers.estimator import REMEMBERED, derive_buffer
 from models.buffers.hourly_health import Series, hourly
 from models.cluster.derived_buffer import Derived, HealthTerms

@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from activities.bad_rows import answer_for, making_sense, one_of
-from activities.ports.ports import ByCluster, ClusterPorts
+from activities.ports.by_cluster import ByCluster
+from activities.ports.clusters import ClusterPorts
 from models.cluster.jobs import Job, flex_lives
 from models.cluster.latest_readings import Evidence
 from models.cluster.readings import HealthSample, QuotaReading, TeamUsage, truthful

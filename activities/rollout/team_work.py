@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from datetime import datetime
 
-from activities.ports.ports import ClusterPorts
+from activities.ports.clusters import ClusterPorts
 from models.cluster.classes import those_of
 from models.cluster.jobs import RunsOn
 from models.cluster.policy import Policy

@@ -16,7 +16,9 @@ from typing import NamedTuple, Protocol
 
 from activities.bad_rows import one_of
 from activities.ports.access import AccessPort, AttributionPort, OpenOne
-from activities.ports.ports import HealthPort, QuotaPort, RegistryPort
+from activities.ports.clusters import HealthPort
+from activities.ports.quota_systems import QuotaPort
+from activities.ports.registry import RegistryPort
 from activities.ports.warrants import LoneDeed
 from activities.rollout.observation import as_it_stands
 from models.access.access_file import AccessFile

@@ -18,7 +18,7 @@ from activities.desk.access import asserted_by
 from activities.desk.speaker import spoken_by
 from activities.failures import translate_errors
 from activities.fleet.member_warrants import ends_member, inherited_nonce, member_launched
-from activities.ports.ports import OpenRollout, RegistryPort
+from activities.ports.registry import OpenRollout, RegistryPort
 from activities.ports.warrants import Drawn, LoneDeed, WarrantPort
 from activities.tickets.ticket_rights import Admission, AwaitedCommand, note_of
 from models.access.decision import Permitted, Target

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from activities.ports.ports import OpenRollout
+from activities.ports.registry import OpenRollout
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, QuotaReading, truthful
 from models.cluster.snapshot import present_snapshot

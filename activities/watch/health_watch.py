@@ -30,7 +30,8 @@ from activities import metrics as meters
 from activities.bad_rows import SENSELESS, fault_of
 from activities.clock import Clock, utc_now
 from activities.notices.sending_rounds import Rounds
-from activities.ports.ports import ClusterPorts, PushPort
+from activities.ports.clusters import ClusterPorts
+from activities.ports.watch import PushPort
 from activities.requests.overdue_grants import Sweeper
 from activities.watch.fingerprint import (
     Facts,

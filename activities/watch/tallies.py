@@ -6,7 +6,8 @@ import logging
 import time
 from datetime import datetime, timedelta
 
-from activities.ports.ports import ClusterPorts, TallyPort
+from activities.ports.clusters import ClusterPorts
+from activities.ports.watch import TallyPort
 from models.base import DAY
 from models.cluster.readings import HealthSample, TeamUsage, truthful
 from models.errors import BadInput, Refusal

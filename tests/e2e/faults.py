@@ -15,7 +15,8 @@ from enum import StrEnum
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.ports.ports import ByCluster, QuotaPort
+from activities.ports.by_cluster import ByCluster
+from activities.ports.quota_systems import QuotaPort
 from models.cluster.readings import ForeignChange, QuotaReading
 from models.errors import BackstopError, Refusal, Unavailable
 from models.rollout.effects import Change, EffectKind, Receipt

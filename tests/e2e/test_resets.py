@@ -18,7 +18,7 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client
 
 from activities.adapters.ledger.facade import Ledger
-from activities.ports.ports import OpenRollout
+from activities.ports.registry import OpenRollout
 from models.cluster.readings import LimitMode
 from models.errors import Refusal, Unavailable
 from models.rollout.effects import Change, EffectKind, Fence

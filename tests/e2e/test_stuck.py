@@ -16,7 +16,7 @@ import pytest
 from temporalio.client import Client
 
 from activities.adapters.ledger.facade import Ledger
-from activities.ports.ports import OpenRollout
+from activities.ports.registry import OpenRollout
 from client.connection import NAMESPACE
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage

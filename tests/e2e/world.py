@@ -31,7 +31,7 @@ from activities.adapters.kubernetes.api import KubernetesConnection
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
 from activities.clock import utc_now
-from activities.ports.ports import QuotaPort
+from activities.ports.quota_systems import QuotaPort
 from activities.tickets.warrants import KeysOf
 from client.backstop import Backstop
 from client.composed import StagePart

@@ -19,7 +19,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from activities.adapters.ledger.facade import Ledger
-from activities.ports.ports import DoubtPort
+from activities.ports.clusters import DoubtPort
 from activities.rollout.cluster_calls import ClusterActivities
 from activities.rollout.effects import QuotaActivities
 from activities.watch.fingerprint import facts_of, fingerprint

@@ -20,7 +20,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.adapters.ledger.facade import Ledger
 from activities.fleet.calls import FleetActivities
-from activities.ports.ports import OpenRollout
+from activities.ports.registry import OpenRollout
 from activities.rollout.cluster_calls import ClusterActivities
 from activities.watch.health_watch import WatchActivities
 from activities.watch.tallies import Tallier

@@ -29,7 +29,8 @@ from activities.adapters.slurm.command_line import Connection
 from activities.adapters.slurm.parsing import accounts_in, actors_in, jobs_in, nodes_in, quotas_of, use_of
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
-from activities.ports.ports import ByCluster, RegistryPort
+from activities.ports.by_cluster import ByCluster
+from activities.ports.registry import RegistryPort
 from activities.rollout.cluster_calls import ClusterActivities
 from activities.watch.health_watch import WatchActivities
 from benchmarks.console_fleet import desk_on

@@ -21,7 +21,7 @@ import pytest
 
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.prometheus.prometheus import PrometheusConnection, Prometheuses, ask
-from activities.ports.ports import HealthPort
+from activities.ports.clusters import HealthPort
 from models.cluster.fleet_file import Fleet
 from models.cluster.readings import HealthSample
 from models.errors import Unavailable

@@ -8,7 +8,7 @@ import pytest
 
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.wanted_limits import wanted_limits
-from activities.ports.ports import OpenRollout
+from activities.ports.registry import OpenRollout
 from models.cluster.island import Island
 from models.cluster.latest_readings import Evidence
 from models.cluster.readings import HealthSample, TeamUsage

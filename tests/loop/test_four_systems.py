@@ -23,7 +23,7 @@ from activities.adapters.ledger.facade import Ledger
 from activities.adapters.slurm.command_line import Connection
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
-from activities.ports.ports import QuotaPort
+from activities.ports.quota_systems import QuotaPort
 from models.rollout.stages import Command, Stage
 from tests.e2e.world import Sql, cluster, team, world_of
 from tests.git.world import QUEUE, Forge

@@ -18,7 +18,7 @@ from activities.adapters.ledger.facade import Ledger
 from activities.adapters.slurm.command_line import Connection
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
-from activities.ports.ports import HealthPort, UsagePort
+from activities.ports.clusters import HealthPort, UsagePort
 from models.cluster.fleet_file import ClusterSpec, Fleet
 from models.cluster.sources import SlurmSource
 from tests.servers import new_ledger

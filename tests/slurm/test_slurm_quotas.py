@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from activities.ports.ports import OpenRollout
+from activities.ports.registry import OpenRollout
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import snapshot_of
 from models.errors import BadInput, Conflict, Drift, Refusal, Unavailable

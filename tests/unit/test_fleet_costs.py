@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from activities.fleet.haircut import FleetCosts
-from activities.ports.ports import ByCluster
+from activities.ports.by_cluster import ByCluster
 from models.cluster.policy import Policy, Tier
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage, UsageReading
 from models.cluster.snapshot import Snapshot

@@ -9,7 +9,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.fleet.calls import FleetActivities
-from activities.ports.ports import ClusterPorts
+from activities.ports.clusters import ClusterPorts
 from models.fleet.messages import FollowRequest, Noted
 
 PLANNED, ABORTED = (Noted(rollout="b/1", stage=stage, needs="", rollbacks=0) for stage in ("planned", "aborted"))

@@ -15,7 +15,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
 from activities.clock import Clock, utc_now
-from activities.ports.ports import ByCluster, ClusterPorts, OpenRollout
+from activities.ports.by_cluster import ByCluster
+from activities.ports.clusters import ClusterPorts
+from activities.ports.registry import OpenRollout
 from activities.watch import health_watch
 from activities.watch.fingerprint import cursor_of, digest, told_of
 from activities.watch.health_watch import WatchActivities, shard_of

@@ -25,7 +25,8 @@ from activities.adapters.ledger.awaited_merges import AwaitedMerge
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, moves_to, wanted_gpus
 from activities.adapters.mirrored_quotas import TRIES, MirroredQuotas
-from activities.ports.ports import ByCluster, QuotaPort, SchedulerPort
+from activities.ports.by_cluster import ByCluster
+from activities.ports.quota_systems import QuotaPort, SchedulerPort
 from activities.quota_files.dialects import SUFFIXES, BranchQuotas, changed_files, places_in
 from activities.quota_files.yaml_text import WrittenNumber
 from models.cluster.readings import QuotaReading

@@ -30,7 +30,7 @@ from activities.adapters.kubernetes.kubernetes import Kuberneteses
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, moves_to, teams_moved
 from activities.adapters.mirrored_quotas import TRIES, MirroredQuotas
-from activities.ports.ports import QuotaPort, SchedulerPort
+from activities.ports.quota_systems import QuotaPort, SchedulerPort
 from activities.quota_files.yaml_text import WrittenNumber
 from models.cluster.sources import KueueSource
 from models.errors import Conflict, Drift, Refusal, Unavailable

@@ -16,7 +16,7 @@ from activities.adapters.ledger.audit_archive import append_all, never_dropped
 from activities.adapters.ledger.bulk import Row, add, is_among
 from activities.adapters.ledger.database import LedgerPart, once_in_moment, one_at_a_time
 from activities.bad_rows import making_sense, why_senseless
-from activities.ports.ports import ByCluster
+from activities.ports.by_cluster import ByCluster
 from models.audit_chain import AuditEntry, Deed
 from models.cluster.windows import FILE, FLEET_HOLD, Declaration, Declared, Entry, Window, WindowKind
 from models.errors import BadInput, Refusal

@@ -12,7 +12,7 @@ from sqlmodel import Session, col
 
 from activities.adapters.ledger.bulk import is_among
 from activities.bad_rows import making_sense
-from activities.ports.ports import ByCluster
+from activities.ports.by_cluster import ByCluster
 from models.cluster.fleet_file import merged_policy
 from models.cluster.policy import Policy
 from models.errors import Refusal

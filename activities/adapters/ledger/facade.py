@@ -1,7 +1,7 @@
 """The ledger: the built-in quota system, and Backstop's own book, in one SQL database.
 
 SQLite by default, PostgreSQL if several machines share it. Each part implements one port of
-activities/ports/ports.py. The database itself, by triggers, counts the changes of others and refuses those that
+activities/ports. The database itself, by triggers, counts the changes of others and refuses those that
 would take capacity which an open rollout freed; so a tool that writes plain SQL is held to it too.
 """
 
@@ -33,7 +33,7 @@ from activities.adapters.ledger.tallies import LedgerTallies
 from activities.adapters.ledger.warrants import LedgerWarrants
 from activities.adapters.ledger.weekly_report import LedgerReport
 from activities.clock import Clock, utc_now
-from activities.ports.ports import ClusterPorts
+from activities.ports.clusters import ClusterPorts
 
 
 class Ledger:

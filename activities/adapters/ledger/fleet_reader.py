@@ -19,7 +19,8 @@ from activities.adapters.ledger.invalid_rows import faults_of, team_faults
 from activities.adapters.ledger.quotas import present_of
 from activities.adapters.ledger.rollouts import open_rollouts
 from activities.bad_rows import SENSELESS, build_each, fault_of, those_that_do
-from activities.ports.ports import Described, OpenRollout
+from activities.ports.desk import Described
+from activities.ports.registry import OpenRollout
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.island import Island
 from models.cluster.quota import Quota

@@ -21,7 +21,7 @@ from activities.adapters.ledger.database import Database, LedgerPart, once_in_mo
 from activities.adapters.ledger.health_history import stretches_of
 from activities.adapters.ledger.scheduler_mirror import sources_of
 from activities.bad_rows import build_each, those_that_do
-from activities.ports.ports import ByCluster
+from activities.ports.by_cluster import ByCluster
 from models.base import HOUR, duration_text
 from models.buffers.hourly_health import Stretch
 from models.cluster.island import Island

@@ -19,7 +19,7 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.bulk import Row, add, is_among, update
 from activities.adapters.ledger.database import LedgerPart
 from activities.bad_rows import build_each, making_sense
-from activities.ports.ports import ByCluster
+from activities.ports.by_cluster import ByCluster
 from models.cluster.readings import ForeignChange, LimitMode, Present, QuotaReading
 from models.errors import Conflict, Drift, HistoryLapse, NoSuchCluster
 from models.ledger_tables import (

@@ -30,7 +30,8 @@ from activities.adapters.ledger.health_and_usage import latest_health
 from activities.adapters.ledger.quotas import locked_cluster
 from activities.adapters.ledger.requests import LedgerRequests
 from activities.bad_rows import answer_for, build_each, making_sense
-from activities.ports.ports import ByCluster, OpenRollout
+from activities.ports.by_cluster import ByCluster
+from activities.ports.registry import OpenRollout
 from models.cluster.policy import Policy
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot

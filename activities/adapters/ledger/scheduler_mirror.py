@@ -20,7 +20,7 @@ from activities.adapters.ledger.bulk import is_among, keep, store
 from activities.adapters.ledger.database import Database, LedgerPart, once_in_moment
 from activities.adapters.ledger.quotas import LedgerQuotas, locked_cluster, signed
 from activities.bad_rows import build_each, those_that_do
-from activities.ports.ports import ByCluster
+from activities.ports.by_cluster import ByCluster
 from models.audit_chain import AuditEntry, AuditKind
 from models.cluster.island import Island
 from models.cluster.readings import ForeignChange, LimitMode, Present

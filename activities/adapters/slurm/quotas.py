@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from activities.adapters.slurm.names import POOL
 from activities.adapters.slurm.slurm import SLURMS_AT_ONCE, Slurms
 from activities.adapters.slurm.wanted_limits import bound_of
-from activities.ports.ports import ByCluster
+from activities.ports.by_cluster import ByCluster
 from models.cluster.readings import ForeignChange, QuotaReading
 from models.cluster.sources import SlurmSource
 from models.errors import Refusal, Unavailable

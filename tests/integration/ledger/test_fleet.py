@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from activities.adapters.ledger.facade import Ledger
-from activities.ports.ports import CalendarPort, FleetPort, HealthPort, QuotaPort, RegistryPort, UsagePort
+from activities.ports.clusters import CalendarPort, HealthPort, UsagePort
+from activities.ports.desk import FleetPort
+from activities.ports.quota_systems import QuotaPort
+from activities.ports.registry import RegistryPort
 from models.cluster.fleet_file import Fleet, Team
 from models.cluster.import_outcome import ImportTerms, Verb
 from models.errors import BadInput, Refusal

@@ -11,7 +11,7 @@ import pytest
 
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.slurm.quotas import SlurmQuotas
-from activities.ports.ports import ByCluster
+from activities.ports.by_cluster import ByCluster
 from activities.rollout.many_looks import ManyLooks
 from models.audit_chain import Signature
 from models.cluster.jobs import ClusterJob, RunsOn

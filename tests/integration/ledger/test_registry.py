@@ -11,7 +11,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from activities.adapters.ledger.facade import Ledger
-from activities.ports.ports import OpenRollout
+from activities.ports.registry import OpenRollout
 from activities.rollout.effects import QuotaActivities
 from models.audit_chain import AuditEntry, AuditKind
 from models.cluster.policy import Ramp, Tier

@@ -16,7 +16,7 @@ from sqlmodel import col
 
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.quotas import signed
-from activities.ports.ports import OpenRollout
+from activities.ports.registry import OpenRollout
 from models.cluster.import_outcome import FleetOutcome, ImportTerms
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot, snapshot_of
