@@ -69,10 +69,10 @@ def percent(fraction: float) -> str:
 
 
 def decisions_csv(series: Sequence[Series], promised: Promised) -> str:
-    """Return a line for each week's decision: the size that it saw, its promise, and the hours that it is for.
+    """Return a line for each week's decision: the size that it saw, its promise, and the hours that it covers.
 
-    Hours are the file's, or since 1970 where it has times; `until_hour` is the first that the promise no longer holds
-    for. An empty promise: none.
+    Hours count as in the file, or from 1970 if the file has times; `until_hour` is the first hour after the promise.
+    An empty promise: none.
     """
     rows: list[Sequence[object]] = [_DECISION]
     by_name = {one.cluster: one for one in series}

@@ -73,7 +73,7 @@ def _promised(explained: Explained, derived: Derived, unit: str) -> str:
 
 
 def _today(explained: Explained, unit: str) -> str:
-    """Say how much is healthy today, where that leaves less to promise than history does."""
+    """Say how much is healthy today, if that allows a smaller promise than history does."""
     now, today = explained.now, explained.today
     if now.promise is None or now.promise <= today.most_gpus:
         return ""
@@ -110,7 +110,7 @@ def _missed(ours: Record, target: Fraction) -> str:
 
 
 def _neighbours(explained: Explained) -> str:
-    """Compare the smallest flat buffer of an equal record, the one below it, and a larger one."""
+    """Compare flat buffers: the smallest that breaks no more hours, the one below it, and a larger one."""
     ours, *flat = explained.records
     clauses = []
     if explained.below is not None:
@@ -131,7 +131,7 @@ def _neighbours(explained: Explained) -> str:
 
 
 def _flat(record: Record) -> str:
-    """Return the flat buffer as it was decided, not as whole nodes round it."""
+    """Return the flat buffer as chosen, before it is rounded to whole nodes."""
     return f"{record.policy.removeprefix('fixed-')}%"
 
 

@@ -72,7 +72,7 @@ def hold_parts(
     foretold: Mapping[str, Sequence[Foretold]],
     now: datetime,
 ) -> list[RenderableType]:
-    """Return what one window for several clusters would hold. `rollouts`: those of them that have one open."""
+    """Return what one window for several clusters would hold. `rollouts`: the clusters with an open rollout."""
     names = f"{count(len(clusters), 'cluster')}: {some_of(clusters, _NAMED)}."
     held = "No rollout is open there."
     if rollouts:

@@ -20,7 +20,7 @@ _NAMED = 8
 
 
 def consequence_parts(command: CommandRow, rollouts: Sequence[Ahead]) -> list[RenderableType]:
-    """Return what a command would lead to in these rollouts, where its row wants that shown; else nothing."""
+    """Return the impact of a command on these rollouts, if the command's row asks for that; else nothing."""
     match command.asks:
         case Asks.UNDO:
             return undo_parts(rollouts, ends=command.name == "abort")
@@ -111,7 +111,7 @@ def _notified_line(rollouts: Sequence[Ahead], teams: set[str]) -> Text:
 
 
 def approved_line(rollouts: Sequence[Ahead]) -> Text:
-    """Say how many teams an approval notifies. A build that does not report that: every team that its plan cuts."""
+    """Say how many teams an approval notifies. If a rollout does not report that: all teams it cuts."""
     teams: set[str] = set()
     for a in rollouts:
         if a.approve_told is not None:
@@ -124,7 +124,7 @@ def approved_line(rollouts: Sequence[Ahead]) -> Text:
 
 
 def close_parts(rollouts: Sequence[Ahead]) -> list[RenderableType]:
-    """Return the quotas at risk where a promise is ended."""
+    """Return the quotas at risk in these rollouts."""
     rows = table("CLUSTER", "=STAGE", "TEAM", ">LACKS NOW")
     for a in rollouts:
         for team, lacking in sorted(a.at_risk.items()):

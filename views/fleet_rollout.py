@@ -106,7 +106,7 @@ def plan_diff_parts(
 
 
 def _teams(before: Mapping[str, int] | None, now: Mapping[str, int] | None) -> str | None:
-    """Say how many teams' cuts changed, and which the most; None where one of the two is unknown."""
+    """Say how many teams' cuts changed, and which changed most; None if one of the two plans' cuts is unknown."""
     if before is None or now is None:
         return None
     moves = {team: now.get(team, 0) - before.get(team, 0) for team in {*before, *now}}
@@ -387,7 +387,7 @@ def _waves(fleet: FleetStatus) -> Grid:
 
 
 def _joined_note(members: Sequence[Member]) -> list[RenderableType]:
-    """Say how many members had rollouts before: their plan differs from the fleet's, which was made afterwards."""
+    """Say how many members already had rollouts: their plans are older than the fleet's, and differ from it."""
     joined = sum(m.joined for m in members)
     if not joined:
         return []

@@ -81,7 +81,7 @@ def _branches(seen: FleetSeen, rooms: Sequence[int], now: datetime, *, single: b
 
 
 def _rooms(status: FleetStatus, left: int) -> list[int]:
-    """Return how many leaves each wave shows on so many lines: a few each, then first more of the wave under way."""
+    """Return how many leaves each wave shows in `left` lines: a few each, then more, first for the current wave."""
     sizes = [wave.clusters for wave in status.waves]
     least = next((few for few in _LEAST_LEAVES if sum(_lines(min(few, size), size) for size in sizes) <= left), 0)
     rooms = [min(least, size) for size in sizes]
@@ -95,7 +95,7 @@ def _rooms(status: FleetStatus, left: int) -> list[int]:
 
 
 def _lines(shown: int, of: int) -> int:
-    """Return the lines of a wave's leaves, with the one that counts the others, which a wave without leaves lacks."""
+    """Return how many lines a wave's leaves take, with the line that counts the hidden ones if any leaf is shown."""
     return shown + (0 < shown < of)
 
 

@@ -68,7 +68,7 @@ def fleet_parts(
 def fleet_summary(
     offers: Sequence[FlexNow | FlexSum], record: Sequence[FlexOffered], of: int = 0
 ) -> list[RenderableType]:
-    """Return the sums over these clusters, and the record, which is of all: below the sums of some it misleads."""
+    """Return the sums over these clusters; also the record, which covers all clusters, if these are all."""
     measured = [f for f in offers if f.health_at is not None]
     flex = sum(f.flex_gpus for f in measured)
     summary = f"{count(len(offers), 'cluster')}: {gpus(flex)} of flex, {_use_text(measured)}"
@@ -249,7 +249,7 @@ def story_parts(scenes: Sequence[Scene]) -> list[RenderableType]:
 
 
 def _when(scene: Scene) -> str:
-    """Return the step's number; for what followed by itself, the time."""
+    """Return the step's number, or the time of a scene that followed by itself."""
     return f"      at {duration_text(scene.at)}" if scene.woken else f"{scene.step + 1:>4}"
 
 

@@ -160,7 +160,7 @@ class Column:
         return max(cell_len(self.name), *(cell_len(c.plain) for c in self.cells), 0)
 
     def least(self, names: set[str]) -> int:
-        """Return the cells with which its names still differ from all `names`; the whole width where it has none."""
+        """Return the width at which its names still differ from all `names`; its whole width if it has no names."""
         if self.kind != "name":
             return self.natural
         texts = {cell.plain for cell in self.cells}
@@ -338,7 +338,7 @@ def _side_by_side(columns: Sequence[tuple[Column, int]]) -> int:
 
 
 def _wanted(column: Column) -> int:
-    """Return the cells that it takes so that nothing is lost. No word of a text is broken, and so no name in it."""
+    """Return the width at which nothing is lost: no word of a text, and so no name in it, is broken."""
     if column.kind != "prose":
         return column.natural
     prose = (part.plain for cell in column.cells for part, command in _apart(cell) if not command)

@@ -146,7 +146,7 @@ def _held(opened: Sequence[RolloutSummary], *, lines: bool) -> list[RenderableTy
 
 
 def unknown_holds_text(rollouts: Sequence[RolloutSummary]) -> str:
-    """Say of how many open rollouts nobody knows whether they are on hold, and why; empty: of none."""
+    """Say for how many open rollouts it is unknown whether they are on hold, and why; empty: for none."""
     unknown = [r for r in rollouts if r.open and r.held is None]
     number = len(unknown)
     why = f"{'it has' if number == 1 else 'they have'} not recorded it yet"

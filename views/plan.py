@@ -1,4 +1,4 @@
-"""A plan for people: what is promised, what may be, who gives what, and why."""
+"""A plan for people: the quotas that are promised, the ceiling, who gives how many GPUs, and why."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _LINES = 9
 
 
 class Section(NamedTuple):
-    """A part of the report: `note` replaces the rows where there is none, and is below them otherwise."""
+    """A part of the report. `note`: below the rows, or in their place if there are none."""
 
     title: str
     columns: tuple[str, ...]
@@ -255,14 +255,14 @@ def _touches(brought: BringupsWeek) -> str:
 
 
 def _long(time: timedelta) -> str:
-    """Return seconds as 3.2d, 5h or 12m: exact seconds of a month say nothing."""
+    """Return seconds as 3.2d, 5h or 12m: nobody needs a month to the second."""
     units = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("m", timedelta(minutes=1)))
     name, unit = next((each for each in units if time >= 2 * each[1]), units[-1])
     return f"{time / unit:.1f}".removesuffix(".0") + name
 
 
 def _undos(week: Week) -> list[Section]:
-    """Return what was undone. It comes before what was done, so that no reader misses it. Nothing where nothing was."""
+    """Return the rollouts that were undone, if any. The report has them before those that were done."""
     rows = [
         (clean(m.cluster), clean(m.actor), f"{m.at:%a %d %b}", clean(m.text.partition(": ")[2])) for m in week.undone
     ]

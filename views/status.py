@@ -286,7 +286,7 @@ def awaited_text(condition: Condition) -> str:
 
 
 def awaited_alone(condition: Condition, needs: str) -> str:
-    """Return the condition without a command that `needs` has anyway."""
+    """Return the condition without a command that `needs` already names."""
     text = awaited_text(condition)
     for start, end in commands_in(text):
         if text[start:end] in needs:

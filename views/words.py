@@ -66,7 +66,7 @@ def line(*parts: str | tuple[str, str]) -> Text:
 
 
 def lost_line(lost: str) -> Text:
-    """Say that Temporal stopped something, and that what follows is its last known state."""
+    """Warn that Temporal stopped it, and that the lines below show its last known state."""
     return line((f"{lost}. The lines below show its last known state.", "red"))
 
 

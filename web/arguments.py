@@ -144,7 +144,7 @@ def _question(kind: str, body: bytes) -> dict[str, Any]:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    """Parse a JSON object. Errors: Problem 400 where it is no JSON; BadInput where it is none, or has a field twice."""
+    """Parse a JSON object. Errors: Problem 400 for no JSON; BadInput for no object, or a field that is there twice."""
     if not body:
         return {}
     try:

@@ -34,7 +34,7 @@ from web.temporal_connection import Doors
 
 @dataclass
 class Asking:
-    """One call of one person: an operation with its arguments. `key`: repeated calls under it are carried out once."""
+    """A person's call: an operation with its arguments. `key`: calls with the same key are carried out once."""
 
     who: Principal
     operation: Operation
@@ -75,7 +75,7 @@ class Giving:
     async def judge(self, asking: Asking) -> Judged:
         """Judge the call by the rights. Errors: those of the rights.
 
-        Where the caller may not lift a hold that is an objection, it is judged again as the objecting team's
+        If the hold is an objection that the caller may not lift, judge the call again as the objecting team's
         withdrawal.
         """
         judged = await self._judge_once(asking)
@@ -100,7 +100,7 @@ class Giving:
             )
 
     async def _team_of_objection(self, asking: Asking, hold: str) -> str:
-        """Return the team of an objection, from its id where the rollout has it no more."""
+        """Return the team that objected; read it from the hold's id if the rollout no longer has the objection."""
         try:
             door = await self.doors.door_of(asking.who)
             status = await door.status(str(asking.found.get("cluster") or ""))
@@ -159,7 +159,7 @@ def _names_objection(request: CommandRequest) -> bool:
 
 @contextlib.contextmanager
 def temporal_as_ours() -> Iterator[None]:
-    """Errors: Unavailable for one of Temporal's that the door let through."""
+    """Raise Unavailable for an error of Temporal that the door let through."""
     try:
         yield
     except RPCError as error:
@@ -185,5 +185,5 @@ async def run_within(seconds: float, work: Any) -> Any:
 
 
 def question_asking(who: Principal, operation: Operation, question: Question[Any], key: str = "") -> Asking:
-    """Return the call of a question to the desk. `operation`: the one of its kind."""
+    """Return the call that asks the desk a question. `operation`: the one for this kind of question."""
     return Asking(who, operation, {}, {"question": question, PAYLOAD: ""}, key=key)

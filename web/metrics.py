@@ -1,4 +1,4 @@
-"""Times of the front's answers, by door. Their labels are fixed words, never a caller's."""
+"""Times of the front's answers, by door. Labels are fixed words, never text from a caller."""
 
 from __future__ import annotations
 

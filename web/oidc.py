@@ -47,7 +47,7 @@ class Terms:
 
 
 class Provider:
-    """One issuer. Its keys are kept for a while, and fetched again when a token names an unknown one."""
+    """An issuer of tokens. Its keys are cached, and fetched again when a token names an unknown one."""
 
     def __init__(self, terms: Terms, clock: Callable[[], float] = time.time) -> None:
         self.terms = terms

@@ -19,7 +19,7 @@ class Judged(NamedTuple):
 
     @property
     def why_not(self) -> str:
-        """The sentence of a refusal, or of the second person that it waits for; empty: it is allowed."""
+        """Why the call is refused, or which second person it waits for; empty: it is allowed."""
         return self.decision.reason if isinstance(self.decision, Denied) else self.decision.sentence
 
 
@@ -35,7 +35,7 @@ class Rights(Protocol):
 
     @property
     def two_person(self) -> bool:
-        """Return whether a second person is wanted where the table of rights has one, as last read."""
+        """Whether commands that the table of rights marks for two people need a second one, as last read."""
 
     async def judge(
         self,
@@ -47,14 +47,14 @@ class Rights(Protocol):
         emergency: bool = False,
         facts: bool = True,
     ) -> Judged:
-        """Judge by the table of rights. `command`: its key. `emergency`: they act alone where two are needed.
+        """Judge by the table of rights. `command`: its key. `emergency`: the caller acts alone where two are needed.
 
-        `facts`: with what the ledger knows of the target, which a worker has to be asked.
+        `facts`: ask a worker what the ledger knows of the target, and judge with that.
         """
 
 
 class Everybody:
-    """No access is configured: every caller may do everything, as straight at Temporal."""
+    """No access is configured: every caller may do everything, as with a direct connection to Temporal."""
 
     two_person = False
 

@@ -1,6 +1,6 @@
 """Finds a request's operation by its raw path, segment by segment, so that a name may hold anything.
 
-A path is decoded after it was divided: `%2F` in a cluster's name begins no segment, and `..` is an ordinary name.
+A path is split before it is decoded: `%2F` in a cluster's name begins no segment, and `..` is an ordinary name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Commands that take two persons, at the front: the first one's is kept, and carried out when the second confirms it.
+"""Commands that need two people, at the front: the first person's command waits until the second confirms it.
 
 The desk keeps and judges (activities/desk/second_persons.py). The front signs the first person's ticket while they are
-there, and puts it into the second's own, so that a check of that one sees both. Source: docs/security.md, "Tickets".
+there, and puts it into the second person's ticket, so that a check of that ticket sees both people.
+Source: docs/security.md, "Tickets".
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ WAYS: Mapping[str, _Way] = {
 
 
 class SecondPersons:
-    """One front's kept commands."""
+    """The commands of one front that wait for a second person."""
 
     def __init__(self, doors: Doors) -> None:
         self._doors = doors
@@ -170,7 +171,7 @@ class SecondPersons:
         )
 
     async def _carried_out(self, who: Principal, taken: TakenCommand) -> _Outcome:
-        """Carry it out once, however often it is asked: Temporal knows it by its hash."""
+        """Carry the command out once, however often that is asked for: Temporal knows it by its hash."""
         way = WAYS.get(taken.command)
         if way is None:
             raise Refusal(

@@ -95,7 +95,7 @@ def load_front_settings(listen: str = "", tls_cert: str = "", tls_key: str = "")
 
 
 def _check_pair(tls_cert: str, tls_key: str) -> None:
-    """Errors: BadInput for a certificate and a key with which no TLS can begin."""
+    """Check that TLS can use the certificate and the key. Errors: BadInput."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls_cert, tls_key, password="")
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError

@@ -32,7 +32,7 @@ class Doors:
     Temporal.
 
     `key`: returns the key that signs each message for its author; None: workers have to trust the front. `now`: the
-    clock by which the whole front goes.
+    whole front's clock.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Doors:
         return message if signer is None else signer(message, command, workflow)
 
     def shared_secret(self, purpose: bytes) -> bytes | None:
-        """Known to all fronts with this one's key, and to nobody else; None: it has no key."""
+        """A secret that only fronts with this front's key know; None: it has no key."""
         key = self._key()
         if key is None:
             return None

@@ -88,7 +88,7 @@ class Live:
             await self._changed.wait_for(lambda: (self.mark, self.away) != before)
 
     async def _look(self) -> None:
-        """Ask for changes while any page is open. Errors are tried again: a page without an event is merely old.
+        """Ask for changes while any page is open. Errors are tried again: a page without an event is only out of date.
 
         A question that waits at a worker when the last page closes is left to end by itself, and serves the next
         page. If it were abandoned, it would hold a thread there, one for each page that somebody closes.

@@ -51,7 +51,7 @@ class BrowserClient(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """One login under way, as its browser's cookie has it. `to`: the page that was asked for."""
+    """A login under way, as the browser's cookie stores it. `to`: the page that the browser asked for."""
 
     secret: str
     at: int
@@ -79,7 +79,7 @@ class _Begun(NamedTuple):
         return self._made("verifier")
 
     def _made(self, what: str) -> str:
-        """Return a value that only the cookie's owner can compute, and that does not reveal the cookie."""
+        """Return a value that only a holder of the cookie can compute, and that does not reveal the cookie."""
         return hmac.new(self.secret.encode(), what.encode(), hashlib.sha256).hexdigest()
 
 

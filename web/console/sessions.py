@@ -1,8 +1,8 @@
 """Sessions of browsers, which last twelve hours, and links that begin one.
 
 A session is in its cookie, sealed with a secret that all fronts with one signing key have, so that a browser may come
-to any of them, and no front keeps anything of it. The ledger has which sessions ended before their time, by the hash of
-their name; a front reads that every 15 seconds. A link leads to the front that made it, which keeps its hash alone.
+to any of them, and no front stores sessions. The ledger records which sessions ended early, by the hash of their name;
+a front reads that every 15 seconds. A link leads to the front that made it, which keeps its hash alone.
 Source: docs/adr/0113-sessions-of-any-front.md.
 """
 
@@ -50,7 +50,7 @@ EndSessions = Callable[[Sequence[str], datetime], Awaitable[Mapping[str, datetim
 
 @dataclass
 class Session:
-    """One browser's session, as its cookie has it. `said`: sentences to show on the next page, once."""
+    """A browser's session, as its cookie stores it. `said`: sentences to show once, on the next page."""
 
     principal: Principal
     began: float
@@ -60,9 +60,10 @@ class Session:
 
     @property
     def form_token(self) -> str:
-        """The secret of our forms, which another site's page does not know; it is written differently each time.
+        """The secret in our forms, which another site's page does not know; it is masked anew for each form.
 
-        So the length of a compressed page says nothing about it (BREACH): it is a pad, and the token under the pad.
+        Without the mask, a compressed page's length would reveal the token (BREACH): a random pad, then the token
+        under it.
         """
         pad = secrets.token_bytes(_BYTES)
         return (pad + _under(pad, self._token)).hex()
@@ -88,7 +89,7 @@ def seconds_of(principal: Principal) -> float:
     """Return how long the session lasts: where a provider gave the groups, only as long as these count
     (docs/access.md).
 
-    Then the browser goes to the provider again, which nobody notices who is still logged in there.
+    Then the browser goes to the provider again; a person who is still logged in there does not notice.
     """
     return GROUPS_SECONDS if principal.groups else SESSION_SECONDS
 

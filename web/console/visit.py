@@ -1,4 +1,4 @@
-"""One visit of one person to one page: who they are, what they asked for, and how the page reads on."""
+"""One person's visit to one page: who they are, what they asked for, and how the page reads more."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Download(NamedTuple):
 
 @dataclass
 class Visit:
-    """One request for a page. `query`: the address's. `form`: a form's fields; empty: the visitor only reads."""
+    """A request for a page. `query`: the address's. `form`: a form's fields; empty: the visitor only reads."""
 
     giving: Giving
     principal: Principal
@@ -89,7 +89,7 @@ class Visit:
         return answer
 
     async def try_call(self, method: str, **found: Any) -> tuple[Any, str]:
-        """Return the answer, and why there is none: a page shows what it can."""
+        """Return the answer, or None and the reason: the page shows its other parts all the same."""
         return await self.try_read(self.call(method, **found))
 
     async def try_ask(self, question: Question[_AnswerT]) -> tuple[_AnswerT | None, str]:
@@ -98,7 +98,7 @@ class Visit:
     async def try_read(
         self, reading: Awaitable[_AnswerT], seconds: float = _PATIENCE_SECONDS
     ) -> tuple[_AnswerT | None, str]:
-        """Return what was read in so much time, and why nothing was."""
+        """Return the answer if it comes within `seconds`, else None and the reason."""
         try:
             return await asyncio.wait_for(reading, seconds), ""
         except TimeoutError:
@@ -111,14 +111,14 @@ class Visit:
         return None, why
 
     async def why_not(self, method: str, **found: Any) -> str:
-        """Why they may not, by the table of rights, or why nobody can say; empty: they may."""
+        """Return why the table of rights forbids the call, or why that is unknown; empty: the visitor may."""
         judged, unknown = await self.try_read(self._judged(by_method()[method], found))
         if judged is None:
             return unknown
         return judged.decision.reason if isinstance(judged.decision, Denied) else ""
 
     async def may_by_file(self, method: str, **found: Any) -> bool:
-        """Return whether the access file alone lets them: for lists, where asking a worker about each row is dear."""
+        """Return whether the access file alone allows the call: for lists, where a question for each row is slow."""
         judged, _ = await self.try_read(self._judged_by_file(by_method()[method], found))
         return judged is not None and not isinstance(judged.decision, Denied)
 

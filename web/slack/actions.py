@@ -76,7 +76,7 @@ class Caller(NamedTuple):
 
 @dataclass
 class Acts:
-    """One front's actions. `secret`: reads Slack's signing secret; `page`: the console's URL, empty: none."""
+    """The actions of one front. `secret`: reads Slack's signing secret; `page`: the console's URL, empty: none."""
 
     secret: Callable[[], str]
     page: str = ""

@@ -1,4 +1,4 @@
-"""Counts of requests from Slack by outcome, and of answers. Their labels are fixed words, never a caller's."""
+"""Counts of requests from Slack by outcome, and of answers. Labels are fixed words, never text from a caller."""
 
 from __future__ import annotations
 

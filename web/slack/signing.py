@@ -29,7 +29,7 @@ def signature_of(secret: str, timestamp: str, body: bytes) -> str:
 
 
 class Signatures:
-    """One front's accepted signatures. `secret`: reads the signing secret."""
+    """The signatures that one front has accepted. `secret`: reads the signing secret."""
 
     def __init__(self, secret: Callable[[], str], clock: Callable[[], float] = time.time) -> None:
         self._secret, self._clock = secret, clock

@@ -27,7 +27,7 @@ _ROWS = 14
 
 
 class Band(NamedTuple):
-    """A marked stretch of time. `kind`: breach, or the window's."""
+    """A marked period. `kind`: a breach, or the window's kind."""
 
     kind: str
     begins: datetime

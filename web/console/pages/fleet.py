@@ -56,7 +56,7 @@ _CARE = re.compile(r"\b(mend|wait|import)\b")
 
 
 def deed_of(cluster: str, needs: str) -> Deed:
-    """Return the needed command, where there is one alone; a look, where a person has to decide or mend something."""
+    """Return the button of the only command that the cluster needs; else a button that opens the cluster's page."""
     commands = {needs[start:end].split()[1] for start, end in commands_in(needs) if " " in needs[start:end]}
     for command, label in _DEEDS.items():
         if commands == {command.value} and not _CARE.search(needs):
@@ -85,7 +85,7 @@ class Row(NamedTuple):
 
     @property
     def news(self) -> str:
-        """What is so, without the command that its button gives."""
+        """The text of what the cluster needs or lacks, without the command that its button gives."""
         commands = commands_in(self.needs)
         if self.deed.label == _LOOK or commands[0][1] < len(self.needs.rstrip("`")):
             return self.needs or self.silent
@@ -93,7 +93,7 @@ class Row(NamedTuple):
 
     @property
     def story(self) -> str:
-        """What is so, and what holds it."""
+        """The text of what the cluster needs or lacks, and what holds its rollout."""
         held = f"on hold: {self.held}" if self.held else ""
         is_said = self.held.startswith(self.news) or self.news in map(standing_text, self.holds)
         parts = (held,) if is_said else (self.news, held)
@@ -101,7 +101,7 @@ class Row(NamedTuple):
 
     @property
     def hint(self) -> str:
-        """What a square of the map says of it under the pointer."""
+        """The tooltip of the cluster's square on the map."""
         unbacked = f"{gpus(self.unbacked)} unbacked" if self.open and self.unbacked else ""
         rest = [clean(text) for text in (self.stage, self.wave, unbacked, self.story) if text]
         return f"{clean(self.cluster)}: {', '.join(rest)}"
@@ -178,7 +178,7 @@ async def fleet(visit: Visit) -> Page:
 
 
 async def _with_deed(visit: Visit, row: Row) -> tuple[Row, Deed]:
-    """Return the row and its button. Who may not give the command is led to the cluster, whose page says why."""
+    """Return the row and its button; for visitors who may not give the command, a button to the page that says why."""
     deed = row.deed
     if deed.label == _LOOK:
         return row, deed
@@ -220,7 +220,7 @@ def _row(summary: RolloutSummary, visit: Visit) -> Row:
 
 
 def _waiting_rows(under_way: FleetStatus, opened: Collection[str]) -> list[Row]:
-    """Return the clusters that the fleet rollout may not start now: it is held itself, or something holds them."""
+    """Return the clusters that the fleet rollout may not start now, because it or the cluster is on hold."""
     if under_way.stage is not FleetStage.RUNNING:
         return []
     fleets = f"the whole fleet rollout, {holds_text(under_way.holds)}" if under_way.holds else ""
@@ -235,7 +235,7 @@ def _waiting_rows(under_way: FleetStatus, opened: Collection[str]) -> list[Row]:
 
 
 def _grid(rows: Sequence[Row], waves: Sequence[str]) -> list[tuple[str, list[int], int, int]]:
-    """Return by stage: the count of each wave and of none, their sum, and GPUs without healthy hardware."""
+    """Return a row for each stage: clusters by wave and without one, their sum, and GPUs without healthy hardware."""
     count = Counter((row.stage, row.wave if row.wave in waves else "") for row in rows)
     stages = [*_STAGES, *sorted({row.stage for row in rows} - {*_STAGES})]
     found = []

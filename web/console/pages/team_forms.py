@@ -144,7 +144,7 @@ def _rows(
 
 
 async def _room(visit: Visit, cluster: str, team: str) -> tuple[Room | None, str]:
-    """Return an estimate of how much more fits there now, and why there is none."""
+    """Return an estimate of how much more fits there now, or why there is none."""
     seen, why = await visit.try_ask(SnapshotNow(cluster=cluster))
     if seen is None:
         return None, why
