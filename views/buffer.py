@@ -121,12 +121,12 @@ def _neighbours(explained: Explained) -> str:
         more = "more" if explained.least.mean_buffer < ours.mean_buffer else "less"
         apart = percent(abs(explained.least.mean_buffer - ours.mean_buffer))
         equal = f"a flat {_flat(explained.least)} is the smallest whole percentage that would break no more hours"
-        cost = f"would promise {apart} of the cluster {more}, but nobody could know that before"
+        cost = f"would promise {apart} {more} of the cluster, but nobody could know that before"
         clauses.append(f"{equal} ({_hours(explained.least)}) and {cost}")
     least = ours.mean_buffer if explained.least is None else max(ours.mean_buffer, explained.least.mean_buffer + 0.005)
     for r in [r for r in flat if r.mean_buffer > least][:1]:
         more = percent(r.mean_buffer - ours.mean_buffer)
-        clauses.append(f"a flat {_flat(r)} would break {_hours(r)} and promise {more} of the cluster less")
+        clauses.append(f"a flat {_flat(r)} would break {_hours(r)} and promise {more} less of the cluster")
     return "; ".join(clauses) or "no flat buffer up to 60% would have broken as few hours"
 
 

@@ -91,10 +91,10 @@ def emergencies(week: Week, *, typed: bool = True) -> list[str]:
 def cut_sentence(week: Week) -> str:
     """Say what rollouts took from quotas this week, and what became of it."""
     cut, back, lost = week.cut.cut_gpus, week.cut.back_gpus, week.cut.withdrawn_gpus
-    given_back = "" if not back else f" {number(back)} {'was' if back == 1 else 'were'} given back."
+    given_back = "" if not back else f" {count(back, 'GPU')} {'was' if back == 1 else 'were'} given back."
     if lost:
         given_back = (
-            f" Breaches withdrew {number(lost)}{' more' if cut else ''}, whose hardware had failed.{given_back}"
+            f" Breaches withdrew {count(lost, 'more GPU' if cut else 'GPU')}, whose hardware had failed.{given_back}"
         )
     if not cut:
         return f"No GPU was cut by a plan this week.{given_back}" if lost else f"No GPU was cut this week.{given_back}"

@@ -173,7 +173,10 @@ def _published_facts(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
     grows = "" if status.flex_grows_at is None else f"; more if the surplus lasts until {moment(status.flex_grows_at)}"
     if status.would is not None and status.would.flex_published_gpus is not None:
         is_ = "nothing" if status.flex_published_gpus is None else f"{status.flex_published_gpus:,}"
-        yield "published", line(f"{is_}; {status.would.flex_published_gpus:,} of the surplus would be{grows}")
+        yield (
+            "published",
+            line(f"{is_}; a real rollout would publish {status.would.flex_published_gpus:,} of the surplus{grows}"),
+        )
     elif status.flex_published_gpus is not None:
         yield "published", line(f"{status.flex_published_gpus:,} of the surplus{grows}")
 

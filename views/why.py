@@ -179,7 +179,7 @@ def _gate(one: TeamWhy) -> list[RenderableType]:
     who = gate_text(one.team, one.namespaces)
     if not one.barred:
         return [line(f"Only {who} may target this quota.")]
-    opens = "a change of the fleet file can allow it, and flex is open to all"
+    opens = f"a change of the fleet file can allow {one.barred}, and flex is open to all"
     return [line((f"Only {who} may target this quota, not {one.barred}: {opens}.", "yellow"))]
 
 

@@ -76,7 +76,7 @@ class CodecEndpoint:
         origin = request.headers.get("origin")
         if origin is not None and origin not in self._origins:
             return _error_response(
-                403, "pages of this origin may not read decrypted payloads: see BACKSTOP_CODEC_ORIGINS"
+                403, "pages of this origin may not read decrypted payloads: add the origin to BACKSTOP_CODEC_ORIGINS"
             )
         refused = await self._why_not(request)
         if refused is not None:

@@ -123,7 +123,7 @@ async def test_a_plan_that_changed_meanwhile_is_not_approved(console: Console) -
         await expect(window.page.locator("form.give code")).to_have_text(before)  # as it was looked at
         await window.page.get_by_role("button", name="Approve the plan").click()
         alert = window.page.get_by_role("alert")
-        await expect(alert).to_contain_text("It was refused, and nothing was done")
+        await expect(alert).to_contain_text("Backstop refused this and changed nothing")
         await expect(alert).to_contain_text(after)
         await expect(window.page.locator("form.give code")).to_have_text(after)
         assert (await world.status(name)).approved_by == ""

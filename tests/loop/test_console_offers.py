@@ -25,7 +25,7 @@ async def test_a_form_of_a_rollout_that_has_ended_offers_nothing_and_says_why(wo
             for path in paths:
                 seen = await browser.look(path)
                 assert f"the rollout of {name} has ended (aborted)" in seen.words, path
-                assert "What it would lead to is not known" not in seen.words, path
+                assert "What the command would do is unknown" not in seen.words, path
                 assert not any(where == path for where, _ in seen.forms), path
 
 

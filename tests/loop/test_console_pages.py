@@ -149,7 +149,7 @@ async def test_the_calendar_has_what_the_ledger_has_and_ends_a_window(ana: Brows
     assert f"Window {number} of {name} is taken back." in done.words, "it had not begun"
     assert "No window is declared" in done.words
     refused = await ana.refused("/calendar", key(), window=f"{number + 7} {name}", reason="not now")
-    assert "It was refused" in refused.words
+    assert "Backstop refused this" in refused.words
 
 
 async def test_a_hold_of_several_clusters_ends_as_one(ana: Browser, story: Story, world: World) -> None:
@@ -320,7 +320,7 @@ async def test_a_team_objects_and_an_owner_lifts_it(ana: Browser, story: Story, 
         await tpm.given(resolve, key(), hold=hold.id, reason="answered")
     assert (await world.status(story.worked)).holds == ()
     early = await ana.refused(path("teams", TEAM, "ack", story.worked + "x"), key(), reason="")
-    assert "It was refused" in early.words
+    assert "Backstop refused this" in early.words
 
 
 async def test_what_is_said_of_a_command_is_for_the_page_that_follows_it(ana: Browser, story: Story) -> None:
@@ -367,7 +367,7 @@ async def _by_two(world: World, tpm: Browser, lead: Browser, viewer: Browser) ->
     assert "you gave the command yourself" in (await tpm.look(where)).words
     assert "viewer" in (await viewer.look(where)).words or "may not" in (await viewer.look(where)).words
     refused = await viewer.refused(where, key(), do="countersign")
-    assert "It was refused" in refused.words
+    assert "Backstop refused this" in refused.words
     assert world.sql.rows("SELECT second, ended FROM waiting_commands") == [("", "")]
     assert world.sql.rows("SELECT name FROM clusters") == []
     done = await lead.given(where, key(), do="countersign")

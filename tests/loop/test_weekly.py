@@ -182,7 +182,7 @@ async def test_what_a_breach_takes_is_no_phantom_that_a_rollout_removed(world: W
     assert (cut.cut_gpus, cut.phantom_gpus, cut.to_flex_gpus) == (39, 26, 13)
     assert (cut.withdrawn_gpus, cut.back_gpus) == (6, 6)
     told = markdown(await report(world))
-    assert "this week: 26 phantom removed, 13 moved to flex. Breaches withdrew 6 more, whose hardware" in told
+    assert "this week: 26 phantom removed, 13 moved to flex. Breaches withdrew 6 more GPUs, whose hardware" in told
 
 
 async def test_a_shadow_is_no_progress(world: World) -> None:

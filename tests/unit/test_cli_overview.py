@@ -113,7 +113,7 @@ def test_a_sample_in_doubt_has_been_read(capsys: pytest.CaptureFixture[str]) -> 
     with answering(FakeBackstop(statuses=[found], source_at=now)):
         assert run(["status", "h100-worked"]) == 0
     (line,) = [text for text in capsys.readouterr().out.splitlines() if text.startswith("health")]
-    assert "its source has a newer sample, of" in line
+    assert "its source has a newer sample, from" in line
     assert "which does not count yet" in line
     assert "not read" not in line
 
@@ -206,13 +206,13 @@ def test_a_shadow_in_full_has_what_is_beside_what_would_be(capsys: pytest.Captur
     rows = {line.split("  ")[0]: line for line in said.splitlines()}
     assert " 496 promised" in rows["now"]
     assert " 435 promised, 435 backed, 0 phantom; surplus 0, flex 69" in rows["would be"]
-    assert rows["published"].endswith("nothing; 69 of the surplus would be")
+    assert rows["published"].endswith("nothing; a real rollout would publish 69 of the surplus")
     assert rows["research"].split() == ["research", "496", "496", "435", "-", "435", "-", "advisory", "-"]
 
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0, ""), (600, "; its source has a newer sample, of"), (-7200, "; not known or stale")],
+    [(0, ""), (600, "; its source has a newer sample, from"), (-7200, "; not known or stale")],
     ids=["as its source", "older than its source", "silent"],
 )
 def test_health_says_how_old_it_is_and_what_its_source_has(

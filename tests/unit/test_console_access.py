@@ -75,5 +75,5 @@ def test_the_page_asks_for_the_emergencies_and_not_for_a_week() -> None:
 def test_what_nobody_answers_is_unknown_and_not_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for error in (Unavailable("no worker answers"), of_an_earlier_build(monkeypatch)):
         html, _ = looked(error)
-        assert "It is unknown whether there are any" in html
+        assert "Whether there is an emergency to review is unknown" in html
         assert "There is none." not in html

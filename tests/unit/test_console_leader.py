@@ -86,7 +86,7 @@ def test_those_that_cannot_be_planned_are_counted() -> None:
 def test_until_a_buffer_is_chosen_nothing_is_planned_and_the_page_says_how_long_it_takes() -> None:
     html, asked = looked("/leader", 3)
     assert asked == []
-    assert "the first look takes some seconds for 1,000 clusters" in html
+    assert "the first time takes some seconds for 1,000 clusters" in html
 
 
 def test_a_long_list_leads_to_the_page_that_has_the_rest_and_names_no_command_for_it() -> None:
@@ -106,7 +106,7 @@ def test_an_emergency_leads_to_the_form_that_reviews_it_and_names_no_command() -
     week = a_week(3).but(emergencies=(alone,))
     values = {**BASE, "no_week": "", "curve": None, "percent": 15, "least": 0, "most": 50, **rest}
     html = bytes(page("leader.html", {**values, "week": _report_values(week)}).body).decode()
-    assert 'No other admin has reviewed it. <a href="/access#emergencies">Look at it</a>' in html
+    assert 'No other admin has reviewed it. <a href="/access#emergencies">Review it</a>' in html
     assert "backstop access" not in html
 
 

@@ -186,9 +186,10 @@ def test_what_a_breach_withdrew_is_told_apart_from_what_a_plan_cut() -> None:
     one = past.cuts[0].but(withdrawn_gpus=6)
     both, alone = (week(past.but(cuts=(cut,)), None) for cut in (one, one.but(cut_gpus=0, phantom_gpus=0)))
     assert (
-        "26 phantom removed, 13 moved to flex. Breaches withdrew 6 more, whose hardware had failed. 4 were given back."
+        "26 phantom removed, 13 moved to flex. Breaches withdrew 6 more GPUs, whose hardware had failed. "
+        "4 GPUs were given back."
     ) in markdown(both)
-    assert "No GPU was cut by a plan this week. Breaches withdrew 6, whose hardware had failed." in markdown(alone)
+    assert "No GPU was cut by a plan this week. Breaches withdrew 6 GPUs, whose hardware had failed." in markdown(alone)
 
 
 def test_a_freeze_of_the_fleet_is_one_line_and_hides_no_window_that_takes_gpus() -> None:
@@ -285,7 +286,7 @@ def test_the_report_says_the_week_in_a_few_sentences() -> None:
     assert said[2] == (
         "2 of 3 clusters monitored, 1 more than a week ago. 30 of 1,050 promised GPUs were phantom on 2026-11-27 "
         "16:00Z, 21 fewer than on 2026-11-20 16:00Z. 39 GPUs were cut from quotas in 1 cluster this week: 26 phantom "
-        "removed, 13 moved to flex. 4 were given back. In 1 cluster with figures from before and after "
+        "removed, 13 moved to flex. 4 GPUs were given back. In 1 cluster with figures from before and after "
         "the rollout, the GPUs that jobs inside a quota waited for went from 25 to 0.5. 1 cluster is blocked."
     )
 

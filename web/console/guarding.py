@@ -49,7 +49,10 @@ def of_this_machine(request: Request, public_url: str) -> None:
     name = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
     if name not in (*_OWN_NAMES, urlsplit(public_url).hostname):
         raise Problem(
-            "misdirected", 421, "This is the wrong address.", "over plain HTTP the console answers only at 127.0.0.1"
+            "misdirected",
+            421,
+            "This is the wrong address.",
+            "over plain HTTP the console answers only at 127.0.0.1: use that address, or HTTPS",
         )
 
 
