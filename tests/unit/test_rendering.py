@@ -356,6 +356,28 @@ def test_where_no_commands_came_along_the_status_has_them() -> None:
     assert re.findall(r"\n    backstop (.*)", body) == ["status h100-a"], "no line that lacks what it needs"
 
 
+@pytest.mark.parametrize(
+    ("kind", "stage", "facts", "what"),
+    [
+        (NoticeKind.AT_RISK, "buffered", {}, "the next step then waits until a person has answered"),
+        (NoticeKind.AT_RISK, "monitored", {}, "it is recorded, and a person answers"),
+        (NoticeKind.BREACH, "monitored", {}, "it is recorded, and a person answers"),
+        (
+            NoticeKind.BREACH,
+            "monitored",
+            {"goes_back": True},
+            "the next attempt then waits until a person has answered",
+        ),
+        (NoticeKind.ROLLED_BACK, "rolled_back", {}, "the next attempt then waits until a person has answered"),
+        (NoticeKind.CHANGED, "buffered", {}, "the next step then waits until a person has answered"),
+    ],
+)
+def test_a_notice_says_what_an_objection_holds_in_that_stage(
+    kind: NoticeKind, stage: str, facts: dict[str, Any], what: str
+) -> None:
+    assert f"To object; {what}:\n" in text(kind, stage=stage, facts=facts)
+
+
 def test_a_hold_that_good_health_ends_does_not_say_that_only_a_person_does() -> None:
     said = {"stage": "monitored", "audience": "capacity-owners", "detail": "team-a lacks 10 GPUs"}
     held = "is held at monitored. It goes no further until a person answers"
