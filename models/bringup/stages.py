@@ -96,7 +96,7 @@ _GRID: dict[tuple[BringupCommand, ...], tuple[BringupStage | Refused | None, ...
 # fmt: on
 
 BRINGUP_ANSWERS: dict[tuple[BringupStage, BringupCommand], BringupStage | Refused] = answers_by_cell(
-    _COLUMNS, _GRID, _ENDED
+    _COLUMNS, BringupCommand, _GRID, _ENDED
 )
 
 BRINGUP_TRANSITIONS: frozenset[tuple[BringupStage, BringupStage]] = frozenset(

@@ -16,10 +16,29 @@ from models.fleet.pace_changes import change_pace, changes_text, counts_from
 from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.lifecycle.command_base import Order
 from models.lifecycle.holds import Hold, HoldKind
+from models.lifecycle.state_machine import STAY as _STAY
+from models.lifecycle.state_machine import Refused, answers_by_cell
 from models.texts import count_text, shorten, verb_of
 
 FleetCommand = Literal["approve", "pause", "resume", "skip", "move", "promote", "pace", "abort"]
 FLEET_COMMANDS: tuple[FleetCommand, ...] = get_args(FleetCommand)
+_P, _R, _A = FleetStage.PLANNED, FleetStage.RUNNING, FleetStage.ABORTING
+_APPROVED = Refused("plan {plan} is approved already, by {by}")
+_ABORTING = Refused("the fleet rollout is being aborted, and that cannot be stopped")
+_ENDED = Refused("the fleet rollout has ended ({stage}): launch a new one")
+
+# fmt: off
+_COLUMNS =                                                  (_P,    _R,        _A)
+_GRID: dict[tuple[FleetCommand, ...], tuple[FleetStage | Refused | None, ...]] = {
+    ("approve",):                                           (_R,    _APPROVED, _ABORTING),
+    ("pause", "resume", "skip", "move", "promote", "pace"): (_STAY, _STAY,     _ABORTING),
+    ("abort",):                                             (_A,    _A,        _ABORTING),
+}
+# fmt: on
+
+FLEET_ANSWERS: dict[tuple[FleetStage, FleetCommand], FleetStage | Refused] = answers_by_cell(
+    _COLUMNS, FLEET_COMMANDS, _GRID, _ENDED
+)
 _IN_FLIGHT = "; rollouts that are under way keep the budget that they were opened with"
 _WORDS_BYTES = 200
 """Bytes of a skip's reason that a member keeps: there may be thousands of members; the archive has the whole text."""
@@ -59,38 +78,27 @@ def not_now(seen: Seen, command: FleetCommand, *, rests: bool) -> str:
 
     `rests`: a soak or bake runs.
     """
-    return _end_text(seen) or _refuse_elsewhere(seen, command, rests=rests)
-
-
-def _end_text(seen: Seen) -> str:
-    if seen.stage.has_ended:
-        return f"the fleet rollout has ended ({seen.stage}): launch a new one"
-    return "the fleet rollout is being aborted, and that cannot be stopped" if seen.stage is FleetStage.ABORTING else ""
-
-
-def _refuse_elsewhere(seen: Seen, command: FleetCommand, *, rests: bool) -> str:
+    cell = FLEET_ANSWERS[seen.stage, command]
+    if isinstance(cell, Refused):
+        return cell.reason.format(stage=seen.stage, plan=seen.plan_hash, by=seen.approved_by)
     match command:
-        case "approve":
-            if not seen.plan_hash:
-                return "no plan awaits approval: Backstop is making one; run `backstop fleet status` again in a moment"
-            return f"plan {seen.plan_hash} is approved already, by {seen.approved_by}" if seen.approved_by else ""
-        case "pause":
-            return "already paused" if any(hold.id == PAUSED for hold in seen.holds) else ""
-        case "resume":
-            return "" if seen.holds else "nothing holds the fleet rollout"
-        case "promote":
-            return "" if rests else "nothing to waive: no soak or bake is running"
+        case "approve" if not seen.plan_hash:
+            return "no plan awaits approval: Backstop is making one; run `backstop fleet status` again in a moment"
+        case "pause" if any(hold.id == PAUSED for hold in seen.holds):
+            return "already paused"
+        case "resume" if not seen.holds:
+            return "nothing holds the fleet rollout"
+        case "promote" if not rests:
+            return "nothing to waive: no soak or bake is running"
     return ""
 
 
 def refusal(fleet: FleetRollout, command: FleetCommand, request: FleetCommandRequest) -> str | None:
     """Explain in one sentence why the command cannot be taken now; None if it can."""
-    if why := _end_text(fleet):
+    if why := not_now(fleet, command, rests=rest_until(fleet) is not None):
         return why
     if FLEET_ROWS[command].needs_reason and not request.reason.strip():
         return f"{command} needs a reason"
-    if why := _refuse_elsewhere(fleet, command, rests=rest_until(fleet) is not None):
-        return why
     match command:
         case "approve" if request.plan_hash != fleet.plan_hash:
             named = request.plan_hash or "(none given)"

@@ -5,7 +5,7 @@ The table is total on purpose: a missing cell fails when the module is imported,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -16,18 +16,19 @@ STAY = None
 
 @dataclass(frozen=True)
 class Refused:
-    """The reason a command has no place in a stage."""
+    """The reason a command has no place in a stage. It may have names in braces, which the state fills in."""
 
     reason: str
 
 
 _Stage = TypeVar("_Stage", bound=StrEnum)
-_Command = TypeVar("_Command", bound=StrEnum)
+_Command = TypeVar("_Command", bound=str)
 _Cell = TypeVar("_Cell")
 
 
 def answers_by_cell(
     columns: Sequence[_Stage],
+    commands: Iterable[_Command],
     rows: Mapping[tuple[_Command, ...], Sequence[_Stage | Refused | _Cell | None]],
     ended: Refused,
 ) -> dict[tuple[_Stage, _Command], _Stage | Refused | _Cell]:
@@ -35,11 +36,10 @@ def answers_by_cell(
 
     A stage without a column refuses all commands as `ended`.
     """
-    of_row = {command: row for commands, row in rows.items() for command in commands}
-    stages, commands = type(columns[0]), list(type(next(iter(of_row))))
-    cells: dict[tuple[_Stage, _Command], _Stage | Refused | _Cell] = {
-        (stage, command): stage if cell is None else cell
-        for command in commands
-        for stage, cell in zip(columns, of_row[command], strict=True)
-    }
-    return cells | {(stage, command): ended for stage in stages if stage not in columns for command in commands}
+    of_row = {command: row for alike, row in rows.items() for command in alike}
+    answers: dict[tuple[_Stage, _Command], _Stage | Refused | _Cell] = {}
+    for command in commands:
+        answers |= {(stage, command): ended for stage in type(columns[0])}
+        for stage, cell in zip(columns, of_row[command], strict=True):
+            answers[stage, command] = stage if cell is None else cell
+    return answers

@@ -12,6 +12,8 @@ from models.access.tickets import warrant_in
 from models.audit_chain import AuditKind
 from models.base import Time
 from models.lifecycle.command_base import Order
+from models.lifecycle.state_machine import STAY as _STAY
+from models.lifecycle.state_machine import Refused, answers_by_cell
 from models.requests.command_rows import REQUEST_ROWS
 from models.requests.state import RequestStage, RequestState, any_of
 
@@ -26,6 +28,28 @@ class RequestCommand(StrEnum):
     DECLINE = "decline"
     WITHDRAW = "withdraw"
     EXTEND = "extend"
+
+
+_ASKED, _APPROVED, _GRANTED = RequestStage.ASKED, RequestStage.APPROVED, RequestStage.GRANTED
+_RETURNING, _DECLINED, _WITHDRAWN = RequestStage.RETURNING, RequestStage.DECLINED, RequestStage.WITHDRAWN
+_DO = RequestCommand
+_OVER = Refused("request {request} is {stage}: {said}")
+_DECIDED = Refused("request {request} is {stage} already: {said}")
+_NO_GRANT = Refused("request {request} is {stage}: only a grant can be extended")
+
+# fmt: off
+_COLUMNS =           (_ASKED,     _APPROVED,  _GRANTED,   _RETURNING)
+_GRID: dict[tuple[RequestCommand, ...], tuple[RequestStage | Refused | None, ...]] = {
+    (_DO.APPROVE,):  (_APPROVED,  _DECIDED,   _DECIDED,   _OVER),
+    (_DO.DECLINE,):  (_DECLINED,  _DECIDED,   _DECIDED,   _OVER),
+    (_DO.WITHDRAW,): (_WITHDRAWN, _WITHDRAWN, _RETURNING, _OVER),
+    (_DO.EXTEND,):   (_NO_GRANT,  _NO_GRANT,  _STAY,      _OVER),
+}
+# fmt: on
+
+REQUEST_ANSWERS: dict[tuple[RequestStage, RequestCommand], RequestStage | Refused] = answers_by_cell(
+    _COLUMNS, RequestCommand, _GRID, _OVER
+)
 
 
 class RequestOrder(Order):
@@ -48,28 +72,19 @@ def refusal(
     `owners`: those of the cluster today; None: not looked up yet, so the actor is not checked. `by_roles`: whether an
     access file assigns the right to give it, in place of the owners. None: it does if the request came with a ticket.
     """
-    stage = state.stage
-    if state.has_ended or stage is RequestStage.RETURNING:
-        for_good = f": {FOR_GOOD}" if stage is RequestStage.GRANTED else ""
-        return f"request {state.ask.request} is {stage}: {state.said}{for_good}"
+    if state.stage is RequestStage.GRANTED and state.has_ended:
+        return f"request {state.ask.request} is {state.stage}: {state.said}: {FOR_GOOD}"
+    cell = REQUEST_ANSWERS[state.stage, command]
+    if isinstance(cell, Refused):
+        return cell.reason.format(request=state.ask.request, stage=state.stage, said=state.said)
     if REQUEST_ROWS[command].needs_reason and not request.reason.strip():
         return f"{command} needs a reason"
-    if command is RequestCommand.EXTEND:
-        if why := _refuse_extend(state, request.until):
-            return why
-    elif command is not RequestCommand.WITHDRAW and stage is not RequestStage.ASKED:
-        return f"request {state.ask.request} is {stage} already: {state.said}"
+    ends = state.ends_on
+    if command is RequestCommand.EXTEND and ends and (request.until is None or request.until <= ends):
+        return f"extend needs a day after {ends:%Y-%m-%d %H:%MZ}, when the grant ends"
     if owners is None or (state.ticketed if by_roles is None else by_roles):
         return None
     return _refuse_actor(state, command, request.actor, owners)
-
-
-def _refuse_extend(state: RequestState, until: datetime | None) -> str | None:
-    if state.stage is not RequestStage.GRANTED or state.ends_on is None:
-        return f"request {state.ask.request} is {state.stage}: only a grant can be extended"
-    if until is None or until <= state.ends_on:
-        return f"extend needs a day after {state.ends_on:%Y-%m-%d %H:%MZ}, when the grant ends"
-    return None
 
 
 def _refuse_actor(state: RequestState, command: RequestCommand, actor: str, owners: tuple[str, ...]) -> str | None:

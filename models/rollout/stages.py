@@ -108,7 +108,7 @@ _GRID: dict[tuple[Command, ...], tuple[Answer | None, ...]] = {
 }
 # fmt: on
 
-ANSWERS: dict[tuple[Stage, Command], Answer] = answers_by_cell(_COLUMNS, _GRID, _ENDED)
+ANSWERS: dict[tuple[Stage, Command], Answer] = answers_by_cell(_COLUMNS, Command, _GRID, _ENDED)
 
 TRANSITIONS: frozenset[tuple[Stage, Stage]] = frozenset(
     {

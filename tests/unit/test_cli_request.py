@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from cli.main import run
 from cli.output import show
 from client.doctor import grants_check
 from models.errors import BadInput
+from models.lifecycle.state_machine import Refused
 from models.lifecycle.workflow_actions import Finish, Wait
 from models.planning.grants import Granted, GrantOutcome, Room
-from models.requests.commands import RequestCommand, RequestOrder, obey, refusal
+from models.requests.commands import REQUEST_ANSWERS, RequestCommand, RequestOrder, obey, refusal
 from models.requests.decide import decide
 from models.requests.reducers import (
     advance,
@@ -230,7 +232,25 @@ def test_what_is_over_takes_no_command(command: RequestCommand) -> None:
     for over in (asked(fits=False), granted(), after(asked(), RequestCommand.DECLINE)):
         assert refusal(over, command, order, ("capacity",)) is not None
     silent = RequestOrder(actor="capacity", reason=" ")
-    assert refusal(asked(), command, silent, ("capacity",)) == f"{command} needs a reason"
+    state = granted(until=NOW + DAY) if command is RequestCommand.EXTEND else asked()
+    assert refusal(state, command, silent, ("capacity",)) == f"{command} needs a reason"
+
+
+def test_every_pair_has_one_answer() -> None:
+    assert set(REQUEST_ANSWERS) == set(product(RequestStage, RequestCommand))
+
+
+@pytest.mark.parametrize(("stage", "command"), REQUEST_ANSWERS)
+def test_a_command_leads_where_the_grid_says(stage: RequestStage, command: RequestCommand) -> None:
+    order = RequestOrder(actor="capacity", reason="agreed", until=NOW + 2 * DAY)
+    state = asked(until=NOW + DAY).but(stage=stage)
+    answer, why = REQUEST_ANSWERS[stage, command], refusal(state, command, order, ("capacity",))
+    assert (why is None) is not isinstance(answer, Refused)
+    if why is None:
+        assert obey(state, command, order, NOW).stage is answer
+    else:
+        assert why.startswith(f"request q-1 is {stage}")
+        assert "{" not in why
 
 
 def test_an_extended_grant_is_given_back_on_its_new_day() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 
-from models.fleet.commands import FLEET_COMMANDS, FleetCommandRequest, not_now, refusal
+from models.fleet.commands import FLEET_ANSWERS, FLEET_COMMANDS, FleetCommandRequest, not_now, obey, refusal
 from models.fleet.gates import rest_until
 from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.fleet.status import status_of
@@ -31,6 +32,10 @@ def stances() -> dict[str, FleetRollout]:
     }
 
 
+def test_every_pair_has_one_answer() -> None:
+    assert set(FLEET_ANSWERS) == set(product(FleetStage, FLEET_COMMANDS))
+
+
 @pytest.mark.parametrize("name", stances())
 def test_a_page_greys_what_would_be_refused(name: str) -> None:
     f = stances()[name]
@@ -44,3 +49,6 @@ def test_a_page_greys_what_would_be_refused(name: str) -> None:
         why = not_now(status, command, rests=status.rests_until is not None)
         assert why == not_now(f, command, rests=rest_until(f) is not None)
         assert why == (refusal(f, command, request) or ""), command
+        assert "{" not in why
+        if not why:
+            assert obey(f, command, request, f.entered_at)[0].stage is FLEET_ANSWERS[f.stage, command]
