@@ -1,4 +1,4 @@
-"""Does the same for many clusters, a few at a time; one refusal does not stop the others."""
+"""Calls a function for many clusters, a few at a time; a refusal for one does not stop the others."""
 
 from __future__ import annotations
 

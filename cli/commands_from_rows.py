@@ -17,7 +17,7 @@ _NEEDED = inspect.Parameter.empty
 
 
 class TypedOrder(NamedTuple):
-    """One command as a person typed it."""
+    """A command as a person typed it."""
 
     row: CommandRow
     of: Any

@@ -101,7 +101,7 @@ class WhyLine(TeamWhy):
 
 
 class WhyAnswer(JsonAnswer, schema="why"):
-    """Why a team cannot use its quota, cluster by cluster."""
+    """The reasons why a team cannot use its quota, cluster by cluster."""
 
     clusters: tuple[WhyLine, ...]
     unanswered: dict[str, str]

@@ -1,4 +1,4 @@
-"""Options of every command that shows a list: its form, which rows, in which order.
+"""Options of every command that shows a list: its form, its rows and their order.
 
 Rows are those of the JSON answer, and so are the names of their fields: `--sort -healthy_gpus`,
 `--filter 'stage=roll*'`. A field of a value inside a row is named with a dot (`window.kind`); lists have no name.
@@ -77,7 +77,7 @@ class Listing:
         return ["--sort"] * bool(self.sort) + ["--filter"] * bool(self.filters)
 
     def of_one(self, named: str) -> None:
-        """Refuse options that choose among rows where there is one thing. Errors: BadInput."""
+        """Refuse options that choose or sort rows, because the answer is one thing. Errors: BadInput."""
         if self.options:
             raise BadInput(
                 f"{self.options[0]} is given together with {named}, but is only for lists: leave {self.options[0]} out"

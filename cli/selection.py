@@ -49,7 +49,7 @@ class Selection:
 
     @property
     def plain_cluster(self) -> str:
-        """The one cluster that is meant whatever is open; empty: the open rollouts decide, or several are meant."""
+        """The named cluster, if there is only one; empty: several are named, or the open rollouts decide."""
         return self.names[0] if len(self.names) == 1 and not self.looks else ""
 
     @property

@@ -123,7 +123,7 @@ def _consent(order: TypedOrder, clusters: Sequence[str], person: str) -> dict[st
 
 
 def _consent_to_promote(order: TypedOrder, question: str, clusters: Sequence[str], person: str) -> None:
-    """Ask about a promotion that leaves something open; for one cluster only where somebody can be asked."""
+    """Ask before a promotion: for several clusters always, for one if its gate is not met and a person can answer."""
     from views.consequence import consequence_parts, many_parts
 
     several = len(clusters) > 1

@@ -57,7 +57,7 @@ async def ask_inside(actor: str, question: Callable[[Backstop], Awaitable[_T]]) 
 
 
 async def or_nobody(names: Awaitable[list[str]]) -> list[str]:
-    """Return who could act; nobody where no answer comes, for what shows them beside something else."""
+    """Return who could act, or nobody if no answer comes: the caller shows other facts without it."""
     try:
         return await names
     except BackstopError:
@@ -80,7 +80,7 @@ def _noting(door: Backstop) -> Backstop:
 
 
 def prepare_imports(actor: str) -> None:
-    """Import the modules that a question takes."""
+    """Import the modules that a question needs."""
     import_lightly()
     if front(actor) is None:
         import client.backstop

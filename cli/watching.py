@@ -57,7 +57,7 @@ async def follow(door: Backstop, cluster: str, *, every: float, once: bool, as_j
 
 
 async def _driven(status: Awaitable[_StatusT]) -> _StatusT:
-    """The status of what goes on. Errors: Refusal for what was stopped: it still answers, as it last stood."""
+    """Return the status. Errors: Refusal if Temporal stopped the workflow, which still answers with its last state."""
     seen = await status
     if seen.lost:
         raise Refusal(seen.lost)

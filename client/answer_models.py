@@ -15,7 +15,7 @@ STALE = timedelta(minutes=30)
 
 
 class Check(Model):
-    """One condition that should hold, and what to do when it does not."""
+    """A condition that should hold, and what to do when it does not."""
 
     name: str
     ok: bool
@@ -49,7 +49,7 @@ class Build(Model):
 
 
 class AuditRecord(Model):
-    """One event of a workflow's history. `event`: its id in its run."""
+    """An event of a workflow's history. `event`: its id in its run."""
 
     at: Time
     kind: AuditKind

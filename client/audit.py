@@ -1,4 +1,4 @@
-"""The audit as workflow history tells it: commands, effects, notices, transitions."""
+"""The audit from workflow history: commands, effects, notices, transitions."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class _Reader:
         return [self._with_proof(record) for record in records]
 
     def _is_of_an_effect(self, record: AuditRecord) -> bool:
-        """Return whether it is what the archive has of an effect; of a grant, its request has an entry by Backstop."""
+        """Return whether the record is an effect's archive entry; a grant's is a command by Backstop."""
         told_by_request = self._of_request and record.kind is AuditKind.COMMAND and record.actor == BACKSTOP
         return told_by_request or record.kind is AuditKind.EFFECT
 
@@ -201,7 +201,7 @@ class _Reader:
         )
 
     async def _read_refusal(self, event: HistoryEvent) -> None:
-        """Record the refusal of a command that a worker took in first: history shows that one as given."""
+        """Mark a command as refused that a worker accepted first: until then its record says that it was given."""
         completed = event.workflow_execution_update_completed_event_attributes
         if not completed.outcome.HasField("failure") or completed.accepted_event_id not in self._given:
             return

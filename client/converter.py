@@ -95,7 +95,7 @@ class PayloadConverter(PydanticPayloadConverter):
 
 
 def _from_outside(type_hints: list[type] | None) -> type | None:
-    """Return the model from outside that is expected; a handler that takes it or nothing gets it or nothing."""
+    """Return the model from outside that a handler expects, also for `X | None`; None: it expects no such model."""
     hint: Any = type_hints[0] if type_hints else None
     return next((kind for kind in (hint, *get_args(hint)) if name_of(kind) in FROM_OUTSIDE), None)
 
@@ -110,7 +110,7 @@ def _refusal(sentence: str) -> ApplicationError:
 
 
 def _refuse_what_is_hidden(payloads: Sequence[Payload], type_hints: list[type] | None) -> None:
-    """Refuse what could not be decrypted, and what came in clear where it may not. Source: docs/adr/0058.
+    """Refuse payloads that could not be decrypted, and those in clear that must be encrypted. Source: docs/adr/0058.
 
     A person's message is refused at once. A workflow waits for its own state, because a worker with the keys may
     come. A client gets Unavailable.

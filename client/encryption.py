@@ -1,12 +1,12 @@
 """The codec that encrypts payloads, where keys are configured. Source: docs/secrets.md; docs/adr/0058.
 
 After compression: AES-256-GCM with a key of the workflow's own, derived from one of the ring. The key's id and the
-workflow's stand in the payload's metadata and are authenticated with it: a payload of one workflow is none of another.
+workflow's stand in the payload's metadata and are authenticated with it: no workflow reads another's.
 
-What cannot be read is not an error here, which would fail the workflow task that carries it, for ever. It goes on as
-it is, and client/converter.py decides by what was expected. What came in clear is marked, and read only in runs that
-began before the switch: for a workflow the converter knows that by `run_began`, for an activity its interceptor does
-(workers/interceptors.py).
+An unreadable payload is not an error here: an error would fail the workflow task that carries it, for ever. The payload
+stays as it is, and client/converter.py decides by the expected type. A payload in clear is marked, and read only in
+runs that began before encryption did: for a workflow the converter knows that by `run_began`, for an activity its
+interceptor does (workers/interceptors.py).
 """
 
 from __future__ import annotations

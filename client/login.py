@@ -31,7 +31,7 @@ DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 
 
 def fetch_login(place: FrontPlace) -> dict[str, Any]:
-    """Return what the front says about logging in. Errors: those of models.errors."""
+    """Return the front's description of its login. Errors: those of models.errors."""
     return answer_of(place, "GET", "auth", {"accept": "application/json"}, _HTTP_SECONDS)
 
 

@@ -17,7 +17,7 @@ API = "/api/v1"
 
 
 class Operation(NamedTuple):
-    """One method. `path`: below /api/v1; names in braces are arguments, whole segments.
+    """A method. `path`: below /api/v1; names in braces are arguments, whole segments.
 
     `body`: the one argument that is the request's body; else the other arguments are its fields (POST) or the query
     (GET, all of them text). `command`: its key in the table of rights, `{command}` filled from the path.

@@ -52,7 +52,7 @@ def _key_text(text: str) -> str:
 
 
 class PayloadKey(Model):
-    """One key. `use_from`: when it begins to encrypt; it decrypts as soon as it is in the file."""
+    """A key. `use_from`: when it begins to encrypt; it decrypts as soon as it is in the file."""
 
     key_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
     key: Annotated[str, AfterValidator(_key_text)] = Field(repr=False)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 else:
 
     class Composed:
-        """Imports client/composed.py, which takes every question there is, when one of its methods is used."""
+        """Imports client/composed.py, which needs all questions, only when one of its methods is used."""
 
         def __getattr__(self, name: str) -> Any:
             from client.operations import composed_method

@@ -1,4 +1,4 @@
-"""Ids of commands that a caller may repeat: one who did not get the answer gives the same key again.
+"""Ids of commands that a caller may repeat: a caller who got no answer sends the same key again.
 
 The key, the author and the message make the id by which Temporal knows an update or a workflow. So a repeat gets the
 answer of the first, whichever front forwards it: nothing is kept here.

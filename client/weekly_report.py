@@ -33,14 +33,14 @@ async def weekly(
 ) -> Week:
     """Return the report of the week. `live`: it ends now, so that it has the present state of open rollouts too.
 
-    `most`: the rows of each list that are shown; what the ledger has of the rest is sums.
+    `most`: how many rows each list shows; the ledger gives only sums of the others.
     """
     past = await door.past(since, until, times, within, most)
     return week(past, await _live(door, until) if live else None)
 
 
 async def _live(door: Backstop, now: datetime) -> Live:
-    """Return the present state, of rollouts as the ledger has it: to ask each of 1,000 would take seconds."""
+    """Return the present state. Rollouts' comes from the ledger: to ask each of 1,000 rollouts would take seconds."""
     rollouts = [row for row in await door.ask(OpenRollouts(noted=True, quiet=False)) if not row.ended]
     fleet = await door.open_fleet()
     fleet = None if fleet is None or fleet.shadow else fleet

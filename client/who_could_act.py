@@ -93,7 +93,7 @@ async def lifted_by_others(ask: AskDesk, answer: LaunchAnswer, launcher: str) ->
 
 
 class Openers(NamedTuple):
-    """Who could open a gate, in words: lift each hold, by hold, and acknowledge for each team that has not, by team."""
+    """The people who could open a gate, in words: by hold, who could lift it; by team, who could acknowledge for it."""
 
     lifts: dict[str, str] = {}  # noqa: RUF012
     acks: dict[str, str] = {}  # noqa: RUF012

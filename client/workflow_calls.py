@@ -314,7 +314,7 @@ class Calls:
     async def _query(self, workflow_id: str, name: str, kind: type[_AnswerT]) -> tuple[_AnswerT, bool]:
         """Return the workflow's answer, asking again while it moves on, and whether it was stopped before its own end.
 
-        If it was, the answer is how it last stood.
+        If it was, the answer is its last state.
 
         One that was terminated before it took in all that had reached it would move on for ever, and no worker may
         answer for it: that error is the same as for a workflow that does not exist.

@@ -211,7 +211,7 @@ def _read_archive(cluster: str, actor: str) -> list[ArchiveLine]:
 
 
 def _of_no_cluster(name: str) -> bool:
-    """Return whether the chain is the ledger's own, such as (fleet) or (access): it has an archive alone."""
+    """Return whether the chain is the ledger's own, such as (fleet) or (access): it has an archive and no workflow."""
     return name.startswith("(") and name.endswith(")")
 
 

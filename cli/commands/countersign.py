@@ -79,7 +79,7 @@ def withdraw(digest: Hash, reason: ReasonOption = "", as_json: AsJson = False, a
 
 
 def _hash(digest: str) -> str:
-    """Return the hash. Errors: BadInput where it has not the form of one."""
+    """Check a hash's form, and return it in small letters. Errors: BadInput."""
     from models.access.second_persons import WAITING_HASH_IS, is_waiting_hash
 
     name = digest.strip().lower()

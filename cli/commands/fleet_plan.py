@@ -127,7 +127,7 @@ async def plan_now(door: Backstop, launch: FleetLaunch) -> tuple[FleetPlan, Cuts
 
 
 def _as_it_was(file: str, kept: Prospect, now: Prospect) -> None:
-    """Check that the file has the figures of the same plan. Errors: BadInput naming a cluster whose figure differs."""
+    """Check that the file's figures are this plan's. Errors: BadInput naming a cluster whose figure differs."""
     for name in ("cut_gpus", "phantom_gpus", "to_flex_gpus", "assigned_gpus", "total_gpus", "healthy_gpus"):
         was, is_ = getattr(kept, name), getattr(now, name)
         if was != is_:
@@ -138,7 +138,7 @@ def _as_it_was(file: str, kept: Prospect, now: Prospect) -> None:
 
 
 def _cut_as_it_was(file: str, of: Prospect, kept: Mapping[str, int] | None, now: Mapping[str, int] | None) -> None:
-    """Check the teams' cuts likewise, as far as the file and the ledger have them."""
+    """Check the teams' cuts in the same way, as far as the file and the ledger have them."""
     if kept is None or now is None:
         return
     for team in sorted({*kept, *now}):
@@ -151,9 +151,9 @@ def _cut_as_it_was(file: str, of: Prospect, kept: Mapping[str, int] | None, now:
 
 
 def agreed_by_file(file: str, person: str, *, as_json: bool) -> str:
-    """Return the hash of the awaiting plan, where it is the file's, or where a person agreed to the changes since.
+    """Return the hash of the awaiting plan, if it is the file's plan or a person agreed to what has changed since.
 
-    Errors: BadInput naming file, field and value; Refusal where it is another and nobody can be asked.
+    Errors: BadInput naming file, field and value; Refusal if the plan has changed and nobody can be asked.
     """
     from cli.json_answers import FleetPlanFile
     from cli.output import show

@@ -86,7 +86,7 @@ def why(
 
 
 def _count(text: str) -> int:
-    """Errors: BadInput naming the option and the value."""
+    """Parse a number of GPUs. Errors: BadInput naming the option and the value."""
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= _MOST):
         raise BadInput(f"--gpus must be a whole number from 1 to {_MOST}, not {text}")
     return int(text)

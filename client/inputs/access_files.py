@@ -35,7 +35,7 @@ def read_access(path: str | FilePath) -> AccessFile:
 
 
 def _beside(handed: Handed) -> Iterator[Problem]:
-    """Yield what does not fit together among entries that are valid one by one: the model's own check stops at once."""
+    """Yield contradictions between entries that are valid by themselves: the model's own check stops at the first."""
     parts: dict[str, list[Any]] = {}
     places: dict[str, list[int]] = {}
     complete = True

@@ -1,4 +1,4 @@
-"""Reads what people hand in to bring clusters up: recipes, and entries as YAML or from a spreadsheet.
+"""Reads files that people hand in to bring clusters up: recipes, and entries as YAML or from a spreadsheet.
 
 Entries are checked against their recipes before anything is sent: a placeholder without a value and an unknown recipe
 are reported together, each with its line. Only the ledger, which has the fleet's policy, knows whether first quotas fit

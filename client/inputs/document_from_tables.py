@@ -1,4 +1,4 @@
-"""Joins several tables into one document: which file is of which kind, and where in them each part comes from."""
+"""Joins several tables into one document; finds each file's kind, and notes the row that each part comes from."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Handed:
 
 
 def handed_in(path: str | FilePath, fields: str, what: str = "") -> Handed:
-    """Read a file that is one document, without checking it. In words: its least `fields`, and `what` it is.
+    """Read a file that is one document, without checking it. `fields`: those it needs; `what` it is; both in words.
 
     JSON when the name ends in .json, or when the content is; else YAML. "-": standard input. Errors: BadInput.
     """
@@ -126,7 +126,7 @@ def fleet_document(handed: Handed, *, partial: bool = False) -> FleetDocument:
 
 
 def _beside(data: dict[str, Any], problems_before: Sequence[Problem]) -> list[Problem]:
-    """Return the other problems of valid parts: the checks of the whole stop at the first fault."""
+    """Return the other problems, between valid parts: the checks of the whole document stop at the first fault."""
     paths = {problem.path for problem in problems_before}
     faulty = {path[1] for path in paths if path[:1] == ("clusters",) and len(path) > 1}
     try:

@@ -40,7 +40,7 @@ def read_series(path: str | Path, gpus_per_node: int | None = None, now: datetim
 
 @dataclass
 class _Rows:
-    """One cluster's cells, column by column."""
+    """The cells of one cluster, column by column."""
 
     lines: list[int] = field(default_factory=list)
     cells: list[list[str]] = field(default_factory=list)
@@ -217,7 +217,7 @@ class _Histories:
         return Series(cluster, placed(total), placed(worst), placed(mean), absent, self._node, self._unit, first)
 
     def _spanning(self, cluster: str, hours: int, line: int) -> None:
-        """Refuse a time span so long that an error in the file is likelier. Errors: BadInput."""
+        """Refuse a time span that is so long that the file is probably wrong. Errors: BadInput."""
         if hours > _MOST_HOURS:
             raise self._table.bad(
                 f"cluster {shown(cluster)} spans {count_text(hours, 'hour')}: more than fifty years", line

@@ -109,7 +109,7 @@ def _objects(plan: Plan, source: GitSource, gpus: Mapping[str, int], classes: Ma
 def branch_files(source: GitSource) -> dict[str, str]:
     """Return the quota files of the branch, by their paths in the repository. Errors: BadInput.
 
-    The user's own git clones it, with the user's own credentials: whoever may not read the repository sees nothing.
+    The user's own git clones it, with the user's own credentials: a user who may not read it gets nothing.
     """
     with TemporaryDirectory(prefix="backstop-plan-") as folder:
         options = ("--quiet", "--depth=1", "--single-branch", f"--branch={source.branch}")

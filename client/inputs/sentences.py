@@ -55,7 +55,7 @@ _FIELDS = frozenset(name for model in _DESCRIBED for name in model.model_fields)
 
 
 class Problem(NamedTuple):
-    """One fault of a value. `text` begins with the field's path where it has one."""
+    """A fault of a value. `text` begins with the field's path where it has one."""
 
     path: Path
     text: str

@@ -29,7 +29,7 @@ _FAILED = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!)")
 
 @dataclass(frozen=True)
 class TableKind:
-    """One kind of table. `mark`: the column that no other kind has. `names`: columns that each row must fill."""
+    """A kind of table. `mark`: the column that no other kind has. `names`: columns that each row must fill."""
 
     word: str
     mark: str
