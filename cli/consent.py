@@ -27,7 +27,7 @@ def consent(
 ) -> None:
     """Ask, and return if the person agrees. `consequence` is called only where somebody is asked.
 
-    Errors: BadInput where nobody can be asked and --yes was not given; typer.Exit(1) for a no. Nothing has changed
+    Errors: BadInput if nobody can be asked and --yes was not given; typer.Exit(1) for a no. Nothing has changed
     then.
     """
     if not yes:
@@ -36,7 +36,7 @@ def consent(
 
 
 def needs_somebody(question: str, *, as_json: bool = False) -> None:
-    """Check that a person can be asked. Errors: BadInput where nobody can."""
+    """Check that a person can be asked. Errors: BadInput if nobody can."""
     if not can_ask(as_json=as_json):
         raise BadInput(f"{question} There is no terminal to ask on, so nothing was changed: give --yes if you mean it")
 

@@ -17,7 +17,7 @@ _SECONDS = 120
 
 
 def stage_import(import_id: str, part: int, payload: bytes) -> None:
-    """Write this part of an import into the ledger that this machine reaches. Errors: Refusal where it reaches none."""
+    """Write this part of an import into the ledger that this machine reaches. Errors: Refusal if it reaches none."""
     no_ledger = (
         "the fleet has contacts that contain secrets, which may not pass through Temporal, because Temporal stores "
         "them: import on a machine where BACKSTOP_LEDGER_URL reaches the workers' ledger, or write named:NAME as the "
@@ -27,7 +27,7 @@ def stage_import(import_id: str, part: int, payload: bytes) -> None:
 
 
 def recover_access(file: AccessFile, actor: str, reason: str) -> str:
-    """Put the access file in force in the ledger that this machine reaches. Errors: Refusal where it reaches none."""
+    """Put the access file in force in the ledger that this machine reaches. Errors: Refusal if it reaches none."""
     command = [*program("workers.access_recover"), actor, reason]
     text = file.model_dump_json(exclude_unset=True, by_alias=True).encode()
     no_ledger = "this machine reaches no ledger: set BACKSTOP_LEDGER_URL to the workers' ledger"

@@ -128,7 +128,7 @@ async def _wait_until_deserted(opened: asyncio.Future[Backstop]) -> None:
 
 
 async def _read() -> tuple[tuple[Overview, ...], datetime] | None:
-    """Return the ledger's open rollouts, and when it was asked; None where no ledger can be read from here."""
+    """Return the ledger's open rollouts, and when it was asked; None if no ledger can be read from here."""
     await asyncio.sleep(_LATE_SECONDS)
     program = await asyncio.create_subprocess_exec(
         *_PROGRAM, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL

@@ -107,7 +107,7 @@ class Listing:
         names: Collection[str] | None,
         of: tuple[int, str] = (0, ""),
     ) -> None:
-        """Print the answer in its form. `names`: those of its rows; None where they have none. `of`: how many rows
+        """Print the answer in its form. `names`: those of its rows; None if they have none. `of`: how many rows
         there are before filters, and what each is. Errors: BadInput."""
         from cli.output import show, show_json, show_names, show_yaml
         from views.words import none_of
@@ -127,7 +127,7 @@ class Listing:
 
 
 def read_listing(output: Output = None, sort: Sort = "", filters: Filter = None, as_json: AsJson = False) -> Listing:
-    """Read the options. Errors: BadInput where two of them contradict each other."""
+    """Read the options. Errors: BadInput if two of them contradict each other."""
     if as_json and output not in (None, Form.JSON):
         raise BadInput(f"--json is given together with -o {output}: give one of them")
     return Listing(Form.JSON if as_json else output or Form.TABLE, sort, tuple(filters or ()))
@@ -201,7 +201,7 @@ def _value(row: BaseModel, path: tuple[str, ...]) -> Any:
 
 
 def field_of(text: str) -> str:
-    """Return the field of a --filter; empty where it has none."""
+    """Return the field of a --filter; empty if it has none."""
     match = _CONDITION.fullmatch(text)
     return "" if match is None else match[1]
 

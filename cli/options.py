@@ -177,7 +177,7 @@ class Overlay:
 
 
 def overlay_of(settings: list[str] | None, *, buffer: str = "", max_tier: str = "") -> Overlay:
-    """Read settings for a policy. Errors: BadInput where one is not KEY=VALUE or is given twice."""
+    """Read settings for a policy. Errors: BadInput if one is not KEY=VALUE or is given twice."""
     laid, spelt = settings_given("--policy", settings or ()), {}
     for key, value, option in (("buffer", buffer, "--buffer"), ("max_tier", max_tier, "--max-tier")):
         if value:

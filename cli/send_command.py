@@ -68,7 +68,7 @@ def _approve(order: TypedOrder) -> None:
 
 
 def clusters_of(of: Selection, person: str) -> tuple[str, ...]:
-    """Return the selection's clusters. Errors: BadInput where a glob or filter leaves none."""
+    """Return the selection's clusters. Errors: BadInput if a glob or filter leaves none."""
     from cli.selection import chosen_clusters
 
     if not of.looks:
@@ -97,7 +97,7 @@ def _send_each(
 def _consent(order: TypedOrder, clusters: Sequence[str], person: str) -> dict[str, BackstopError]:
     """Ask where the command needs it; return the clusters that are left out, and why: a yes covers only what was shown.
 
-    Errors: as `consent`; Refusal where no rollout would take it.
+    Errors: as `consent`; Refusal if no rollout would take it.
     """
     from models.rollout.stages import Command
     from views.consequence import many_parts

@@ -70,7 +70,7 @@ class Bringups(Questions):
         )
 
     async def bringup_status(self, cluster: str) -> BringupStatus:
-        """Return the bring-up's status. Errors: Refusal where the cluster never had a bring-up, Unavailable."""
+        """Return the bring-up's status. Errors: Refusal if the cluster never had a bring-up, Unavailable."""
         from models.bringup.status import BringupStatus
 
         try:

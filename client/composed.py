@@ -162,7 +162,7 @@ class Composed:
         A change of policy that takes two admins waits for the second one (AwaitsSecond).
 
         `stage`: writes a part straight into the workers' ledger. A fleet with contacts that hold secrets goes that
-        way, because whatever travels through Temporal stays in its histories. Its errors: Refusal where there is no
+        way, because whatever travels through Temporal stays in its histories. Its errors: Refusal if there is no
         such way.
         """
         document = zlib.compress(fleet.model_dump_json(exclude_unset=True, by_alias=True).encode())

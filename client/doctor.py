@@ -162,7 +162,7 @@ def access_checks(access: AccessCheck | None, *, tickets: bool, proven: bool = F
 
 
 def keys_checks(unknown: Sequence[str]) -> list[Check]:
-    """Report keys that signed people's approvals and that workers do not know; no check where they know all."""
+    """Report keys that signed people's approvals and that workers do not know; no check if they know all."""
     if not unknown:
         return []
     keys = some_of(list(unknown), _TOLD)
@@ -278,7 +278,7 @@ def _notices(waits: Untold, one: str, several: str) -> str:
 
 
 def seals_check(sealing: Sealing | None, now: datetime) -> list[Check]:
-    """Check whether the archive is sealed in time; no check where no worker seals it."""
+    """Check whether the archive is sealed in time; no check if no worker seals it."""
     if sealing is None:
         return []
     last = sealing.at or sealing.since
@@ -339,7 +339,7 @@ def rollouts_check(rollouts: Sequence[Overview], lost: Sequence[Overview]) -> Ch
 
 
 def promises_checks(rollouts: Sequence[Overview]) -> list[Check]:
-    """Report quotas that nobody approved, or that their parents do not allow; no check where all are kept."""
+    """Report quotas that nobody approved, or that their parents do not allow; no check if all are kept."""
     marks = (CHANGED_BY_OTHERS, NOBODY_APPROVED, ABOVE_ITS_PARENT)
     wrong = [r for r in rollouts if not r.ended and any(mark in r.needs for mark in marks)]
     remedy = "do what the line asks for; `backstop status CLUSTER` shows which values are promised"
@@ -368,7 +368,7 @@ def histories_check(rollouts: Sequence[Overview], statuses: Mapping[str, Rollout
 
 
 def guard_checks(statuses: Mapping[str, RolloutStatus | None]) -> list[Check]:
-    """Report rollouts that took over an earlier run's cuts and do not guard them yet; no check where there are none."""
+    """Report rollouts that took over an earlier run's cuts and do not guard them yet; no check if there are none."""
     checks = []
     for cluster, status in sorted(statuses.items()):
         if status is not None and status.unguarded:
@@ -380,7 +380,7 @@ def guard_checks(statuses: Mapping[str, RolloutStatus | None]) -> list[Check]:
 
 
 def bringups_checks(rows: Sequence[BringupRow], lost: Sequence[BringupRow]) -> list[Check]:
-    """Check whether Temporal runs every bring-up that the ledger has open; no check where it has none."""
+    """Check whether Temporal runs every bring-up that the ledger has open; no check if it has none."""
     if not rows:
         return []
     if not lost:
@@ -392,7 +392,7 @@ def bringups_checks(rows: Sequence[BringupRow], lost: Sequence[BringupRow]) -> l
 
 
 def fleet_checks(lost: KeptFleet | None) -> list[Check]:
-    """Report a fleet rollout that the ledger has open and Temporal does not run; no check where there is none."""
+    """Report a fleet rollout that the ledger has open and Temporal does not run; no check if there is none."""
     if lost is None:
         return []
     return [Check.bad("fleet", lost_fleet_sentence(lost).partition(";")[0], ADOPT_FLEET)]

@@ -60,7 +60,7 @@ class FleetRollouts(Questions):
         return Refusal(why)
 
     async def _end_fleet_rehearsal(self, request: FleetLaunch) -> str:
-        """Abort an open rehearsal for a real launch; return its id. Errors: Refusal where it is none."""
+        """Abort an open rehearsal for a real launch; return its id. Errors: Refusal if it is none."""
         from models.fleet.commands import FleetCommandRequest
 
         status = await self.open_fleet()
@@ -96,7 +96,7 @@ class FleetRollouts(Questions):
             raise
 
     async def fleet_status(self) -> FleetStatus:
-        """Return the fleet rollout's status. Errors: Refusal where there never was one, Unavailable."""
+        """Return the fleet rollout's status. Errors: Refusal if there never was one, Unavailable."""
         from models.fleet.messages import FleetStatus
 
         try:
@@ -111,7 +111,7 @@ class FleetRollouts(Questions):
         return status.but(lost=lost_fleet_sentence(kept), needs=f"it is lost: {ADOPT_FLEET}")
 
     async def fleet_plan(self) -> FleetPlan:
-        """Return the plan that awaits an approval. Errors: Refusal where there is none, Unavailable."""
+        """Return the plan that awaits an approval. Errors: Refusal if there is none, Unavailable."""
         from models.fleet.messages import FleetLaunchAnswer
         from models.fleet.state import FleetStage
 

@@ -58,7 +58,7 @@ def read_book(path: Path) -> KeyBook:
 
 
 def new_key(now: datetime) -> PublicKey:
-    """Make a front's first key, and the book with it. Errors: Refusal where it has one."""
+    """Make a front's first key, and the book with it. Errors: Refusal if it has one."""
     private = front_key_file()
     if private.exists():
         raise Refusal(f"{private} already exists: `backstop keys rotate` replaces it with a new key")
@@ -85,7 +85,7 @@ def revoke_key(key_id: str, since: datetime) -> KeyBook:
 
 
 def load_signing_key() -> SigningKey:
-    """Load the front's own key. Errors: BadInput where it is not there, not readable, or not in the book."""
+    """Load the front's own key. Errors: BadInput if it is not there, not readable, or not in the book."""
     private = front_key_file()
     try:
         key = OKPKey.import_key(private.read_bytes())
@@ -135,7 +135,7 @@ def _stamp() -> int:
 
 
 def _public(pem: str) -> str | None:
-    """Return the public key as we write it; None where the text is no key."""
+    """Return the public key as we write it; None if the text is no key."""
     try:
         return OKPKey.import_key(pem).as_pem(private=False).decode()
     except ValueError:

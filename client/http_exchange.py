@@ -103,7 +103,7 @@ class AtUrl:
     """A front anywhere: over plain HTTP on this machine, over TLS elsewhere."""
 
     def __init__(self, url: str) -> None:
-        """Parse the URL. Errors: BadInput where it is no address of a front, and for plain HTTP to another machine."""
+        """Parse the URL. Errors: BadInput if it is no address of a front, and for plain HTTP to another machine."""
         from urllib.parse import urlsplit
 
         try:

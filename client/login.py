@@ -49,7 +49,7 @@ def answer_of(
 def log_in(place: AtUrl, tell: Callable[[str, str], None], pause: Callable[[float], None] = time.sleep) -> None:
     """Wait until somebody agrees in a browser, and keep the tokens. `tell` gets the address, and the code to type.
 
-    Errors: Refusal where it was declined or took too long, BadInput for a front without a provider, Unavailable.
+    Errors: Refusal if it was declined or took too long, BadInput for a front without a provider, Unavailable.
     """
     oidc = fetch_login(place).get("oidc")
     if not isinstance(oidc, dict):
@@ -100,7 +100,7 @@ def kept_token(place: FrontPlace) -> str:
 
 
 def _refresh(kept: dict[str, Any]) -> dict[str, Any]:
-    """Refresh the login. Errors: Refusal where the provider refuses to."""
+    """Refresh the login. Errors: Refusal if the provider refuses to."""
     answer = _post(
         str(kept["token_endpoint"]),
         {"grant_type": "refresh_token", "refresh_token": kept["refresh_token"], "client_id": kept["client_id"]},
@@ -113,7 +113,7 @@ def _refresh(kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def kept_login() -> dict[str, Any]:
-    """Return the login on disk; empty where nobody has logged in."""
+    """Return the login on disk; empty if nobody has logged in."""
     try:
         return json_object(login_file().read_text())
     except (OSError, ValueError):

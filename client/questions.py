@@ -54,7 +54,7 @@ class Questions(Calls, Composed):
     """The desk, asked by one actor."""
 
     async def ask(self, question: Question[_AnswerT], payload: str = "") -> _AnswerT:
-        """Return the answer. Errors: those of the question; Unavailable where no worker has taken it up."""
+        """Return the answer. Errors: those of the question; Unavailable if no worker has taken it up."""
         request = DeskRequest(
             kind=question.kind, actor=self._actor, arguments=question.model_dump(mode="json"), payload=payload
         )
@@ -91,7 +91,7 @@ class Questions(Calls, Composed):
             ) from None
 
     async def _await_answer(self, handle: WorkflowHandle[Any, DeskAnswer], question: Question[Any]) -> DeskAnswer:
-        """Return the desk's answer, however long it takes. Errors: Unavailable where no worker took the question up."""
+        """Return the desk's answer, however long it takes. Errors: Unavailable if no worker took the question up."""
         waits, waited, changes = chain(_WAITS, repeat(_WAITS[-1])), 0, question.kind not in READS_DESK
         try:
             while (answer := await _heard_within(handle, seconds := next(waits))) is None:

@@ -80,7 +80,7 @@ class Rollouts(Questions):
         )
 
     async def _end_rehearsal(self, request: LaunchRequest) -> str:
-        """Abort an open rehearsal for a real launch; return its id. Errors: Refusal where it is none."""
+        """Abort an open rehearsal for a real launch; return its id. Errors: Refusal if it is none."""
         from models.rollout.commands import CommandRequest
 
         try:
@@ -122,7 +122,7 @@ class Rollouts(Questions):
         )
 
     async def status(self, cluster: str) -> RolloutStatus:
-        """Return the rollout's status. Errors: Refusal where the cluster never had a rollout, Unavailable."""
+        """Return the rollout's status. Errors: Refusal if the cluster never had a rollout, Unavailable."""
         from models.rollout.status_models import RolloutStatus
 
         status, stopped = await self._explained(

@@ -56,7 +56,7 @@ class SigningSecret:
         return cls(name, Path(folder) if folder else None) if name else None
 
     def read(self) -> str:
-        """Read the secret. Errors: Refusal or Unavailable where that fails; BadInput where it is no signing secret."""
+        """Read the secret. Errors: Refusal or Unavailable if that fails; BadInput if it is no signing secret."""
         secret = self._files.read(self.name).strip()
         if not _SIGNING.fullmatch(secret):
             raise BadInput(

@@ -35,7 +35,7 @@ AskDesk = Callable[[Question[Any]], Awaitable[Any]]
 
 async def who_could_now(ask: AskDesk, key: str, target: Target, subject: str = "") -> tuple[str, ...] | None:
     """Return who could give the command, as the access file in force names them, without the person who launched, asked
-    for or entered it where somebody else must act. None: there is no file. Errors: Unavailable where no answer comes in
+    for or entered it where somebody else must act. None: there is no file. Errors: Unavailable if no answer comes in
     time."""
     stands = await _in_time(ask(AccessNow()))
     if stands is None:
@@ -76,7 +76,7 @@ async def could_act_now(ask: AskDesk, status: RolloutStatus) -> tuple[str, ...]:
 
 
 async def lifted_by_others(ask: AskDesk, answer: LaunchAnswer, launcher: str) -> str:
-    """Say who may resolve its holds where its launcher may not; empty where they may, or an access file decides."""
+    """Say who may resolve its holds where its launcher may not; empty if they may, or an access file decides."""
     if not answer.lifters or is_one_of(launcher, answer.lifters):
         return ""
     stands = await _in_time(ask(AccessNow()))
@@ -145,7 +145,7 @@ def unacknowledged(status: RolloutStatus) -> list[str]:
 
 
 async def _in_time(answer: Awaitable[Any]) -> Any:
-    """Return the answer; None where it does not come in time."""
+    """Return the answer; None if it does not come in time."""
     try:
         return await asyncio.wait_for(answer, _SECONDS)
     except (BackstopError, TimeoutError):

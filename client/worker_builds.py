@@ -36,7 +36,7 @@ _VERSION = "TemporalWorkerDeploymentVersion"
 
 
 async def builds(client: Client) -> list[Build]:
-    """Return the builds, the newest first; none where no worker was ever versioned."""
+    """Return the builds, the newest first; none if no worker was ever versioned."""
     request = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=DEPLOYMENT)
     try:
         deployment = (await client.workflow_service.describe_worker_deployment(request)).worker_deployment_info
@@ -65,7 +65,7 @@ async def builds(client: Client) -> list[Build]:
 
 
 def current_of(every: Sequence[Build]) -> str:
-    """Return the build that serves; empty where unversioned workers serve."""
+    """Return the build that serves; empty if unversioned workers serve."""
     return next((b.build for b in every if b.status == "current"), "")
 
 
@@ -112,7 +112,7 @@ def by_build(polling: Iterable[PollerInfo]) -> Counter[str]:
 async def use(client: Client, build: str, actor: str) -> str:
     """Make the build serve from now on; return the one that did before, empty for none.
 
-    Errors: BadInput for a build that no worker has, Refusal where none of its workers polls.
+    Errors: BadInput for a build that no worker has, Refusal if none of its workers polls.
     """
     every = await builds(client)
     wanted = next((b for b in every if b.build == build), None)

@@ -172,7 +172,7 @@ class Calls:
             raise await already_open() from None
 
     async def _rehearsal_is_over(self, workflow_id: str, rehearsal: str) -> None:
-        """Wait a while for the aborted rehearsal to end. Errors: Refusal where it has not ended."""
+        """Wait a while for the aborted rehearsal to end. Errors: Refusal if it has not ended."""
         with self._translated(), contextlib.suppress(WorkflowFailureError):
             try:
                 await asyncio.wait_for(self._client.get_workflow_handle(workflow_id).result(), _ENDS_SECONDS)
@@ -197,7 +197,7 @@ class Calls:
             raise self._translate(error) from error
 
     async def _earlier_answer(self, workflow_id: str, update_id: str, kind: type[_AnswerT]) -> _AnswerT | None:
-        """Return what the running workflow answered to the same launch; None where another launch started it."""
+        """Return what the running workflow answered to the same launch; None if another launch started it."""
         handle = self._client.get_workflow_handle(workflow_id).get_update_handle(update_id, result_type=kind)
         try:
             answered: _AnswerT = await handle.result(rpc_timeout=_PATIENCE)
@@ -253,7 +253,7 @@ class Calls:
     ) -> _T:
         """Return the result once a worker takes the call up. Where none does, take it back: then it never happens.
 
-        `take_back`: False where a worker has it already. Errors: Unavailable, and nothing was done; those of `begin`.
+        `take_back`: False if a worker has it already. Errors: Unavailable, and nothing was done; those of `begin`.
         """
         await self._check_polled(what)
         asking = asyncio.ensure_future(begin())
@@ -382,7 +382,7 @@ class Calls:
 
 
 async def in_time(answer: Awaitable[_T], seconds: float) -> _T | None:
-    """Return the answer; None where it is an error of ours, or does not come in time."""
+    """Return the answer; None if it is an error of ours, or does not come in time."""
     try:
         return await asyncio.wait_for(answer, seconds)
     except (BackstopError, TimeoutError):

@@ -49,7 +49,7 @@ def lost_parts(outcome: FleetOutcome) -> list[RenderableType]:
 
 
 def undo_text(outcome: FleetOutcome) -> str:
-    """Say how to undo an import; empty where it has written nothing."""
+    """Say how to undo an import; empty if it has written nothing."""
     totals = outcome.totals
     if not outcome.done or not any(totals.get(verb) for verb in _SIGNS):
         return ""

@@ -347,7 +347,7 @@ def _wanted(column: Column) -> int:
 
 
 def _narrow(columns: _Widths, width: int) -> _Widths | None:
-    """Shorten names, the widest first, until the columns fit; None where they cannot."""
+    """Shorten names, the widest first, until the columns fit; None if they cannot."""
     over = _side_by_side(columns) - width
     if over <= 0:
         return columns

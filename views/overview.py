@@ -51,7 +51,7 @@ def overview_parts(rollouts: Sequence[RolloutSummary], now: datetime, *, all_lin
 
 
 def watch_parts(watching: Check | None) -> list[RenderableType]:
-    """Warn that the shared watch has stopped; nothing where it is alive or was not asked."""
+    """Warn that the shared watch has stopped; nothing if it is alive or was not asked."""
     if watching is None or watching.ok:
         return []
     return [Text(), line((f"The watch is {watching.text}.", "yellow"), " See `backstop doctor`.")]

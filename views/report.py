@@ -210,7 +210,7 @@ def sections(week: Week) -> list[Section]:
 
 
 def _bringups(brought: BringupsWeek | None) -> list[Section]:
-    """Return new clusters: who waits for whom, and how long each state takes. Nothing where there never was one."""
+    """Return new clusters: who waits for whom, and how long each state takes. Nothing if there never was one."""
     if brought is None:
         return []
     going = [

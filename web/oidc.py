@@ -58,9 +58,9 @@ class Provider:
         self._turn = asyncio.Lock()
 
     async def principal(self, token: str, *, nonce: str = "") -> Principal | None:
-        """Return the token's owner; None where it is no JWT. `nonce`: the one of its login; empty: any.
+        """Return the token's owner; None if it is no JWT. `nonce`: the one of its login; empty: any.
 
-        Errors: Refusal; Unavailable where the provider's keys cannot be fetched.
+        Errors: Refusal; Unavailable if the provider's keys cannot be fetched.
         """
         if token.count(".") != 2:
             return None

@@ -31,7 +31,7 @@ class Rights(Protocol):
         """Return the caller as the access file names them: the same person by every way in."""
 
     async def in_force(self) -> bool:
-        """Return whether an access file says who may do what. Errors: Unavailable where that is unknown."""
+        """Return whether an access file says who may do what. Errors: Unavailable if that is unknown."""
 
     @property
     def two_person(self) -> bool:

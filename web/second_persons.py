@@ -117,7 +117,7 @@ class SecondPersons:
     ) -> BackstopError:
         """Keep the command, and return the error that says it waits.
 
-        Errors: Refusal where it would be refused now, whoever countersigned it; those of the desk.
+        Errors: Refusal if it would be refused now, whoever countersigned it; those of the desk.
         """
         way = WAYS.get(command)
         if way is None:

@@ -41,7 +41,7 @@ class _Server(uvicorn.Server):
 async def listening(front: Front, settings: FrontSettings, temporal: Mapping[str, str]) -> AsyncIterator[list[str]]:
     """Serve the front until the context ends, then finish what is under way. Yields its addresses.
 
-    `temporal`: the Temporal that it uses. Errors: Unavailable where another front listens, or the address is taken.
+    `temporal`: the Temporal that it uses. Errors: Unavailable if another front listens, or the address is taken.
     """
     where: list[str] = []
     front.with_console, front.public_url = settings.listen is not None, settings.public_url
@@ -100,7 +100,7 @@ def _server(front: Front, settings: FrontSettings, *, tls: bool) -> _Server:
 def _own_socket(path: Path, shared: bool, temporal: Mapping[str, str]) -> Iterator[socket.socket]:
     """Yield a socket at which only this process listens; one that a dead front left is taken over.
 
-    Errors: Unavailable where a front listens there, or another file is there.
+    Errors: Unavailable if a front listens there, or another file is there.
     """
     if shared:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -378,7 +378,7 @@ def _stands(actor: str) -> AccessStands:
 
 
 def _access(file: str, actor: str) -> AccessFile:
-    """Read the access file in force. Errors: BadInput; Refusal where no file is in force."""
+    """Read the access file in force. Errors: BadInput; Refusal if no file is in force."""
     from models.access.access_versions import NOT_CONFIGURED
 
     if file:

@@ -187,7 +187,7 @@ async def _enter_each(door: Backstop, starts: list[BringupStart]) -> list[Bringu
 
 
 def _entered_parts(answers: list[BringupAnswer]) -> list[RenderableType]:
-    """Return what was entered. Errors: Refusal where the only one was refused."""
+    """Return what was entered. Errors: Refusal if the only one was refused."""
     import shlex
 
     from models.bringup.undo_lines import undo_of_entry

@@ -191,7 +191,7 @@ def _matching(names: list[str], person: str) -> list[str]:
 def _held_together(
     names: list[str], window: Window, person: str, now: datetime, *, fleet: bool, as_json: bool
 ) -> list[str]:
-    """Show the clusters, ask, and return them. Errors: those of `consent`; BadInput where there is none."""
+    """Show the clusters, ask, and return them. Errors: those of `consent`; BadInput if there is none."""
     from cli.consent import needs_somebody, shown_and_asked
     from models.planning.window_forecast import forecast_windows
     from views.calendar import hold_parts
@@ -281,7 +281,7 @@ def import_calendar(
 
 
 async def _declare(door: Backstop, declared: Sequence[Declared]) -> tuple[Declaration, list[str]]:
-    """Declare the windows; return the result, and why some were refused. Errors: BadInput where all were."""
+    """Declare the windows; return the result, and why some were refused. Errors: BadInput if all were."""
     from models.cluster.windows import Declaration
     from models.questions import Declare
 

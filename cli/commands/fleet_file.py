@@ -276,7 +276,7 @@ def _word(name: str) -> str:
 def _ask_and_do(
     asked: Any, sentence: str, *also: Any, yes: bool, as_json: bool, actor: str, renamed: bool = False
 ) -> Departure:
-    """Show what changes, ask, and do it. Errors: Refusal where a rollout or request is open; those of `consent`."""
+    """Show what changes, ask, and do it. Errors: Refusal if a rollout or request is open; those of `consent`."""
     from views.fleet_diff import undone_parts
 
     speaker = actor_of(actor)

@@ -294,7 +294,7 @@ def _show_beside(document: FleetDocument, outcome: FleetOutcome) -> None:
 
 
 async def _add_health(door: Backstop, samples: Sequence[HealthSample], left_out: dict[str, str]) -> int:
-    """Add samples; return how many rows. A refused cluster is left out. Errors: BadInput where all are refused."""
+    """Add samples; return how many rows. A refused cluster is left out. Errors: BadInput if all are refused."""
     try:
         return await door.add_health(samples)
     except BadInput as error:

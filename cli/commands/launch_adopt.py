@@ -66,7 +66,7 @@ def adopt_all(launching: Launching) -> None:
 def adopt_fleet(launching: Launching, *, pace: Sequence[str]) -> None:
     """Take over the lost fleet rollout's own rollouts, then continue it as a new one, whose plan waits for an approval.
 
-    Errors: Refusal where none is lost, and where one of its rollouts could not be taken over.
+    Errors: Refusal if none is lost, or if one of its rollouts could not be taken over.
     """
     from cli.commands.fleet_rollout import pace_of
     from cli.output import complain, show_waiting

@@ -65,7 +65,7 @@ class Launching:
 
 
 def launch_many(of: Launching) -> None:
-    """Launch each; exit with 1 where one was refused. Errors: as `consent`; BadInput where a glob matches nothing."""
+    """Launch each; exit with 1 where one was refused. Errors: as `consent`; BadInput if a glob matches nothing."""
     clusters = _matching(of)
     if not of.yes:
         needs_somebody("Open several rollouts?", as_json=of.as_json)

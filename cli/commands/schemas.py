@@ -122,7 +122,7 @@ def fleet_models() -> tuple[type[Documented], ...]:
 
 
 def default_of(field: FieldInfo) -> Any:
-    """Return the default as a person would write it; None where there is none, or it is no value."""
+    """Return the default as a person would write it; None if there is none, or it is no value."""
     if isinstance(field.default, timedelta):
         return duration_text(field.default)
     if isinstance(field.default, Fraction):

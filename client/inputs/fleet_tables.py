@@ -79,7 +79,7 @@ def read_fleet_tables(paths: Sequence[str]) -> FleetDocument:
 
 
 def _of_a_fleet(table: Table) -> Table:
-    """Return the table. Errors: BadInput where a column names a setting that does not exist."""
+    """Return the table. Errors: BadInput if a column names a setting that does not exist."""
     for column in table.rows[0][1] if table.rows else ():
         if table.kind.is_setting(column) and column.removeprefix(POLICY) not in Policy.model_fields:
             raise BadInput(

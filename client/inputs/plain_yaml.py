@@ -38,7 +38,7 @@ _FREE_NODES = 5_000_000
 
 
 def load(text: str, source: str) -> Any:
-    """Return the one document in `text` as dicts, lists, text, numbers, booleans and None; None where there is none.
+    """Return the one document in `text` as dicts, lists, text, numbers, booleans and None; None if there is none.
 
     Errors: BadInput naming `source`, the line and the fault.
     """
@@ -47,7 +47,7 @@ def load(text: str, source: str) -> Any:
 
 
 def lines_of(text: str, paths: Sequence[tuple[str | int, ...]]) -> list[int | None]:
-    """Return the line (from 1) of the deepest part of each path that the document has; None where it is not known."""
+    """Return the line (from 1) of the deepest part of each path that the document has; None if it is not known."""
     try:
         with _gc_resting():
             node = yaml.compose(text, Loader=yaml.CSafeLoader)

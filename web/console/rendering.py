@@ -96,7 +96,7 @@ def static_path(name: str) -> str:
 
 
 def static(name: str, *, compressed: bool = False) -> Response | None:
-    """Return a file of ours; None where there is none. `compressed`: the browser takes gzip."""
+    """Return a file of ours; None if there is none. `compressed`: the browser takes gzip."""
     file = STATIC / name
     if file.suffix not in _TYPES or ".." in name.split("/") or not file.is_file():
         return None

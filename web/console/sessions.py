@@ -110,7 +110,7 @@ class Sessions:
         self._links: dict[str, tuple[Principal, float]] = {}
 
     def begin(self, principal: Principal) -> str:
-        """Begin a session; return the browser's cookie. Errors: Refusal where it would be too long."""
+        """Begin a session; return the browser's cookie. Errors: Refusal if it would be too long."""
         now = self._clock()
         session = Session(principal, now, now + seconds_of(principal))
         cookie = self._seal(b"session", [principal.model_dump(mode="json"), now, session.until, session.secret.hex()])
@@ -122,7 +122,7 @@ class Sessions:
         return cookie
 
     def session_of(self, cookie: str) -> Session | None:
-        """Return the cookie's session; None where it never existed or has ended."""
+        """Return the cookie's session; None if it never existed or has ended."""
         try:
             principal, began, until, secret = self._unseal(b"session", cookie)
             session = Session(Principal.model_validate(principal), began, until, bytes.fromhex(secret))
@@ -185,7 +185,7 @@ class Sessions:
     # --- links ----------------------------------------------------------------------------------
 
     def link(self, principal: Principal) -> str:
-        """Return a word that begins one session here, once and soon. Errors: Refusal where there are too many."""
+        """Return a word that begins one session here, once and soon. Errors: Refusal if there are too many."""
         now = self._clock()
         self._links = {key: one for key, one in self._links.items() if now < one[1]}
         if len(self._links) >= _MOST_LINKS:
@@ -195,7 +195,7 @@ class Sessions:
         return word
 
     def by_link(self, word: str) -> Principal | None:
-        """Use up the link; return its owner, or None where it is not valid any more."""
+        """Use up the link; return its owner, or None if it is not valid any more."""
         found = self._links.pop(hash_of(word), None)
         return found[0] if found is not None and self._clock() < found[1] else None
 

@@ -143,7 +143,7 @@ class SlackDesk:
         return await self.acts.press(who, given)
 
     async def _caller(self, slack: SlackPerson, mark: str) -> Caller:
-        """Return the person as the access file names them. Errors: Refusal where it does not; Unavailable."""
+        """Return the person as the access file names them. Errors: Refusal if it does not; Unavailable."""
         if not await self.giving.rights.in_force():
             raise Refusal(
                 "no access file is in force, so Backstop knows nobody in Slack: import an access file that gives "

@@ -188,7 +188,7 @@ def _named(text: str, members: Sequence[str]) -> tuple[str, ...]:
 
 
 def _changes(form: Mapping[str, str], stands: Mapping[str, str]) -> dict[str, str | int]:
-    """Return the settings that the form changes. Errors: BadInput where it changes none."""
+    """Return the settings that the form changes. Errors: BadInput if it changes none."""
     found = {name: text for name, now in stands.items() if (text := form.get(name, "").strip()) and text != now}
     if not found:
         raise BadInput("nothing would change: write another value into a field")

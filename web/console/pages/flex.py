@@ -79,7 +79,7 @@ def _page(found: Sequence[FlexSum], asked: _Filter, wanted: str) -> dict[str, An
 
 
 class FlexRow(NamedTuple):
-    """A table's row. Units: whole GPUs. `healthy`: empty where it is unknown; the other cells are empty then too."""
+    """A table's row. Units: whole GPUs. `healthy`: empty if it is unknown; the other cells are empty then too."""
 
     cluster: str
     model: str

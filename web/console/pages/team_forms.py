@@ -129,7 +129,7 @@ async def _asking(
 
 
 def nowhere(answers: WhyAnswers, team: str) -> str:
-    """Return why no cluster says anything about the team's quota; empty where one does."""
+    """Return why no cluster says anything about the team's quota; empty if one does."""
     if answers.teams:
         return ""
     return "; ".join(answers.unanswered.values()) or f"no cluster in the ledger has a quota of team {team!r}"
