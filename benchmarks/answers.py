@@ -1,4 +1,4 @@
-"""How soon people are answered: `status` of one rollout and of all, `approve`; beside a bare query, list and update.
+"""How fast people get answers: `status` of one rollout and of all, `approve`; beside a bare query, list and update.
 
 Both workers serve one server, and each question is asked of ours and of bare in turn, so that both meet the same
 machine. Run: PYTHONPATH=. python benchmarks/answers.py (two minutes; --rollouts 1000: ten).
@@ -31,14 +31,14 @@ Ask = Callable[[str], Awaitable[Any]]
 
 
 def waiting_fleet(names: Sequence[str]) -> Fleet:
-    """Approved, they wait for a notice period: nothing else moves while they are timed."""
+    """Return a fleet whose approved rollouts wait for a notice period, so that nothing else moves during the timing."""
     fleet = fleet_of(names, NO_BRAKE)
     clusters = [c.model_copy(update={"policy": {**c.policy, "notice": "1d"}}) for c in fleet.clusters]
     return fleet.model_copy(update={"clusters": tuple(clusters)})
 
 
 def bare_script(plan_bytes: int) -> Script:
-    """Bare workflows that wait for their approval, and then for a signal."""
+    """Return a script of bare workflows that wait for their approval, and then for a signal."""
     return Script(
         launch=_NONE,
         planned_after=0,
@@ -67,7 +67,7 @@ async def seconds(ask: Ask, name: str) -> float:
 
 
 async def in_turn(names: Sequence[str], ours: Ask, bare: Ask) -> tuple[list[float], list[float]]:
-    """How long each question took, ours and bare one after the other; every other time bare is first."""
+    """Time each question to both sides, one after the other; every other time the bare side is first."""
     mine: list[float] = []
     theirs: list[float] = []
     for number, name in enumerate(names):
@@ -78,7 +78,7 @@ async def in_turn(names: Sequence[str], ours: Ask, bare: Ask) -> tuple[list[floa
 
 
 def line(what: str, ours: Sequence[float], bare: Sequence[float]) -> str:
-    """Milliseconds, p50 and p99."""
+    """Return a table row: milliseconds, p50 and p99."""
     p = [quantile(side, share) * 1000 for side in (ours, bare) for share in (0.5, 0.99)]
     return f"| {what} | {p[0]:.1f}, {p[1]:.1f} | {p[2]:.1f}, {p[3]:.1f} | {p[0] / p[2]:.1f}, {p[1] / p[3]:.1f} |"
 
@@ -137,7 +137,7 @@ def _handle(where: Site, name: str) -> Any:
 
 
 async def _answered(where: Site, name: str) -> str:
-    """Asked again where the worker is not sure of its time, as our client does."""
+    """Query the bare workflow; ask again if the worker is not ready, as our client does."""
     while True:
         with contextlib.suppress(WorkflowQueryFailedError):
             answer: str = await _handle(where, name).query(Bare.answer)
@@ -145,7 +145,7 @@ async def _answered(where: Site, name: str) -> str:
 
 
 async def _started(where: Site, name: str, size: int) -> None:
-    """It waits for its approval; its answer to a query has that many bytes."""
+    """Start a bare workflow that waits for approval, and whose answer to a query has that many bytes."""
     await Plain(where, bare_script(size)).start(name)
 
 

@@ -23,7 +23,7 @@ _CALL, _SILENCE, _HOUR = timedelta(seconds=60), timedelta(seconds=15), timedelta
 
 
 class Call(BaseModel):
-    """One activity. Sizes in bytes."""
+    """An activity call. Sizes in bytes."""
 
     ballast: str = ""
     answers: int = 0
@@ -34,7 +34,7 @@ class Call(BaseModel):
 
 
 class Loops(BaseModel):
-    """Sizes of question and answer, and commits, of the calls of each loop, which run beside each other."""
+    """The calls of three loops that run beside each other: for each call, sizes of question and answer, and commits."""
 
     steps: list[tuple[int, int, int]]
     archive: list[tuple[int, int, int]]
@@ -105,7 +105,7 @@ class Bare:
             await self._call(*call, done=f"restored {self._start.name}" if number == script.restored_after else "")
 
     def _wind(self) -> None:
-        """A timer that is cancelled when the next begins."""
+        """Replace the running timer by a new one."""
         if self._clock is not None:
             self._clock.cancel()
         self._clock = asyncio.create_task(asyncio.sleep(_HOUR.total_seconds()))
@@ -144,7 +144,7 @@ class Bare:
 
     @workflow.query
     def answer(self) -> str:
-        """As long as the launch's answer."""
+        """Return a text as long as the answer to a launch."""
         return "x" * self._start.script.plan_bytes
 
     @workflow.signal

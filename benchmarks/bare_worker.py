@@ -23,7 +23,7 @@ from workers.main import _CACHED, _THREADS, run_and_exit, sandbox
 
 
 class Work:
-    """Nothing is done; with a ledger, one row is read and as many trivial transactions are committed as in ours."""
+    """Activities that do nothing; with a ledger they read one row and commit as many trivial transactions as ours."""
 
     def __init__(self, ledger: Database | None, ends: Path) -> None:
         self._ledger = ledger

@@ -40,7 +40,7 @@ NEWS_SECONDS = 600.0
 
 
 class Service:
-    """What provisions: a POST begins a run, which never ends; GET says that it runs. Thread-safe."""
+    """A service that provisions: a POST begins a run, which never ends; GET says that it runs. Thread-safe."""
 
     def __init__(self) -> None:
         self.begun: Counter[str] = Counter()
@@ -60,7 +60,7 @@ class Service:
 
     @contextmanager
     def serving(self) -> Iterator[str]:
-        """Its origin, within."""
+        """Serve, and yield the URL's origin."""
         service = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -81,7 +81,7 @@ class Service:
                 self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None:
-                """Nothing: there are thousands."""
+                """Log nothing: there are thousands of requests."""
 
         with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
             thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -95,7 +95,7 @@ class Service:
 
 @dataclass
 class Rest:
-    """Nothing happens but what time brings. CPU seconds a minute and MiB by process; events an hour of each history."""
+    """The cost at rest: CPU seconds a minute and MiB by process; events an hour of each history."""
 
     seconds: float
     cpu: dict[str, float]
@@ -118,7 +118,7 @@ class Figures:
 
 
 def recipe_of(origin: str) -> ClusterRecipe:
-    """One step that a service does, and that lasts."""
+    """Return a recipe with one long step that a service does."""
     step = {
         "name": "nodes",
         "with": "http",
@@ -154,7 +154,7 @@ async def measured(options: argparse.Namespace) -> Figures:
 
 
 async def _enter(where: Site, names: Sequence[str], recipe: ClusterRecipe, service: Service) -> float:
-    """Each one's step runs, and has been looked at since; answers how many were entered a second."""
+    """Enter all; wait until each step runs and was looked at; return how many were entered a second."""
     began = time.perf_counter()
 
     async def enter(name: str) -> None:
@@ -212,7 +212,7 @@ async def _lengths(where: Site, names: Sequence[str]) -> list[int]:
 
 
 def report(found: Figures) -> Iterator[str]:
-    """Lines of Markdown."""
+    """Yield the report's lines, in Markdown."""
     alone, beside = found.alone, found.beside
     yield f"\n| {found.count:,} bring-ups beside as many monitored rollouts | rollouts alone | with bring-ups | ratio |"
     yield "|---|---|---|---|"

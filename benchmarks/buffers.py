@@ -47,8 +47,8 @@ GRID = tuple(
 
 
 class Aim:
-    """What is asked of `health` on one series and horizon: which fixed buffer stands beside it the whole history says,
-    and what both cost the weeks after the floor."""
+    """The target for `health` on one series and horizon: the fixed buffer to compare with, chosen by the whole history,
+    and the cost of both in the weeks after the floor."""
 
     def __init__(self, found: dict[str, Record], later: dict[str, Record]) -> None:
         self.allowed = max(0.001, found["fixed-15"].broken_fraction)
@@ -56,7 +56,7 @@ class Aim:
         self.rival = equal[0] if equal else None
 
     def missed(self, ours: Record) -> str:
-        """Nothing, or what was missed."""
+        """Say what `ours` missed; empty: nothing."""
         if ours.broken_fraction > self.allowed:
             return "breaks more"
         if self.rival is not None and ours.mean_buffer >= self.rival.mean_buffer:
@@ -72,7 +72,7 @@ def judged(series: Series, decide: Decide, name: str, horizon: int, since_week: 
 
 
 def table(series: Sequence[Series]) -> tuple[dict[tuple[str, int], Aim], list[Record]]:
-    """Each cell: hours broken, in percent, and mean buffer, in percent."""
+    """Print, in each cell, hours broken and mean buffer, both in percent."""
     aims: dict[tuple[str, int], Aim] = {}
     records: list[Record] = []
     names = list(policies())
@@ -95,7 +95,7 @@ def table(series: Sequence[Series]) -> tuple[dict[tuple[str, int], Aim], list[Re
 
 
 def cross_validated(series: Sequence[Series], aims: dict[tuple[str, int], Aim]) -> list[dict[str, object]]:
-    """Numbers chosen on the series of other sources, judged on each source's own."""
+    """Choose the numbers on the series of other sources, and judge them on each source's own."""
     records: dict[tuple[int, str, int], Record] = {}
     for n, shape in enumerate(GRID):
         for one, horizon in itertools.product(series, HORIZONS):
@@ -130,7 +130,7 @@ def cross_validated(series: Sequence[Series], aims: dict[tuple[str, int], Aim]) 
 
 
 def halves(one: Series, weekly: Sequence[int | None], horizon: int) -> list[tuple[float, int]]:
-    """Mean buffer, and hours broken, of promises made in the first 13 weeks and after them."""
+    """Return mean buffer and hours broken, of promises made in the first 13 weeks and after them."""
     young, after = (
         record(one, "health", promises_of, horizon, since)
         for promises_of, since in ((weekly[:YOUNG_WEEKS], 0), (weekly, YOUNG_WEEKS))
@@ -139,7 +139,7 @@ def halves(one: Series, weekly: Sequence[int | None], horizon: int) -> list[tupl
 
 
 def while_young(series: Sequence[Series]) -> list[dict[str, object]]:
-    """The floor for 2 and for 13 weeks, and a band of 1 % and of 0.5 %: what each costs and breaks, young and after."""
+    """Compare the floor for 2 and 13 weeks and a band of 1 % and 0.5 %: cost and broken hours, young and later."""
     figures: list[dict[str, object]] = []
     made = {
         f"made up, {nodes} nodes": [simulate_health(Recipe(nodes=nodes, weeks=26), seed) for seed in range(MADE)]
@@ -168,7 +168,7 @@ def while_young(series: Sequence[Series]) -> list[dict[str, object]]:
 
 
 def beside(then: Path, records: Sequence[Record]) -> None:
-    """What `health` broke and kept in an earlier run, and now. Errors: OSError, ValueError for another file."""
+    """Print what `health` broke and kept, in an earlier run and now. Errors: OSError, ValueError for another file."""
     earlier = {(r["cluster"], r["horizon_weeks"], r["policy"]): r for r in json.loads(then.read_text())["records"]}
     print("\n`health` then and now: hours broken, mean buffer %")
     print(f"{'series':<12}{'weeks':>6}{'broken':>14}{'mean':>18}")
@@ -181,7 +181,7 @@ def beside(then: Path, records: Sequence[Record]) -> None:
 
 
 def figures_of(down: Hours, nodes: int) -> dict[str, float]:
-    """What a history of so many nodes looks like. Shape of down: (hours,)."""
+    """Return four figures of a history of so many nodes. Shape of down: (hours,)."""
     days = down[: len(down) // 24 * 24].reshape(-1, 24)
     mean, worst = np.nanmean(days, axis=1), np.nanmax(days, axis=1)
     return {
@@ -193,7 +193,7 @@ def figures_of(down: Hours, nodes: int) -> dict[str, float]:
 
 
 def alike(one: Series) -> Recipe:
-    """As many nodes and weeks as the series has, failures as often and, on average, as long; all else as by default."""
+    """Return a recipe with the series' nodes and weeks, and with failures as frequent and as long; else the default."""
     down, nodes = one.down[~np.isnan(one.down)], one.total_at(0)
     recipe = Recipe(nodes=nodes, weeks=max(1, len(one.down) // WEEK_HOURS))
     failures = 24_000 * float(np.maximum(np.diff(down), 0).mean()) / nodes
@@ -205,7 +205,7 @@ def alike(one: Series) -> Recipe:
 
 
 def made_up(series: Sequence[Series]) -> list[dict[str, object]]:
-    """Each series' four figures, and of made-up ones the median and what eight of ten lie within."""
+    """Compare each series' four figures with made-up ones: their median, and the range of eight in ten."""
     found: list[dict[str, object]] = []
     print(f"\nmade-up history beside real: the median of {MADE} seeds, and what eight of ten lie within")
     for one in series:
@@ -229,7 +229,7 @@ def made_up(series: Sequence[Series]) -> list[dict[str, object]]:
 
 
 def on_made_up(seeds: int = 20) -> list[dict[str, float]]:
-    """`health` on made-up clusters of two years, four weeks ahead; and where all rates rise sixfold after one."""
+    """Judge `health` on made-up clusters of two years, four weeks ahead; also with sixfold rates in the second year."""
     print(
         "\n`health` on made-up clusters, two years, four weeks ahead: hours broken %, mean buffer %, clusters that miss"
     )
@@ -249,7 +249,7 @@ def on_made_up(seeds: int = 20) -> list[dict[str, float]]:
 
 
 def speed(clusters: int) -> dict[str, float]:
-    """A year of hours each; the baseline is the mean and the maximum of the same arrays."""
+    """Time a year of hours for each cluster; the baseline is the mean and the maximum of the same arrays."""
     made = [simulate_health(Recipe(nodes=128, weeks=52), seed) for seed in range(50)]
     began = time.process_time()
     for n in range(clusters):

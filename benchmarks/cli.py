@@ -1,4 +1,4 @@
-"""What a command costs before it does anything: wall and CPU, the median of several runs, a peer's beside it.
+"""The cost of a command before it does anything: wall and CPU time, the median of several runs, beside a peer's.
 
 Baselines, measured in the same run: `python -c pass`, and clients that people know, where they are in PATH (kubectl,
 git, pip). CPU is the command's own process, user and system, with what it started and waited for. `status` is asked of
@@ -45,7 +45,7 @@ class Cost(NamedTuple):
 
 
 def cost_of(command: Sequence[str], settings: Mapping[str, str], runs: int, code: int = 0) -> Cost:
-    """One run that is not counted fills the caches. Errors: RuntimeError where it ends otherwise than expected."""
+    """Time a command after a first run that fills the caches. Errors: RuntimeError for another exit code."""
     walls, cpus = [], []
     environment = {**os.environ, **settings, "PYTHONPATH": str(ROOT)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled: to do it anew costs 0.1 s
@@ -70,7 +70,7 @@ def told(name: str, cost: Cost, bare: Cost) -> None:
 
 
 def at_a_front(home: Path, runs: int, bare: Cost) -> None:
-    """Of `backstop up` in a folder of its own, as it starts without any setting."""
+    """Time commands at the front of `backstop up`, in a folder of its own, without any setting."""
     ours = ("TEMPORAL_", "BACKSTOP_", "OTEL_")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     settings = {"BACKSTOP_HOME": str(home), "BACKSTOP_PORT": "0", "BACKSTOP_UI_PORT": "0"}

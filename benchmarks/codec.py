@@ -1,4 +1,4 @@
-"""What a payload costs on its way out and back, with and without encryption, by its size: `python benchmarks/codec.py`.
+"""The cost of a payload on its way out and back, with and without encryption, by size: `python benchmarks/codec.py`.
 
 CPU time of one process, the median of some turns. The whole of a rollout: benchmarks/rollout.py, with and without
 `--encrypted`.
@@ -25,7 +25,7 @@ TURNS = 7
 
 
 async def cost(codec: PayloadCodec, size: int) -> tuple[float, int]:
-    """Microseconds out and back, and bytes that travel."""
+    """Return microseconds out and back, and the bytes that travel."""
     rows = [{"team": f"team-{n}", "gpus": n * 8, "reason": "as it stands"} for n in range(max(1, size // 60))]
     (payload,) = data_converter.payload_converter.to_payloads([rows])
     count = max(3, 3_000_000 // size // 10)

@@ -89,7 +89,7 @@ async def page(http: httpx.AsyncClient, name: str, path: str, looks: int) -> dic
 
 
 async def look_first(front: Front) -> None:
-    """As a worker, 45 seconds after its start."""
+    """Take the looks that a worker takes by itself within 45 seconds of its start, and print their times."""
     assert isinstance(front.doors, DeskDoors)
     taken = front.doors.desk.first_looks()
     while True:

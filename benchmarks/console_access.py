@@ -1,4 +1,4 @@
-"""Who may do what in the made-up fleet, what waits there for a second person, who acted alone, and its seals.
+"""Access in the made-up fleet: who may do what, commands that wait for a second person, who acted alone, and seals.
 
 The access file, the import that waits and the emergency are made up; the ledger keeps them as it keeps real ones.
 """
@@ -41,7 +41,7 @@ FILE = AccessFile.model_validate(
 
 
 def sealed(ledger: Ledger, at: datetime) -> None:
-    """Every chain is sealed as far as it goes."""
+    """Seal every chain up to its end."""
     before = ledger.seals.all()
     hashes = [leaf_hash(one.leaf) for one in before]
     sealed_to = {head.cluster: head.length for one in before for head in one.seal.heads}
@@ -52,7 +52,7 @@ def sealed(ledger: Ledger, at: datetime) -> None:
 
 
 def with_access(ledger: Ledger, document: Mapping[str, Any], now: datetime) -> None:
-    """The file is in force; a change of this cluster's policy waits; somebody has acted alone."""
+    """Put the access file in force, let a policy change of this cluster wait, and record an emergency act."""
     by = Signature(actor="user:tpm", at=now - timedelta(hours=20), key="access/1", reason="the first file")
     ledger.access.put_in_force(FILE, 0, by, HowImported.FIRST)
     (cluster,) = document["clusters"]

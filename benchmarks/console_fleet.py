@@ -1,4 +1,4 @@
-"""A made-up fleet in a real ledger, with the desk that answers of it: the console's pages are timed and drawn with it.
+"""A made-up fleet in a real ledger, and the desk that answers about it: to time and draw the console's pages.
 
 Every cluster has two islands, five quotas, four days of health by the hour, use, and a rollout that is monitored; every
 tenth waits for a person, every 25th has none yet, every fiftieth is silent. Every seventh of those whose quotas are not
@@ -79,22 +79,22 @@ def team_name(number: int) -> str:
 
 
 def healthy_gpus(number: int, hours_ago: int) -> int:
-    """Of each island, of 512. Of those not cut every seventh lost three nodes in each two days ago; of the others every
-    70th loses eleven right now."""
+    """Return the healthy GPUs of each island, of 512. Of clusters without a cut every seventh lost three nodes in each
+    two days ago; of the others every 70th loses eleven right now."""
     if is_cut(number):
         return 512 - 88 if number % 70 == 7 and hours_ago < 1 else 512 - 8 * ((number + hours_ago // 24) % 2)
     return 512 - 24 if number % 7 == 0 and hours_ago < 48 else 512 - 8 * ((number + hours_ago // 24) % 2)
 
 
 def promised_gpus(number: int) -> tuple[int, ...]:
-    """Of each of its quotas: within the ceiling of 870 once they are cut, beyond it before."""
+    """Return the quotas' GPUs: within the ceiling of 870 once they are cut, above it before."""
     if is_cut(number):
         return tuple(gpus - CUT // QUOTAS for gpus in BEFORE_GPUS)
     return tuple(gpus - (8 if number % 7 == 0 else 24) for gpus in BEFORE_GPUS)
 
 
 def document(clusters: int, now: datetime) -> dict[str, Any]:
-    """As a fleet file."""
+    """Return the fleet as a fleet file."""
     return {"clusters": [_cluster(number, now) for number in range(clusters)]}
 
 
@@ -115,7 +115,7 @@ def _cluster(number: int, now: datetime) -> dict[str, Any]:
 
 
 def filled(ledger: Ledger, clusters: int, now: datetime) -> None:
-    """The fleet stands in the ledger, with what its hardware was in the days before, and its tallies."""
+    """Fill the ledger with the fleet, its health of the days before, and its tallies."""
     packed = zlib.compress(json.dumps(document(clusters, now)).encode())
     # Twice: it stood there before any rollout of it began, and its use and its health are of today.
     for name, at in (("fleet", now - timedelta(hours=HOURS_KEPT)), ("fleet again", now)):
@@ -140,7 +140,7 @@ def _samples(number: int, now: datetime) -> Iterator[dict[str, Any]]:
 
 
 def summary(number: int, scene: Scene) -> RolloutSummary:
-    """As its status says; every fiftieth is silent."""
+    """Return the rollout's summary, as its status has it; every fiftieth is silent."""
     unbacked = max(0, sum(promised_gpus(number)) - len(_ISLANDS) * healthy_gpus(number, 0))
     silent = timedelta(days=4) if trouble_of(number) == "silent" else timedelta(hours=9 if number % 50 == 49 else 0)
     return RolloutSummary(
@@ -160,7 +160,7 @@ def summary(number: int, scene: Scene) -> RolloutSummary:
 
 
 def desk_on(ledger: Ledger, now: Clock = utc_now) -> DeskActivities:
-    """The desk as a worker has it, but for what reaches out."""
+    """Return the desk as a worker has it, without calls to the outside."""
     return DeskActivities(
         ledger,
         ClusterActivities(ledger.ports, now=now),
@@ -174,7 +174,7 @@ def desk_on(ledger: Ledger, now: Clock = utc_now) -> DeskActivities:
 
 
 def tallied(ledger: Ledger, clusters: int, now: datetime) -> None:
-    """Tallies of now, and the same each two hours of four weeks before, as hardware was then."""
+    """Store tallies of now, and one for every two hours of four weeks before, with the health of that time."""
     tallier = Tallier(ledger.ports, ledger.tallies)
     while tallier.go_on(now, timedelta(hours=1)):
         pass
@@ -196,7 +196,7 @@ def tallied(ledger: Ledger, clusters: int, now: datetime) -> None:
 
 
 def _before(row: dict[str, Any], hours: int, number: int, hours_cut: float) -> dict[str, Any]:
-    """A cluster's tally so many hours ago: its promise came down as its rollout cut, and its hardware came and went."""
+    """Return a cluster's tally so many hours ago: before its rollout's cut it promised more, and its health varies."""
     at = {n: _earlier(str(row[n]), hours) for n in ("at", "seen_at", "health_at")}
     promised, healthy = stood(number, hours)
     assigned = promised + (CUT if hours > hours_cut else 0)
@@ -206,7 +206,7 @@ def _before(row: dict[str, Any], hours: int, number: int, hours_cut: float) -> d
 
 
 def stood(number: int, hours_ago: int) -> tuple[int, int]:
-    """What a cluster promises now, and what of it was healthy then."""
+    """Return what a cluster promises now, and how many of its GPUs were healthy then."""
     return sum(promised_gpus(number)), len(_ISLANDS) * healthy_gpus(number, 0) - 8 * ((number + hours_ago // 24) % 3)
 
 
@@ -228,7 +228,7 @@ def scene_of(now: datetime) -> Scene:
 
 
 class MakingUp:
-    """What this process spends on what Temporal would say, which is no part of a page: its thread's CPU."""
+    """The CPU time of this thread for making up what Temporal would answer, which is no part of a page's cost."""
 
     seconds = 0.0
 
@@ -243,7 +243,7 @@ making_up = MakingUp()
 
 
 class DeskDoor(Composed):
-    """Asks the desk in this process; what only Temporal knows is made up."""
+    """A door to the desk in this process; what only Temporal knows is made up."""
 
     def __init__(self, ledger: Ledger, clusters: int, now: datetime) -> None:
         self.desk = desk_on(ledger)
@@ -282,7 +282,7 @@ class DeskDoor(Composed):
         raise Refusal("no plan of the fleet rollout awaits approval: its stage is running")
 
     async def lost_fleet(self) -> None:
-        """The fleet rollout of this scene runs."""
+        """Return None: this scene's fleet rollout runs."""
 
     async def status(self, cluster: str) -> RolloutStatus:
         with making_up:
@@ -305,7 +305,7 @@ class DeskDoor(Composed):
         return list(await who_could_now(self.ask, key, Target(cluster=cluster, cases=cases), subject) or ())
 
     async def noted(self) -> None:
-        """Who could act is noted beside what is needed, as in the ledger's own overview."""
+        """Note who could act beside what is needed, as in the ledger's own overview."""
         for n, one in enumerate(self._summaries):
             if one.needs:
                 self._summaries[n] = one.but(could=tuple(await self.could_act(one.cluster)))
@@ -315,7 +315,7 @@ class DeskDoor(Composed):
 
 
 class DeskDoors(Doors):
-    """For a front without Temporal."""
+    """The doors of a front without Temporal."""
 
     def __init__(self, door: DeskDoor) -> None:
         super().__init__(self._nowhere)
@@ -331,7 +331,7 @@ class DeskDoors(Doors):
 
 @asynccontextmanager
 async def console_on(folder: Path, clusters: int, settings: FrontSettings) -> AsyncIterator[tuple[Front, list[str]]]:
-    """A front with its console, on a ledger in this folder; and where it listens."""
+    """Yield a front with its console, on a ledger in this folder, and the addresses where it listens."""
     url, now = f"sqlite:///{folder / 'ledger.db'}", datetime.now(UTC)
     upgrade(url)
     with Ledger(url) as ledger:

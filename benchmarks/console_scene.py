@@ -1,4 +1,4 @@
-"""Where the made-up fleet's rollouts stand: said once, and read by the ledger, the index and each page alike.
+"""The states of the made-up fleet's rollouts, in one place: the ledger, the index and each page read them from here.
 
 The product's own state machine makes each cluster's plan (tests/unit/pure_world.py), and the fleet rollout that
 launched them all (benchmarks/console_waves.py). When each began, what those that are monitored have cut, who asked for
@@ -56,23 +56,23 @@ _REASONS = ("evals before the release", "a longer context", "the new data mix", 
 
 
 def has_rollout(number: int) -> bool:
-    """Every 25th has none: it can be launched, and its wave has not come."""
+    """Return whether the cluster has a rollout. Every 25th has none: it can be launched, and its wave has not come."""
     return number % _NONE != 13
 
 
 def waits(number: int) -> bool:
-    """Every tenth waits for a person, most for an approval, as its plan cuts more than was approved; the others are
-    monitored."""
+    """Return whether a person must act: on every tenth, mostly to approve a plan that cuts more than was approved. The
+    others are monitored."""
     return number % _WAITS == 0
 
 
 def trouble_of(number: int) -> str:
-    """Empty: it waits for an approval, or for nobody."""
+    """Return the rollout's trouble; empty: it waits for an approval, or for nobody."""
     return _TROUBLES.get(number, "")
 
 
 def is_cut(number: int) -> bool:
-    """Its quotas are what its plan left of them."""
+    """Return whether the plan has cut the cluster's quotas."""
     return has_rollout(number) and not waits(number)
 
 
@@ -81,12 +81,12 @@ def is_pilot(number: int) -> bool:
 
 
 def owner(number: int) -> str:
-    """Who launched the fleet rollout owns each that it launched."""
+    """Return the owner of each rollout: the person who launched the fleet rollout."""
     return "user:tpm"
 
 
 class Recorded(pure_world.World):
-    """Keeps what it would archive."""
+    """A world that keeps the entries that it would archive."""
 
     def __init__(self, *of: Any, **more: Any) -> None:
         self.entries = list[AuditEntry]()
@@ -102,7 +102,7 @@ class Recorded(pure_world.World):
 
 
 def _troubled(world: Recorded, trouble: str, now: datetime) -> None:
-    """It was approved when it began, and then this came up."""
+    """Approve the rollout when it began, then let this trouble happen."""
     world.say(Command.APPROVE, actor=APPROVED_BY, plan_hash=world.plans[-1].hash)
     if trouble in ("stuck", "drifted", "rolled back"):
         world.until(Stage.BUFFERED)
@@ -127,7 +127,7 @@ def _troubled(world: Recorded, trouble: str, now: datetime) -> None:
 
 @dataclass
 class Scene:
-    """The fleet's rollouts as of `now`. `name`, `document`: of a cluster, by its number."""
+    """The fleet's rollouts as of `now`. `name`, `world_of`: of a cluster, by its number."""
 
     now: datetime
     name: Callable[[int], str]
@@ -137,7 +137,7 @@ class Scene:
     _worlds: dict[int, Recorded] = field(default_factory=dict)
 
     def began(self, number: int) -> datetime:
-        """Pilots first; three days of soak after them, and a day after each wave."""
+        """Return when the rollout began: pilots first, three days of soak after them, then a day after each wave."""
         if trouble_of(number):
             return self.now - timedelta(days=5)
         if waits(number):
@@ -148,7 +148,7 @@ class Scene:
         return self.now - wave + timedelta(hours=number // 2 % 120)
 
     def tier(self, number: int) -> Tier:
-        """The deepest that its plan cuts; of those that are monitored it is made up."""
+        """Return the deepest tier that the plan cuts; for monitored clusters it is made up."""
         if waits(number) or not has_rollout(number):
             return Tier(self._plan(number).wave)
         return Tier.UNSCHEDULED if number % 2 else Tier.UNALLOCATED
@@ -162,11 +162,11 @@ class Scene:
         return None if waits(number) or not has_rollout(number) else self._reached(number, Stage.MONITORED)
 
     def cut_at(self, number: int) -> datetime | None:
-        """When its quotas became smaller; None: not yet."""
+        """Return when the quotas became smaller; None: not yet."""
         return None if self.monitored(number) is None else self._reached(number, Stage.BUFFERED)
 
     def phantom_cut(self, number: int) -> int:
-        """Of what was cut then: no healthy GPU stood behind it."""
+        """Return how many of the GPUs cut then were phantom."""
         at = self.cut_at(number)
         if at is None:
             return 0
@@ -191,7 +191,7 @@ class Scene:
         )
 
     def _prospect(self, number: int) -> Prospect:
-        """As its plan was when the fleet's was approved."""
+        """Return the plan's figures from when the fleet's plan was approved."""
         if self.monitored(number) is None:
             prospect = prospect_of(self._plan(number))
             worse = _WORSE if has_rollout(number) else 0
@@ -267,7 +267,7 @@ class Scene:
         return self.began(number) + DAY * _STEPS.index(stage)
 
     def kept(self, ledger: Ledger, clusters: int) -> None:
-        """The ledger has it all: open rollouts with their archive, windows ahead, and requests."""
+        """Store all in the ledger: open rollouts with their archive, future windows, and requests."""
         for number in filter(has_rollout, range(clusters)):
             self._open(ledger, number)
         ledger.registry.archive(self.fleet(clusters).outbox)
@@ -305,7 +305,7 @@ class Scene:
         ledger.registry.record(record)
 
     def _note(self, number: int) -> RolloutNote:
-        """As its status says."""
+        """Return the rollout's note, as its status has it."""
         status = self.status(number)
         return RolloutNote(
             entered_at=status.entered_at,

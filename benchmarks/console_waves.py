@@ -1,4 +1,4 @@
-"""The made-up fleet's rollout over all clusters, as the product's own state machine has it (models/fleet).
+"""The made-up fleet's rollout over all clusters, by the product's own state machine (models/fleet).
 
 What is made up is when each cluster's rollout began and what its plan cut (benchmarks/console_scene.py). Waves, the
 soak, what is waited for and the archive follow from that, event by event, as they would in Temporal.
@@ -26,7 +26,7 @@ _BEFORE = timedelta(hours=2)
 
 
 class Lived(NamedTuple):
-    """One cluster of it. `cut_gpus`: by the plan that its rollout made; `began`: None where it has none yet."""
+    """A cluster of the fleet rollout. `cut_gpus`: by its own rollout's plan; `began`: None: it has no rollout yet."""
 
     prospect: Prospect
     pilot: bool
@@ -45,7 +45,7 @@ class _Event(NamedTuple):
 
 
 def fleet_rollout(clusters: Sequence[Lived], owner: str, reason: str) -> FleetRollout:
-    """Where it stands by now. Its outbox is its whole archive."""
+    """Return the fleet rollout as it is now. Its outbox is its whole archive."""
     events = sorted(_events(clusters), key=lambda e: (e.at, e.begins, e.lived.prospect.cluster))
     pilots = tuple(one.prospect.cluster for one in clusters if one.pilot)
     launch = FleetLaunch(fleet=FLEET_ROLLOUT, owner=owner, reason=reason, pilots=pilots, pace=PACE)

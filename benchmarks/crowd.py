@@ -1,4 +1,4 @@
-"""Many monitored clusters without rolling each out: one is, and the others are its copies, in ledger and Temporal.
+"""Many monitored clusters without a rollout of each: one is rolled out and copied, in the ledger and in Temporal.
 
 A copy's workflow begins with the state that the first one has reached, as a run that continues as new does; its rows
 are those of the first with another name. So the ledger, the registry and the watch find what a rollout would have
@@ -88,7 +88,7 @@ class Exporter:
                 await task
 
     def knows(self, clusters: Iterable[str]) -> None:
-        """From now on it reports these, healthy."""
+        """Report these clusters from now on, healthy."""
         self._site.do(
             "INSERT INTO bench_seen SELECT unnest(CAST(:names AS text[])), :healthy ON CONFLICT DO NOTHING",
             names=list(clusters),
@@ -96,7 +96,7 @@ class Exporter:
         )
 
     async def tell(self, clusters: Sequence[str], healthy: int) -> float:
-        """It sees a change. Answers with the time just before the sample is written."""
+        """Report a change; return the time just before the sample is written."""
         began = time.time()
         await asyncio.to_thread(
             self._site.do,
@@ -120,7 +120,7 @@ SELECT cluster, 'main', clock_timestamp(), {TOTAL}, healthy, 'exporter of ' || c
 
 
 class Crowd:
-    """Monitored clusters, `names`; those in `special` are not at rest, or not for long."""
+    """Monitored clusters, by `names`; those in `special` are not at rest, or not for long."""
 
     def __init__(self, where: Site, exporter: Exporter, watch_seconds: float) -> None:
         self._site = where
@@ -131,7 +131,7 @@ class Crowd:
         self._state = ""
 
     async def begin(self) -> None:
-        """The first is rolled out, as any rollout is."""
+        """Roll out the first cluster, as any rollout is."""
         quick: dict[str, Any] = {"notice": "0s", "soak_buffered": "0s", "soak_enforced": "0s"}
         document = {"clusters": [cluster_document(_FIRST, 60, 4, **quick)]}
         tpm = self._site.tpm
@@ -154,7 +154,7 @@ class Crowd:
         self.exporter.knows(self.names)
 
     async def grow(self, size: int, policies: dict[int, dict[str, str]]) -> float:
-        """As many are monitored; answers how many were started a second. `policies`: of some, by number."""
+        """Copy until so many are monitored; return how many were started a second. `policies`: of some, by number."""
         numbers = range(len(self.names), size)
         names = [name_of(n) for n in numbers]
         await asyncio.to_thread(copy_rows, self._site, numbers.start, numbers.stop)
@@ -183,18 +183,18 @@ class Crowd:
         )
 
     def resting(self, count: int) -> list[str]:
-        """Some of those to which nothing has been done, spread over all."""
+        """Return some clusters that nothing was done to, from the whole range."""
         found = [n for n in self.names if n not in self.special]
         return found[:: max(1, len(found) // count)][:count]
 
     def take(self, count: int) -> list[str]:
-        """Some to which something will be done."""
+        """Return some clusters that something will be done to."""
         found = self.resting(count)
         self.special |= set(found)
         return found
 
     async def lengths(self, names: Sequence[str]) -> list[int]:
-        """Events of the history of each one's present run."""
+        """Return the number of events in each cluster's present run."""
 
         async def length(name: str) -> int:
             described = await self._site.client.get_workflow_handle(rollout_workflow_id(name)).describe()
@@ -203,7 +203,7 @@ class Crowd:
         return await few_at_once(length, names)
 
     async def settled(self, looked: bool = True) -> float:
-        """Nothing happens to a sample any more, and each has been looked at since it began. Seconds until then."""
+        """Wait until a sample is at rest and each was looked at since it began; return the seconds."""
         began, sample = time.perf_counter(), self.resting(100)
         before: list[int] = []
 
@@ -217,7 +217,7 @@ class Crowd:
         return time.perf_counter() - began
 
     async def events_of_a_safety_poll(self, names: Sequence[str]) -> float:
-        """Of those whose safety poll is soon, the median; NaN where none has looked twice in a row by itself."""
+        """Return the median of events for each safety poll; NaN if no cluster has looked twice in a row by itself."""
         found: list[int] = []
         for name in names:
             history = await self._site.client.get_workflow_handle(rollout_workflow_id(name)).fetch_history()
@@ -230,7 +230,7 @@ class Crowd:
         return statistics.median(found) if found else math.nan
 
     async def verified(self, breaching: Sequence[str]) -> None:
-        """No drift, no hold, the ledger agrees; and one whose hardware fails is restored. Errors: RuntimeError."""
+        """Check for no drift, no hold and an equal ledger; and that a breach is undone. Errors: RuntimeError."""
         for name in self.resting(20):
             status = await self._site.tpm.status(name)
             wrong = [w for w in status.waiting_for if not w.met]
@@ -248,7 +248,7 @@ class Crowd:
         await until(restored, "breaches are answered")
 
     async def watch(self, seconds: float) -> None:
-        """The shared watch looks this often from now on, and knows what the one before has told."""
+        """Let the shared watch look this often from now on; it knows what the one before has reported."""
         self.watch_seconds = seconds
         handle = self._site.client.get_workflow_handle(WATCH_ID)
         described = await handle.describe()
@@ -270,7 +270,7 @@ _EVENTS_AT_START = 10
 
 
 def copy_rows(where: Site, first: int, end: int) -> None:
-    """The ledger has clusters of these numbers, each as the first one, but for what is told of it elsewhere."""
+    """Copy the first cluster's rows to clusters of these numbers, under their names."""
     statements = ["SET LOCAL session_replication_role = replica"]  # or triggers would count foreign changes
     for table in _TABLES:
         columns = where.rows(
@@ -297,14 +297,14 @@ def copy_rows(where: Site, first: int, end: int) -> None:
 
 @dataclass(frozen=True)
 class Reaction:
-    """Seconds from a sample's insertion until the watch's signal stands in history, and until the state says so."""
+    """Seconds from a sample's insertion until the watch's signal is in history, and until the state says so."""
 
     signalled: float
     said: float
 
 
 def reaction(history: WorkflowHistory, since: float) -> Reaction | None:
-    """To the change that was written at that time; None: there is none yet."""
+    """Return the reaction to the change that was written at that time; None: there is none yet."""
     signalled = None
     for event in history.events:
         at = event.event_time.ToMicroseconds() / 1e6
@@ -322,7 +322,7 @@ def reaction(history: WorkflowHistory, since: float) -> Reaction | None:
 async def edges(
     crowd: Crowd, where: Site, groups: Sequence[Sequence[str]], pause: Callable[[], float]
 ) -> list[Reaction]:
-    """Each group's hardware fails at once, a pause between groups; all is well again afterwards."""
+    """Let each group's hardware fail at once, with a pause between groups; heal all afterwards."""
     told: dict[str, float] = {}
     for group in groups:
         at = await crowd.exporter.tell(group, AT_RISK)
@@ -347,7 +347,7 @@ async def edges(
 
 
 async def archived(where: Site, names: Sequence[str]) -> None:
-    """The archive, too, says of each that it is at risk."""
+    """Wait until the archive, too, says that each is at risk."""
     said = "SELECT count(DISTINCT cluster) FROM audit WHERE cluster = ANY(:names) AND entry LIKE '%at risk: %'"
 
     async def all_there() -> bool:
@@ -357,7 +357,7 @@ async def archived(where: Site, names: Sequence[str]) -> None:
 
 
 def anywhere(seconds: float) -> Callable[[], float]:
-    """Pauses of about as long, so that edges fall on any moment of the watch."""
+    """Return pauses of about this length, so that edges fall on any moment of the watch."""
     return lambda: random.uniform(0.5 * seconds, 1.5 * seconds)
 
 
@@ -368,7 +368,7 @@ _Answer = TypeVar("_Answer")
 
 
 async def few_at_once(ask: Callable[[str], Awaitable[_Answer]], names: Iterable[str]) -> list[_Answer]:
-    """The answers in the order of the names."""
+    """Return the answers in the order of the names."""
     slots = asyncio.Semaphore(_ASKING)
 
     async def asked(name: str) -> _Answer:
@@ -381,7 +381,7 @@ async def few_at_once(ask: Callable[[str], Awaitable[_Answer]], names: Iterable[
 async def until(
     reached: Callable[[], Awaitable[bool]], what: str, every: float = 0.2, seconds: float = _GIVE_UP
 ) -> None:
-    """Errors: RuntimeError when it takes too long."""
+    """Wait for a condition. Errors: RuntimeError if that takes too long."""
     ends = time.monotonic() + seconds
     while True:
         with contextlib.suppress(RPCError):  # a server under load may be late with one answer

@@ -95,7 +95,7 @@ def wave_of(number: int) -> Wave:
 
 
 async def roll_out(options: argparse.Namespace) -> RolledOut:
-    """All are monitored, in the order of their waves. Errors: RuntimeError."""
+    """Roll out all clusters, in the order of their waves. Errors: RuntimeError."""
     names = {name_of(n): wave_of(n) for n in range(options.clusters)}
     quick: dict[str, Any] = {"notice": "3s", "soak_buffered": "1s", "soak_enforced": "3s"}  # a second for a day
     documents = [cluster_document(name, *WAVE_OF[wave], **quick) for name, wave in names.items()]
@@ -159,7 +159,7 @@ async def _followed(where: Site, began: float) -> FleetStatus:
 
 
 def check_rolled_out(where: Site, names: dict[str, Wave], pilots: Sequence[str]) -> None:
-    """By plain SQL: all monitored with the values they should have, pilots first, then wave by wave."""
+    """Check by plain SQL that all are monitored with the right values, pilots first, then wave by wave."""
     opened = where.rows("SELECT cluster, stage, opened_at FROM rollouts ORDER BY opened_at")
     wrong = names.keys() - {c for c, stage, _ in opened if stage == "monitored"}
     if wrong:
@@ -173,7 +173,7 @@ def check_rolled_out(where: Site, names: dict[str, Wave], pilots: Sequence[str])
 
 
 async def _runs(client: Client) -> list[int]:
-    """Events of each run of the fleet rollout's workflow."""
+    """Return the number of events of each run of the fleet rollout's workflow."""
     runs = [run async for run in client.list_workflows(f"WorkflowId = '{FLEET_ID}'")]
     described = [await client.get_workflow_handle(FLEET_ID, run_id=run.run_id).describe() for run in runs]
     return [int(d.history_length) for d in described]
@@ -184,7 +184,7 @@ async def _runs(client: Client) -> list[int]:
 
 @dataclass
 class Quiet:
-    """Nothing changes. CPU seconds a minute and MiB by process, events an hour of each cluster's history."""
+    """The cost when nothing changes: CPU seconds a minute and MiB by process, events an hour by cluster."""
 
     watch_seconds: float
     seconds: float
@@ -196,7 +196,7 @@ class Quiet:
 
 @dataclass
 class Monitored:
-    """At one size. Reactions by the watch's interval in seconds: to single edges, and to a few at once."""
+    """The figures at one size. Reactions by the watch's interval in seconds: to single edges, and to a few at once."""
 
     clusters: int
     workers: int
@@ -210,7 +210,7 @@ class Monitored:
 
 
 async def monitor(options: argparse.Namespace, sizes: Sequence[int]) -> list[Monitored]:
-    """In one site that grows. Workers begin anew, and are asked about every rollout, where there are too few."""
+    """Measure in one site that grows. If workers are too few, restart with more and ask about every rollout."""
     found: list[Monitored] = []
     async with site(options.ledger_url) as where:
         exporter = Exporter(where)
@@ -292,7 +292,7 @@ async def _length(client: Client, workflow_id: str) -> int:
 
 @dataclass
 class Naive:
-    """A workflow for each cluster that looks every minute."""
+    """The figures of a workflow for each cluster that looks every minute."""
 
     clusters: int
     quiet: Quiet
@@ -389,7 +389,7 @@ class Figures:
 
 
 def report(found: Figures) -> Iterator[str]:
-    """Lines of Markdown."""
+    """Yield the report's lines, in Markdown."""
     if found.rolled_out is not None:
         yield from _rolled_out_lines(found.rolled_out)
     if found.monitored:
@@ -532,7 +532,7 @@ def parsed() -> argparse.Namespace:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One sentence, exit 2."""
+        """Print one sentence and exit with 2."""
         self.exit(2, f"{message}\n")
 
 

@@ -1,4 +1,4 @@
-"""What CPU dividing flex takes: 100,000 GPUs among 10,000 teams in a three-level tree, beside giving them one by one.
+"""The CPU time of dividing flex: 100,000 GPUs among 10,000 teams in a three-level tree, beside giving them one by one.
 
     python benchmarks/flex.py [--gpus 100000] [--teams 10000] [--seed 1]
 
@@ -25,7 +25,7 @@ _FAN = 22
 
 
 def made(gpus: int, teams: int, seed: int, mode: FlexMode) -> FlexDemand:
-    """Teams that want half as much again as there is; quotas promise four fifths of it."""
+    """Return teams that want half as much again as there is; quotas promise four fifths of it."""
     dice = random.Random(seed)
     inner = [FlexTeam(team=f"n{n:02}") for n in range(_FAN)]
     inner += [FlexTeam(team=f"g{n:03}", parent=f"n{n % _FAN:02}") for n in range(_FAN * _FAN)]
@@ -44,7 +44,7 @@ def made(gpus: int, teams: int, seed: int, mode: FlexMode) -> FlexDemand:
 
 
 def one_by_one(asked: FlexDemand) -> dict[str, int]:
-    """The same rule without any cleverness: every GPU goes down the tree by itself."""
+    """Divide by the same rule without any cleverness: every GPU goes down the tree by itself."""
     by_name = {t.team: t for t in asked.teams}
     children: dict[str | None, list[str]] = {}
     for t in asked.teams:

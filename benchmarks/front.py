@@ -1,4 +1,4 @@
-"""What the front costs: a read and an approval through it beside the same ones straight at Temporal.
+"""The cost of the front: a read and an approval through it beside the same ones straight to Temporal.
 
 Everything is real: `backstop up` in a folder of its own, its socket, its keys. Each way reads in turn, so that all meet
 the same machine. Three ways: straight (no ticket: asserted), through the front (signed, admitted), and through it
@@ -53,7 +53,7 @@ async def seconds(call: Callable[[], Awaitable[Any]]) -> float:
 
 
 async def launched(door: Backstop, names: Sequence[str]) -> dict[str, str]:
-    """Plans that wait for an approval, by cluster."""
+    """Launch; return by cluster the hash of each plan that waits for an approval."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def one(name: str) -> str:
@@ -66,7 +66,7 @@ async def launched(door: Backstop, names: Sequence[str]) -> dict[str, str]:
 
 
 async def approved(door: Backstop, plans: dict[str, str]) -> tuple[list[float], float]:
-    """How long each of one half took, one after the other; of the others, eight at once, how many a second."""
+    """Time the approvals of one half, one after the other; of the others, eight at once, return how many a second."""
 
     def one(name: str) -> Awaitable[Any]:
         request = CommandRequest(actor=getpass.getuser(), reason="timed", plan_hash=plans[name])
@@ -96,7 +96,7 @@ async def read_by_turns(doors: dict[str, Backstop], name: str, reads: int) -> di
 
 
 async def reads_a_second(door: Backstop, name: str, reads: int) -> float:
-    """With eight under way at once."""
+    """Return reads a second, with eight under way at once."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def gated() -> None:

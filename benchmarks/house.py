@@ -1,4 +1,4 @@
-"""How a stranger finds the house: rooms, floors, circles, long files and functions, vague words, commands, prose.
+"""How easily a newcomer finds the way: rooms, floors, circles, long files and functions, vague words, commands, prose.
 
 `python benchmarks/house.py [--root CHECKOUT]` prints the figures of a checkout: of this one, or of another commit's
 beside it (`git worktree add ../before COMMIT`). A room is what stands directly in models/: a package, or a module. A
@@ -39,12 +39,12 @@ _BRANCHES = (
 
 
 def files(root: Path, folders: Iterable[str] = PRODUCT) -> list[Path]:
-    """Product code; migrations are written once and never changed."""
+    """Return the files of product code. Migrations are written once and never changed, so they are left out."""
     return sorted(p for name in folders for p in (root / name).rglob("*.py") if "migrations" not in p.parts)
 
 
 def arrows(root: Path) -> dict[str, set[str]]:
-    """The rooms of models/, and which other rooms each imports from."""
+    """Return the rooms of models/, each with the other rooms that it imports from."""
     sys.path.insert(0, str(root))
     graph = grimp.build_graph("models", cache_dir=None)
     below: dict[str, set[str]] = defaultdict(set)
@@ -59,14 +59,14 @@ def arrows(root: Path) -> dict[str, set[str]]:
 
 
 def module_arrows(root: Path, folders: Iterable[str] = SIZED) -> dict[str, set[str]]:
-    """The modules of all product code, and which others each imports, inside functions too; types alone aside."""
+    """Return the modules of all product code, each with those that it imports, inside functions too; types aside."""
     sys.path.insert(0, str(root))
     graph = grimp.build_graph(*folders, cache_dir=None, exclude_type_checking_imports=True)
     return {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
 
 
 def circles(below: Mapping[str, set[str]]) -> list[set[str]]:
-    """Groups of rooms each of which reaches every other one of its group."""
+    """Return groups of rooms in which each room reaches every other."""
     order: list[str] = []
     numbers: dict[str, int] = {}
     low: dict[str, int] = {}
@@ -94,7 +94,7 @@ def circles(below: Mapping[str, set[str]]) -> list[set[str]]:
 
 
 def floors(below: Mapping[str, set[str]]) -> dict[str, int]:
-    """The floor of each room; what is in a circle is as high as its highest, and counted once."""
+    """Return the floor of each room. A circle counts as one floor, as high as its highest room."""
     together = {room: group for group in circles(below) for room in group}
     heights: dict[str, int] = {}
 
@@ -109,7 +109,7 @@ def floors(below: Mapping[str, set[str]]) -> dict[str, int]:
 
 
 def functions(path: Path) -> Iterator[tuple[str, int, int, int]]:
-    """Name, lines, cyclomatic complexity, parameters of each function."""
+    """Yield name, lines, cyclomatic complexity and number of parameters of each function."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             inner = list(ast.walk(node))
@@ -123,7 +123,7 @@ def functions(path: Path) -> Iterator[tuple[str, int, int, int]]:
 
 
 def names(path: Path) -> Iterator[str]:
-    """Public classes and constants that a file defines."""
+    """Yield the public classes and constants that a file defines."""
     for node in ast.parse(path.read_text()).body:
         match node:
             case ast.ClassDef(name=name):
@@ -135,7 +135,7 @@ def names(path: Path) -> Iterator[str]:
 
 
 def homonyms(root: Path) -> dict[str, list[str]]:
-    """Names that two files define, each with its files; loggers and options of commands aside."""
+    """Return names that two files define, each with its files, without loggers and the options of commands."""
     places: dict[str, list[str]] = defaultdict(list)
     for path in files(root):
         for name in set(names(path)):
@@ -145,7 +145,7 @@ def homonyms(root: Path) -> dict[str, list[str]]:
 
 
 def nameless(root: Path) -> list[tuple[str, str]]:
-    """Values that are called by a participle, which does not say what they hold: each word, and where.
+    """Return values that are named by a participle, which does not say what they hold: each word, and where.
 
     Fields of classes aside: nearly all are on the wire, in histories or in what --json prints, and keep their names.
     """
@@ -166,7 +166,7 @@ _INVERTED = re.compile(r"[*`\"(]*(Of|What|Whatever|Where|Which|Who|Whoever|Whose
 
 
 def sentences(page: str) -> Iterator[str]:
-    """The sentences of a page in Markdown: paragraphs, lists and cells of tables; no code and no headings."""
+    """Yield the sentences of a page in Markdown: paragraphs, lists and cells of tables; no code and no headings."""
     page = re.sub(r"^(```|~~~).*?^\1", "", page, flags=re.S | re.M)
     for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*|]|\d+\.) )|\s\|\s", page):
         text = re.sub(r"^[\s|*>-]+", "", " ".join(block.split()))
@@ -175,7 +175,7 @@ def sentences(page: str) -> Iterator[str]:
 
 
 def prose(root: Path) -> None:
-    """Prints the words of the docs, and how many sentences begin with what a reader has to hold until their end."""
+    """Print the words of the docs, and how many sentences open with a part that only their end explains."""
     pages = [p for p in (root / "README.md", *sorted((root / "docs").glob("*.md"))) if p.exists()]
     words = {p: len(p.read_text().split()) for p in pages}
     longest = ", ".join(f"{p.name} {n}" for p, n in sorted(words.items(), key=lambda page: -page[1])[:4])
@@ -197,7 +197,7 @@ print(len(every), sum(len(p.opts) > 0 and p.param_type_name == "option" for one 
 
 
 def commands(root: Path) -> str:
-    """How many commands and options the command line has."""
+    """Return how many commands and options the command line has."""
     ran = subprocess.run([sys.executable, "-c", _COMMANDS], cwd=root, capture_output=True, text=True, check=False)
     return "{} commands with {} options".format(*ran.stdout.split()) if ran.returncode == 0 else "commands: unreadable"
 

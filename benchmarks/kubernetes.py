@@ -30,7 +30,7 @@ PODS_PER_NODE = 4
 
 
 def full_node(number: int) -> dict[str, Any]:
-    """A node as large as real ones: 40 labels and 50 images."""
+    """Return a node as large as real ones: 40 labels and 50 images."""
     from tests.kubernetes.emulator import node
 
     labels = {f"l{k}.example.com/label-{k}": f"value-{number}-{k}" for k in range(40)}

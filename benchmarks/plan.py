@@ -21,7 +21,7 @@ from models.planning.plan import make_plan
 
 
 def fleet_document(clusters: int, quotas: int, seed: int, islands: int) -> dict[str, object]:
-    """A seeded fleet: every cluster over-promised, a third of the quotas limited to one island."""
+    """Return a seeded fleet: every cluster over-promised, a third of the quotas limited to one island."""
     dice = random.Random(seed)
     found = []
     for number in range(clusters):
@@ -55,7 +55,7 @@ def fleet_document(clusters: int, quotas: int, seed: int, islands: int) -> dict[
 
 
 def naive(text: str) -> int:
-    """The baseline: one factor for all."""
+    """Plan by the baseline: one factor for all quotas."""
     cut = 0
     for cluster in json.loads(text)["clusters"]:
         total = sum(i["total_gpus"] for i in cluster["islands"])

@@ -46,5 +46,5 @@ class Polling:
 
     @workflow.query
     def short(self) -> dict[str, int]:
-        """GPUs that each quota lacks."""
+        """Return the GPUs that each quota lacks."""
         return self._short

@@ -27,7 +27,7 @@ class Looks:
 
     @activity.defn(name=LOOK, no_thread_cancel_exception=True)
     def look(self, cluster: str) -> dict[str, int]:
-        """GPUs that each quota lacks."""
+        """Return the GPUs that each quota lacks."""
         reading = self._ledger.quotas.read(cluster)
         sample = self._ledger.health.read([cluster])[cluster]
         quotas = tuple(p.as_quota() for p in reading.quotas)

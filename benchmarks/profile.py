@@ -66,7 +66,7 @@ def kind_of(event: Any) -> str:
 
 
 def scheduled(history: WorkflowHistory) -> dict[int, Any]:
-    """The calls of activities by the number of their event."""
+    """Return the activity calls, by their event's number."""
     return {
         e.event_id: e.activity_task_scheduled_event_attributes
         for e in history.events
@@ -75,7 +75,7 @@ def scheduled(history: WorkflowHistory) -> dict[int, Any]:
 
 
 def tasks_of(history: WorkflowHistory, since: int) -> Counter[str]:
-    """The workflow tasks after that event, by what came since the one before."""
+    """Count the workflow tasks after that event, by what arrived since the task before."""
     calls, found = scheduled(history), Counter[str]()
     news: list[str] = []
     ended = False
@@ -101,7 +101,7 @@ def tasks_of(history: WorkflowHistory, since: int) -> Counter[str]:
 
 
 def bytes_of(history: WorkflowHistory, since: int) -> Counter[str]:
-    """Of the events after that one, by what is in them."""
+    """Count the bytes of the events after that one, by their content."""
     calls, found = scheduled(history), Counter[str]()
     for event in history.events:
         if event.event_id <= since:
@@ -139,7 +139,7 @@ def calls_made(history: WorkflowHistory, since: int) -> Counter[str]:
 
 
 def middle_of(counts: Sequence[Counter[str]]) -> dict[str, float]:
-    """Of each name its mean; the names that come most often first."""
+    """Return each name's mean, the most frequent names first."""
     total: Counter[str] = sum(counts, Counter())
     return {k: n / len(counts) for k, n in total.most_common()}
 
@@ -156,7 +156,7 @@ async def profiled(where: Site, watch_seconds: float, *, allocations: bool = Fal
 
 
 async def told(where: Site, path: Path) -> dict[str, Any]:
-    """What the worker has counted so far."""
+    """Return what the worker has counted so far."""
     return await asyncio.to_thread(_told, where, path)
 
 
@@ -177,7 +177,7 @@ def between(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> Co
 
 
 def threads_of(pid: int) -> Counter[str]:
-    """CPU seconds by the name of a thread."""
+    """Return CPU seconds by thread name."""
     found = Counter[str]()
     for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
         with contextlib.suppress(OSError):
@@ -192,7 +192,7 @@ def threads_of(pid: int) -> Counter[str]:
 
 @contextlib.asynccontextmanager
 async def sampled(pid: int, into: Path) -> AsyncIterator[bool]:
-    """The stack of the thread that has Python's lock, 200 times a second; C code that gives it up is not seen."""
+    """Sample the stack of the thread with Python's lock, 200 times a second; C code that gives it up is not seen."""
     tool = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
     if tool is None:
         yield False
@@ -231,7 +231,7 @@ _WAITS = re.compile(
 
 
 def purpose(frames: Sequence[str]) -> str:
-    """What a stack was at work for."""
+    """Return the purpose of a stack."""
     for frame in frames:
         if match := _ACTIVITY.match(frame):
             return "activity " + {"_fingerprints": "watch", "go_on": "watch"}.get(match[1], match[1])
@@ -262,7 +262,7 @@ def _short(frame: str) -> str:
 
 
 def where_of(place: str) -> str:
-    """A library, or a folder of ours."""
+    """Return the library, or our folder."""
     for mark in ("site-packages/", f"{_ROOT}/"):
         if mark in place:
             parts = place.partition(mark)[2].split("/")
@@ -274,7 +274,7 @@ def where_of(place: str) -> str:
 
 
 async def calls_in_replay(history: WorkflowHistory) -> pstats.Stats:
-    """What Python functions the workflow's tasks call, from its history; the second time, when all is imported."""
+    """Profile the Python functions that the workflow's tasks call, in a second replay, when all is imported."""
     profile = cProfile.Profile()
 
     async def play(threads: ThreadPoolExecutor) -> None:
@@ -295,7 +295,7 @@ async def calls_in_replay(history: WorkflowHistory) -> pstats.Stats:
 
 
 def calls_by_place(stats: pstats.Stats) -> tuple[int, Counter[str], Counter[str]]:
-    """All calls; by folder or library; by function, of those that are called most."""
+    """Return the number of calls; calls by folder or library; and by function, for the most frequent ones."""
     places, functions = Counter[str](), Counter[str]()
     for (place, line, name), (_, count, *_) in stats.stats.items():  # type: ignore[attr-defined]
         places[where_of(place)] += count
@@ -311,7 +311,7 @@ def names_of(count: int) -> list[str]:
 
 
 def idle_fleet(names: Iterable[str], hour: float) -> Fleet:
-    """As `fleet_of`; `hour`: seconds that an hour lasts for who is at rest and looks unasked."""
+    """Return a fleet as `fleet_of` does; safety polls come as soon as if an hour lasted so many seconds."""
     fleet = fleet_of(names, NO_BRAKE)
     shortened = f"{RESTING.total_seconds() / 3600 * hour:.3f}s"
     clusters = [c.model_copy(update={"policy": {**c.policy, "safety_poll": shortened}}) for c in fleet.clusters]
@@ -450,7 +450,7 @@ def print_texts(texts: Counter[str], count: int) -> None:
 
 
 def print_cpu(used: Counter[str], count: int, server_ms: float) -> None:
-    """Of each, in ms."""
+    """Print the CPU time of each, in ms."""
     total = used.pop("in all")
     used["threads of the core, of mail, and the rest"] = total - sum(used.values())
     print(f"  CPU of each: worker {total / count / 1e6:.0f} ms, server {server_ms / count:.0f} ms; of the worker's")

@@ -50,7 +50,7 @@ def _begins(_c: Any) -> None:
 
 
 def _timed(call: Callable[..., Any], name: Callable[..., str]) -> Callable[..., Any]:
-    """The call, whose thread's CPU is counted under that name."""
+    """Wrap a call, so that its thread's CPU is counted under that name."""
 
     @wraps(call)
     def timed(*args: Any) -> Any:
@@ -64,13 +64,13 @@ def _timed(call: Callable[..., Any], name: Callable[..., str]) -> Callable[..., 
 
 
 def _loop() -> int:
-    """Nanoseconds of the thread in which the SDK's loop runs, this one."""
+    """Return the CPU nanoseconds of this thread, which runs the SDK's loop."""
     assert threading.current_thread() is threading.main_thread()
     return time.thread_time_ns()
 
 
 def _held() -> dict[str, list[int]]:
-    """Bytes and blocks by file, of what is held now."""
+    """Return bytes and blocks of memory in use, by file."""
     if not tracemalloc.is_tracing():
         return {}
     found = tracemalloc.take_snapshot().statistics("filename")
@@ -78,7 +78,7 @@ def _held() -> dict[str, list[int]]:
 
 
 def _threads() -> dict[str, int]:
-    """Nanoseconds by the name of a thread of Python's; the rest of the process is Temporal's core."""
+    """Return CPU nanoseconds by the name of each Python thread; the rest of the process is Temporal's core."""
     found = Counter[str]()
     for thread in threading.enumerate():
         with contextlib.suppress(OSError):

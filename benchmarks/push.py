@@ -1,4 +1,4 @@
-"""How soon a rollout knows that hardware has failed: pushed to the front, beside found by the watch's next poll.
+"""How soon a rollout learns that hardware has failed: pushed to the front, beside the watch's next poll.
 
 Clusters are monitored as benchmarks/crowd.py makes them, the watch looks every 15 s, and hardware of one cluster after
 another fails: first untold, so that the watch has to find it, then with a `POST /api/v1/health` behind each sample, to
@@ -46,7 +46,7 @@ class Figures:
 
 
 class PushingExporter(Exporter):
-    """It tells the front what it has written, once it has a door."""
+    """An exporter that tells the front what it has written, once it has a door."""
 
     door: Backstop | None = None
 
@@ -59,7 +59,7 @@ class PushingExporter(Exporter):
 
 @asynccontextmanager
 async def front_of(where: Site) -> AsyncIterator[Backstop]:
-    """The door of a front at a socket."""
+    """Yield a door to a front at a socket."""
     target = TemporalTarget(options={"target_host": where.server.address, "namespace": NAMESPACE}, embedded=True)
 
     async def connected() -> tuple[Client, TemporalTarget]:
@@ -90,7 +90,7 @@ async def measured(options: argparse.Namespace) -> Figures:
 
 
 def report(found: Figures) -> Iterator[str]:
-    """p50 and p99 in seconds, and how many times sooner."""
+    """Yield the report: p50 and p99 in seconds, and how many times sooner."""
     yield f"{found.clusters} clusters monitored; seconds from a sample until the rollout says that it is at risk"
     yield f"{'':24}{'edges':>8}{'p50':>10}{'p99':>10}{'slowest':>10}"
     for name, reactions in ((f"polled every {POLL_SECONDS:g} s", found.polled), ("pushed", found.pushed)):

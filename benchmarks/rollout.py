@@ -59,7 +59,7 @@ _GIVE_UP = 120.0
 
 
 def fleet_of(names: Iterable[str], brake: int) -> Fleet:
-    """Clusters that go through to monitored as fast as they can. `brake`: max_breaching_clusters."""
+    """Return a fleet of clusters that become monitored as fast as they can. `brake`: max_breaching_clusters."""
     policy: dict[str, Any] = {
         "notice": "0s",
         "soak_buffered": "0s",
@@ -82,7 +82,7 @@ def fleet_of(names: Iterable[str], brake: int) -> Fleet:
 
 @dataclass(frozen=True)
 class Made:
-    """One activity of a history. Sizes in bytes; times in seconds since the epoch."""
+    """An activity call in a history. Sizes in bytes; times in seconds since the epoch."""
 
     name: str
     question: int
@@ -91,7 +91,7 @@ class Made:
 
 
 def counted(history: WorkflowHistory) -> Counter[str]:
-    """How many of what, `events` of all kinds included."""
+    """Count what a history has: events of all kinds, and some kinds by name."""
     kinds = Counter(EventType.Name(e.event_type).removeprefix("EVENT_TYPE_").lower() for e in history.events)
     return Counter(
         {
@@ -110,7 +110,7 @@ def counted(history: WorkflowHistory) -> Counter[str]:
 
 
 def calls_of(history: WorkflowHistory, since: int = 0) -> list[Made]:
-    """The activities scheduled after that event, in their order."""
+    """Return the activities scheduled after that event, in order."""
     scheduled = {e.event_id: e.activity_task_scheduled_event_attributes for e in history.events if _is_call(e)}
     made = {}
     for event in history.events:
@@ -128,7 +128,7 @@ def _is_call(event: Any) -> bool:
 
 
 def signals_of(history: WorkflowHistory) -> list[tuple[int, float]]:
-    """Number and time of each."""
+    """Return number and time of each signal."""
     return [
         (e.event_id, e.event_time.ToMicroseconds() / 1e6)
         for e in history.events
@@ -145,7 +145,7 @@ def loops_of(calls: Sequence[Made], timers: int) -> Loops:
 
 
 def middle(histories: Sequence[WorkflowHistory]) -> WorkflowHistory:
-    """The one with the median number of activities."""
+    """Return the history with the median number of activities."""
     counts = [(counted(h)["activities"], len(h.events), n) for n, h in enumerate(histories)]
     return histories[sorted(counts)[len(counts) // 2][2]]
 
@@ -155,7 +155,7 @@ def middle(histories: Sequence[WorkflowHistory]) -> WorkflowHistory:
 
 @dataclass
 class Turn:
-    """Launches of one side. CPU seconds by process."""
+    """The launches of one side. CPU seconds by process."""
 
     count: int
     seconds: float
@@ -171,7 +171,7 @@ Ended = Callable[[], set[str]]
 
 
 async def launched(where: Site, names: Sequence[str], at_once: int, launch: Launch, ended: Ended) -> Turn:
-    """All have been launched and have come to rest, never more than `at_once` on their way."""
+    """Launch all and wait until they are at rest; at most `at_once` are under way."""
     before, began, left, way = where.cpu_seconds(), time.perf_counter(), list(names), set[str]()
     starting: set[asyncio.Task[None]] = set()
     done: set[str] = set()
@@ -196,7 +196,7 @@ async def launched(where: Site, names: Sequence[str], at_once: int, launch: Laun
 
 
 class Ours:
-    """Rollouts by way of the client's door."""
+    """Our side: rollouts by way of the client's door."""
 
     def __init__(self, where: Site) -> None:
         self._site = where
@@ -213,7 +213,7 @@ class Ours:
         return {c for (c,) in self._site.rows("SELECT cluster FROM rollouts WHERE stage = 'monitored'")}
 
     async def fail(self, names: Iterable[str], healthy: int = FAILED) -> None:
-        """Hardware fails: by SQL of an exporter, so that the desk's workflow is no part of it."""
+        """Let hardware fail: by an exporter's SQL, so that the desk's workflow is no part of it."""
         at = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
         # An exporter for each: those of one would be taken for its fault, and wait for a person.
         row = (
@@ -223,12 +223,12 @@ class Ours:
         await asyncio.to_thread(self._site.do, *(row.format(name) for name in names))
 
     def restored(self, names: Sequence[str]) -> set[str]:
-        """Those that promise no more than is healthy."""
+        """Return those that promise no more than is healthy."""
         sums = self._site.rows("SELECT cluster FROM quotas GROUP BY cluster HAVING SUM(gpus) <= :most", most=FAILED)
         return {c for (c,) in sums} & set(names)
 
     def held(self) -> set[str]:
-        """Those that the fleet's brake holds, as the archive says."""
+        """Return those that the fleet's brake holds, by the archive."""
         words = "%within an hour after breaches%"
         return {
             c for (c,) in self._site.rows("SELECT DISTINCT cluster FROM audit WHERE entry LIKE :words", words=words)
@@ -250,7 +250,7 @@ class Plain:
         await self._site.client.get_workflow_handle(f"bare/{name}").execute_update(Bare.approve, "x" * 150)
 
     async def start(self, name: str) -> None:
-        """It waits for its approval."""
+        """Start a workflow, which waits for its approval."""
         client = self._site.client
         start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             Bare.run,
@@ -340,7 +340,7 @@ def launch_script(history: WorkflowHistory) -> Script:
 
 
 async def measure_launches(options: argparse.Namespace) -> tuple[Launches, Script]:
-    """The bare turns repeat what the rollouts of the turn before consisted of."""
+    """Measure both sides; a bare turn repeats the calls that the rollouts of the turn before made."""
     found = Launches()
     ours_seen, bare_seen = list[WorkflowHistory](), list[WorkflowHistory]()
     for number in range(1, options.turns + 1):
@@ -367,7 +367,7 @@ async def measure_launches(options: argparse.Namespace) -> tuple[Launches, Scrip
 
 @dataclass
 class Standing:
-    """One side with everything monitored. Seconds, and MiB of the worker's own memory."""
+    """One side with every cluster monitored. Seconds, and MiB of the worker's own memory."""
 
     clusters: int
     launch: Turn
@@ -382,7 +382,7 @@ class Standing:
 
 @dataclass
 class Storm:
-    """Everything breaches within `spread` seconds: what became of it, in seconds since each sample."""
+    """The outcome when everything breaches within `spread` seconds, in seconds since each sample."""
 
     clusters: int
     spread: float
@@ -397,7 +397,7 @@ Side = Ours | Plain
 
 
 async def standing(where: Site, side: Side, names: Sequence[str], options: argparse.Namespace) -> Standing:
-    """All are launched and at rest."""
+    """Launch all, and wait until they are at rest."""
     warm, rest = names[: options.warm], names[options.warm :]
     await launched(where, warm, options.at_once, side.launch, side.ended)
     await asyncio.sleep(options.rest)
@@ -410,7 +410,7 @@ async def standing(where: Site, side: Side, names: Sequence[str], options: argpa
 
 
 async def breach_rounds(side: Side, names: Sequence[str], options: argparse.Namespace, into: Standing) -> None:
-    """A few at once, round by round; each is timed for itself."""
+    """Let a few fail at once, round by round; time each by itself."""
     for number in range(options.rounds):
         few = names[number * options.few : (number + 1) * options.few]
         await asyncio.sleep(options.rest + random.uniform(0, options.watch_seconds))  # at any moment of the watch
@@ -429,7 +429,7 @@ async def breach_rounds(side: Side, names: Sequence[str], options: argparse.Name
 
 
 async def storm(side: Side, names: Sequence[str], options: argparse.Namespace, where: Site) -> Storm:
-    """All of them fail, evenly over the time given; ends when each is restored or held, or nothing more happens."""
+    """Let all fail, evenly over the time given; end when each is restored or held, or nothing more happens."""
     began, steps = time.time(), max(1, int(options.storm_seconds))
     failed, restored, held = dict[str, float](), dict[str, float](), dict[str, float]()
 
@@ -469,7 +469,7 @@ async def storm(side: Side, names: Sequence[str], options: argparse.Namespace, w
 
 
 def breach_script(script: Script, history: WorkflowHistory, since: int) -> Script:
-    """With the calls that the breach after this event made."""
+    """Return the script with the calls that the breach after this event made."""
     calls = calls_of(history, since)
     steps = [c.name for c in calls if c.name not in LOOPS]
     effects = [n for n, name in enumerate(steps, 1) if name == "apply_effect"]
@@ -484,7 +484,7 @@ def breach_script(script: Script, history: WorkflowHistory, since: int) -> Scrip
 
 
 async def measure_breaches(options: argparse.Namespace, script: Script) -> tuple[Standing, Storm, Standing]:
-    """Ours in rounds and in a storm; ours in a storm with the brake as it is by default; bare."""
+    """Measure our side in rounds and in a storm, and in a storm with the default brake; then the bare side."""
     rounds = options.rounds * options.few
     names = [f"cluster-{n:04}" for n in range(options.clusters + rounds)]
     chosen = [names[n * len(names) // rounds] for n in range(rounds)]
@@ -520,7 +520,7 @@ async def measure_breaches(options: argparse.Namespace, script: Script) -> tuple
 
 
 def _first_of_breach(history: WorkflowHistory, signals: Sequence[tuple[int, float]]) -> int:
-    """The signal before the look that led to the rollback: the last one before the breach clock ran out."""
+    """Return the signal before the look that led to the rollback: the last one before the breach clock ran out."""
     aimed = next(e.event_id for e in history.events if _is_call(e) and _name(e) == "aim_rollback")
     return max(number for number, _ in signals if number < aimed)
 
@@ -610,7 +610,7 @@ def _number(value: float) -> str:
 
 
 def _rates(name: str, ours: Sequence[Turn], bare: Sequence[Turn]) -> None:
-    """Ratios of neighbouring turns: the machine is the same for both."""
+    """Print the ratios of neighbouring turns: the machine is the same for both."""
     ratios = [a.rate / b.rate for a, b in zip(ours, bare, strict=True)]
     spread = f"   (by turns: median {statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f})"
     _line(name, statistics.median(t.rate for t in ours), statistics.median(t.rate for t in bare), spread=spread)
@@ -682,7 +682,7 @@ async def measured(options: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def encryption() -> Iterator[None]:
-    """In this process, and in the workers that it starts."""
+    """Encrypt in this process, and in the workers that it starts."""
     with tempfile.TemporaryDirectory() as folder:
         now = datetime.now(UTC)
         keys = Path(folder) / "payload.json"
@@ -695,7 +695,7 @@ def encryption() -> Iterator[None]:
 
 
 async def measure_encryption(options: argparse.Namespace) -> dict[str, Any]:
-    """The same launches by turns, with payloads in clear and encrypted; every other turn begins with the latter."""
+    """Measure the same launches in turns, in clear and encrypted; every other turn begins with the encrypted ones."""
     turns: dict[bool, list[Turn]] = {False: [], True: []}
     for number in range(1, options.turns + 1):
         for encrypted in (False, True) if number % 2 else (True, False):

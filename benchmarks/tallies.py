@@ -1,4 +1,4 @@
-"""What the tallies cost: one slot of 1,000 clusters, and a curve of four weeks over them.
+"""The cost of the tallies: one slot of 1,000 clusters, and a curve of four weeks over them.
 
     python benchmarks/tallies.py [--clusters 1000] [--quotas 8] [--days 28] [--url postgresql://...]
 
