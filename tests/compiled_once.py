@@ -15,7 +15,7 @@ plain_create_engine = sa.create_engine
 
 
 def create_engine(url: str | sa.URL, **options: Any) -> sa.Engine:
-    """As `sqlalchemy.create_engine`, with the dialect and the cache of the first engine that reached this database."""
+    """Create an engine with the dialect and the cache of the first engine of this database."""
     engine = plain_create_engine(url, **options)
     # The schema that names without one mean differs between databases of PostgreSQL, not between SQLite's files.
     database = "sqlite" if engine.dialect.name == "sqlite" else engine.url.render_as_string(hide_password=False)

@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures and hooks of all tests."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "laptop")
 
 @pytest.fixture(scope="session", autouse=True)
 def _names_stay_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What commands keep for completion in the shell is not kept in the home of whoever tests."""
+    """Keep the names for the shell's completion out of the home of the person who tests."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("cli.completion_names.folder", lambda: str(tmp_path_factory.getbasetemp() / "completion"))
         yield
@@ -118,7 +118,7 @@ def pytest_collection_finish() -> None:
 
 
 class ByFile(LoadScopeScheduling):
-    """Each file, or folder that shares a service, runs in one process."""
+    """A scheduler that runs each file, or folder with a common service, in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = PurePath(nodeid.partition("::")[0]).relative_to(TESTS.name)

@@ -40,7 +40,7 @@ THIS_USER = os.environ.get("USER") or "root"
 
 
 def missing() -> list[str]:
-    """What is not installed."""
+    """Return what is not installed."""
     wanted = {"chromium": shutil.which(CHROMIUM), "axe-core": AXE.is_file()}
     return [name for name, there in wanted.items() if not there]
 
@@ -65,11 +65,11 @@ class Window:
         assert answer is not None
 
     async def text(self, selector: str = "main") -> str:
-        """As people read it: one space between words."""
+        """Return the text as people read it: with one space between words."""
         return re.sub(r"\s+", " ", await self.page.inner_text(selector))
 
     async def sees(self, text: str, selector: str = "main") -> None:
-        """It is there, or comes."""
+        """Wait until the text is there."""
         await self.page.locator(selector).get_by_text(text).first.wait_for(timeout=PATIENCE_MS)
 
     def strangers(self) -> list[str]:

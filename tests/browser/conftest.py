@@ -15,7 +15,7 @@ from tests.e2e.world import World
 
 @pytest.fixture(scope="session")
 async def browser() -> AsyncIterator[Browser]:
-    """Where it cannot start, CI fails; on a laptop its tests are skipped."""
+    """Yield a browser. Without one CI fails; on a laptop its tests are skipped."""
     if lacking := missing():
         reason = f"no browser here: {', '.join(lacking)} not installed (make packages)"
         if os.environ.get("CI") == "true":
@@ -27,6 +27,6 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest.fixture
 async def console(world: World, browser: Browser) -> AsyncIterator[Console]:
-    """Where everybody who comes in may do everything."""
+    """Yield a console where every visitor may do everything."""
     async with console_of(world, browser) as found:
         yield found

@@ -46,7 +46,7 @@ async def drawn(clusters: int, browser: Browser, folder: Path, only: str) -> Non
 
 
 async def shot(page: Page) -> bytes:
-    """What is seen without scrolling, in few colours."""
+    """Return a picture of the page without scrolling, in few colours."""
     await page.wait_for_timeout(150)
     image = Image.open(io.BytesIO(await page.screenshot(animations="disabled")))
     few = image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)

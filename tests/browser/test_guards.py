@@ -1,4 +1,4 @@
-"""What pages of somebody else, hostile names and an injected script can do here: nothing. And who has no JavaScript."""
+"""Other people's pages, hostile names and injected scripts can do nothing here; and pages work without JavaScript."""
 
 from __future__ import annotations
 

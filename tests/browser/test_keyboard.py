@@ -28,7 +28,7 @@ MOST = 400
 
 
 async def walked(window: Window, path: str) -> list[str]:
-    """What is wrong with the keyboard's way over this page, from its top to its last control."""
+    """Return the faults of the keyboard's way over this page, from its top to its last control."""
     await window.to(path)
     controls: list[str] = await window.page.evaluate(CONTROLS)
     assert 5 < len(controls) < MOST, path

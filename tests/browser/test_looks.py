@@ -1,4 +1,4 @@
-"""How pages look: axe-core finds nothing, light and dark, wide and narrow; and nothing is wider than the screen.
+"""The look of pages: axe-core finds nothing, light and dark, wide and narrow; and nothing is wider than the screen.
 
 Every page that there is takes part: one that is new fails `test_every_page_takes_part` until it does. Those of one
 cluster and of 1,000 are drawn by tests/browser/screens.py, to be looked at.
@@ -49,7 +49,7 @@ SENT = "performance.getEntriesByType('navigation')[0].transferSize"
 
 
 async def violations(window: Window) -> list[str]:
-    """What axe-core finds. It is put there past the page's own policy, which would not let it in."""
+    """Return what axe-core finds. It is injected past the page's own policy, which would block it."""
     source = AXE.read_text()
     await window.page.evaluate(source)
     found: list[str] = await window.page.evaluate(RUN)
@@ -64,13 +64,13 @@ async def too_wide(window: Window) -> int:
 
 
 async def sheets(window: Window, paper: str) -> int:
-    """How many sheets of this paper the page takes."""
+    """Return how many sheets of this paper the page takes."""
     return len(re.findall(rb"/Type\s*/Page\b", await window.page.pdf(format=paper)))
 
 
 @pytest.fixture
 async def console(temporal: Client, sqlite_ledger_url: str, tmp_path: Path, browser: Browser) -> AsyncIterator[Console]:
-    """Where what there is is tallied every other second."""
+    """Yield a console whose clusters are tallied every other second."""
     async with (
         world_of(temporal, sqlite_ledger_url, tmp_path, tally_seconds=2.0) as world,
         console_of(world, browser) as found,
@@ -106,7 +106,7 @@ async def a_console_of(clusters: int, folder: Path, browser: Browser) -> AsyncIt
 
 
 def vast_pages(clusters: int, waiting: str) -> dict[str, str]:
-    """By name. `waiting`: the hash of what waits for a second person. At one cluster those that would differ."""
+    """Return the pages by name; for one cluster only those that would differ. `waiting`: a waiting command's hash."""
     cluster, team = cluster_name(0), team_name(2)
     pages = {
         "fleet": "/",
@@ -163,7 +163,7 @@ async def a_fleet(console: Console) -> tuple[str, str, str]:
 
 
 def routes(done: str, waits: str, free: str, request: str = "", team: str = "research") -> dict[str, str]:
-    """Each kind of page, by name. `waits`: a cluster whose plan awaits an approval; `free`: one without a rollout."""
+    """Return each kind of page by name. `waits`: a cluster whose plan awaits approval; `free`: without a rollout."""
     return {
         "fleet": "/",
         "fleet-filtered": "/?show=needs",
@@ -199,7 +199,7 @@ def routes(done: str, waits: str, free: str, request: str = "", team: str = "res
 
 @pytest.mark.nightly
 async def test_everybody_can_read_what_waits_for_a_second_person(ticketed: World, browser: Browser) -> None:
-    """For another admin who may countersign it, for who gave it, and for one who may do neither."""
+    """The page is shown to an admin who may countersign, to the person who gave it, and to one who may do neither."""
     file = access(grant("user:sre", "operator"), grant("user:hw-lead", "viewer"))
     await ticketed.person("user:tpm").ask(ImportAccess(file=file))
     found = dict[str, Any]()
@@ -227,7 +227,7 @@ def test_every_page_takes_part() -> None:
 
 
 async def found_wrong(window: Window, name: str, path: str) -> list[str]:
-    """What is wrong with how this page looks here."""
+    """Return what is wrong with how this page looks here."""
     await window.to(path)
     await window.page.locator("h1").wait_for()
     wrong = await violations(window)

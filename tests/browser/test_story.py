@@ -24,7 +24,7 @@ async def shows(window: Window, cluster: str, stage: str) -> None:
 
 
 async def compared(console: Console, window: Window, cluster: str) -> None:
-    """What the page says of quotas and of who did what is what stands in the ledger."""
+    """Compare the page's quotas and commands with the ledger."""
     sql = console.world.sql
     await console.world.archived(cluster)
     entries = sql.archive(cluster)[-10:]  # something may be archived while the page is made: it has these
@@ -203,7 +203,7 @@ async def test_an_open_page_costs_nothing_while_nothing_changes_and_follows_what
 @pytest.mark.parametrize("first", [True, False], ids=["the first page", "a later one"])
 @pytest.mark.nightly
 async def test_what_happens_between_a_page_and_its_line_is_shown(console: Console, first: bool) -> None:
-    """It is made of what stood before; what its line hears first is what stands by then."""
+    """The page shows an earlier state; the first event on its line brings the present one."""
     world, name = console.world, fresh("between")
     await world.fleet(worked_case(name, soak_buffered="1h"))
     await world.start(name)

@@ -63,7 +63,7 @@ def _seeds(text: str) -> list[int]:
 
 
 def _one(options: Options, home: Path) -> tuple[Outcome, int, int]:
-    """What came of it, how many losses and how many late answers."""
+    """Return the outcome, the number of losses and the number of late answers."""
     print(
         f"chaos: --seed {options.seed} --rollouts {options.rollouts} --seconds {options.seconds:g}; logs in {home}",
         flush=True,

@@ -1,4 +1,4 @@
-"""Those who mean harm, or whose tools do: a lying exporter, poison rows, a webhook that drips, a team that shouts.
+"""Attackers, and tools that behave like them: a lying exporter, invalid rows, a webhook that drips, a team that shouts.
 
 Each has clusters of its own, that are monitored before it begins; nobody else's may be answered later for it. A lie
 may move nothing of theirs either. What they throw is counted by kind.
@@ -153,7 +153,7 @@ class Attackers:
         await asyncio.gather(*(c.come_to_rest(until) for c in self.clusters.values()))
 
     async def rage(self, ends: float) -> None:
-        """Until the loop's clock says so; then the lies are over, and what a person has to confirm is confirmed."""
+        """Attack until the loop's clock says so; then the lies end, and a person confirms what needs confirming."""
         attacks: tuple[Callable[[], Awaitable[None]], ...] = (
             self._lie,
             self._poison,
@@ -220,7 +220,7 @@ class Attackers:
         await asyncio.sleep(1)
 
     async def _bother(self) -> None:
-        """What makes notices to all sixteen teams behind the webhook."""
+        """Cause notices to all sixteen teams behind the webhook."""
         self.thrown["notices to who drips"] += 16
         for command in (Command.PAUSE, Command.RESUME):
             await self._say(_DRIP, command, "tpm")

@@ -94,11 +94,11 @@ class Case:
         return self.outcome.tables[table]
 
     def writes(self, what: str) -> list[Row]:
-        """What the database itself saw written, in order."""
+        """Return the writes that the database itself recorded, in order."""
         return [w for w in self.rows("chaos_writes") if w["what"] == what]
 
     def crossed(self, said: Row) -> bool:
-        """It was asked before Temporal's database was deleted, and answered after."""
+        """Return whether it was asked before Temporal's database was deleted, and answered after."""
         if not self.deleted or "until" not in said:
             return False
         return _time(said["at"]) <= self.deleted["until"] and _time(said["until"]) >= self.deleted["at"]
@@ -229,7 +229,7 @@ def values_follow(case: Case) -> Iterator[Loss]:
 
 
 def commits_follow(case: Case) -> Iterator[Loss]:
-    """In Git each effect landed once, in the order of fences; colleagues moved nothing; all ends as in the ledger."""
+    """In Git each effect is committed once, in the order of fences; colleagues change no quota; all ends agree."""
     values: dict[str, dict[str, int]] = {}
     allowed, last, undone = _values_of_receipts(case), dict[str, int](), set[str]()
     for row in reversed(case.outcome.commits):
@@ -503,7 +503,7 @@ def _healthy_at(case: Case, cluster: str, at: datetime) -> int:
 
 
 def _withdraws(entry: Row) -> bool:
-    """Whether the promise ends with it: the guard has said breach."""
+    """Return whether the promise ends with it, because the guard has reported a breach."""
     return bool(entry["kind"] == "guard" and "breach" in entry["data"])
 
 
@@ -520,14 +520,14 @@ def _withdrawn_at(case: Case, cluster: str, at: datetime) -> bool:
 
 
 def _stage_at(case: Case, cluster: str, at: datetime) -> str:
-    """As the archive has it: the registry's stage is noted a moment later. One that is launched is planned again."""
+    """Return the stage by the archive: the registry has it a moment later. A rollout that is launched is planned."""
     reached = [e for e in case.entries[cluster] if e["kind"] in ("transition", "command") and _time(e["at"]) <= at]
     told = [e for e in reached if e["kind"] == "transition" or e["text"].startswith("launched by ")]
     return str(told[-1]["data"].get("after", "planned")) if told else "planned"
 
 
 def _disturbed(case: Case, start: datetime, end: datetime) -> timedelta:
-    """How long faults may have kept Backstop from acting, what they leave behind included."""
+    """Return how long faults, and their after-effects, may have kept Backstop from acting."""
     total = timedelta()
     for fault in case.outcome.faults:
         began, ended = _time(fault["at"]), _time(fault["until"]) + timedelta(seconds=15)
@@ -539,7 +539,7 @@ def _disturbed(case: Case, start: datetime, end: datetime) -> timedelta:
 
 
 def commands_are_kept(case: Case) -> Iterator[Loss]:
-    """What a person was told is taken stands once in a history and once in the archive; nothing else does.
+    """Each command that was accepted is once in a history and once in the archive, and no other command is.
 
     Of a rollout that was lost with Temporal's database the archive may lack the last of them.
     """
@@ -584,7 +584,7 @@ def _commands(told: Told) -> list[str]:
 
 
 def archives_end_where_they_were_cut(case: Case) -> Iterator[Loss]:
-    """What the ledger has acknowledged is archived; what a lost rollout had not archived yet are its last words."""
+    """All that the ledger has acknowledged is archived; a lost rollout may lack only its last commands."""
     archived = {(row["key"].partition(_BESIDE)[0], json.loads(row["entry"])["text"]) for row in case.rows("audit")}
     for told in case.rollouts:
         for entry in told.recorded():

@@ -1,4 +1,4 @@
-"""What a run left behind, as plain data: rows, histories, and what the script itself did and saw.
+"""The result of a run, as plain data: rows, histories, and what the script itself did and saw.
 
 Nothing in here knows the product: rows come by SQL, histories as Temporal's own JSON.
 """
@@ -134,7 +134,7 @@ class Told:
 
     @property
     def lost(self) -> bool:
-        """It ran when its server's database was deleted."""
+        """Return whether it ran when its server's database was deleted."""
         return self.before and self.status == "RUNNING"
 
     @property
@@ -168,7 +168,7 @@ class Told:
             yield asked["name"], _payload(asked["args"]) if "args" in asked else {}
 
     def recorded(self) -> Iterator[Row]:
-        """Each entry that the ledger has acknowledged."""
+        """Yield each entry that the ledger has acknowledged."""
         asked: dict[str, list[Row]] = {}
         for event, attributes in self.attributes("ActivityTaskScheduled"):
             if attributes["activityType"]["name"] == "record":

@@ -90,7 +90,7 @@ class Cluster:
         return False
 
     async def adopt(self, lost: Overview) -> bool:
-        """As `backstop launch --adopt --all` does with each: another rollout has taken this one's effects over."""
+        """Take over the rollout's effects by another one, as `backstop launch --adopt --all` does."""
         return await self._launched("on-call", owner=lost.owner, shadow=lost.shadow, adopt=True)
 
     async def _launched(self, actor: str, **fields: Any) -> bool:
@@ -100,7 +100,7 @@ class Cluster:
         return await self.asking("launch", token, self._site.person(actor).launch(request))
 
     async def say(self, command: Command, actor: str = "tpm", **fields: str) -> bool:
-        """Whether the command was taken."""
+        """Give the command; return whether it was accepted."""
         token = self.token(command.value)
         request = CommandRequest(actor=actor, reason=token, **fields)
         return await self.asking(command.value, token, self._site.person(actor).command(self.name, command, request))
@@ -122,7 +122,7 @@ class Cluster:
         return row["open_rollout"] is not None
 
     async def stage(self) -> str:
-        """As the registry shows it."""
+        """Return the stage in the registry."""
         rows = await self._site.asked(
             "SELECT r.stage FROM rollouts r JOIN clusters c ON c.open_rollout = r.id WHERE c.name = %s", self.name
         )
@@ -290,7 +290,7 @@ class Cluster:
         return where
 
     async def at_rest(self) -> Row | None:
-        """What the ledger shows of an open rollout, for the judge."""
+        """Return the ledger's row of an open rollout, for the judge."""
         stage = await self.stage()
         if not stage or self._shadow:
             return None
@@ -336,13 +336,13 @@ class Cluster:
 
 
 class OnCall:
-    """Who is called when Temporal has lost its database, and takes over what is lost."""
+    """The person on call when Temporal has lost its database, who takes over lost rollouts."""
 
     def __init__(self, site: Site, clusters: Mapping[str, Cluster], rng: random.Random) -> None:
         self._site, self._clusters, self._rng = site, clusters, rng
 
     async def work(self) -> None:
-        """Until cancelled. Once is not enough: a call that was under way may open a rollout that nobody runs."""
+        """Work until cancelled. Once is not enough: a call under way may open a rollout that nobody runs."""
         while not self._site.deleted:
             await asyncio.sleep(0.5)
         await asyncio.sleep(self._rng.uniform(1, 8))

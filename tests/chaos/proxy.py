@@ -21,7 +21,7 @@ _HEAD = struct.Struct("!cI")
 
 
 class OnCommit(StrEnum):
-    """What may happen to a COMMIT."""
+    """The faults that may happen to a COMMIT."""
 
     ANSWER_LOST = "answer lost after commit"
     LATE = "commit lands after its caller gave up"
@@ -90,11 +90,11 @@ class Proxy:
         self._errors += [sqlstate] * count
 
     def delay(self, seconds: float) -> None:
-        """Each answer comes this much later."""
+        """Delay each answer by this long."""
         self._delay = seconds
 
     def mend(self) -> None:
-        """Nothing that was ordered and has not happened will happen any more."""
+        """Cancel all faults that have not happened yet."""
         self._delay = 0.0
         self._traps.clear()
         self._errors.clear()

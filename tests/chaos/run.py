@@ -56,7 +56,7 @@ class Options:
 
 
 async def run(options: Options, home: Path) -> tuple[Outcome, list[Loss]]:
-    """What came of it, and what was lost."""
+    """Play a run; return its outcome and the losses."""
     async with site(home, options.workers, options.watch_seconds) as there:
         outcome = await _lived(options, there)
     outcome.save(home / "outcome.json.gz")
@@ -176,7 +176,7 @@ async def _until_answered(struck: list[Cluster], until: float) -> None:
 
 
 async def _until_still(clusters: list[Cluster], outcome: Outcome, until: float) -> None:
-    """What the guard has begun is done."""
+    """Wait until the guard has finished what it began."""
     before: list[Row | None] = []
     loop = asyncio.get_running_loop()
     while loop.time() < until:
@@ -219,7 +219,7 @@ async def _gather(there: Site, outcome: Outcome, patience: float) -> None:
 
 
 async def _histories_before(there: Site) -> list[Row]:
-    """What Temporal knew when its database was deleted: a server on its files, with no worker."""
+    """Return what Temporal knew when its database was deleted, by a server on its files, without a worker."""
     async with EmbeddedTemporal(there.before, None, None) as server:
         client = await Client.connect(server.address, namespace=NAMESPACE, data_converter=data_converter)
         await asyncio.sleep(2)  # what was not yet listed when it was killed
@@ -246,7 +246,7 @@ async def _histories(client: Client, before: bool = False) -> list[Row]:
 
 
 async def _replays(runs: list[Row]) -> dict[str, str]:
-    """Why a run does not replay, by run."""
+    """Return by run why it does not replay."""
 
     def replayer() -> Replayer:
         return Replayer(
@@ -280,7 +280,7 @@ def _book(path: Path) -> list[Row]:
 
 
 def table(outcome: Outcome) -> str:
-    """What was broken, what was done, by kind."""
+    """Return a table of faults and commands, by kind."""
     faults = Counter(f["kind"] for f in outcome.faults)
     effects = Counter(r["kind"] for r in outcome.tables["receipts"])
     commands = Counter(s["answer"] for s in outcome.said)

@@ -171,7 +171,7 @@ class Site:
 
     @property
     def before(self) -> Path:
-        """What Temporal's database was before it was deleted."""
+        """Return the path of Temporal's database as it was before it was deleted."""
         return self.home / "temporal-before"
 
     @property
@@ -189,7 +189,7 @@ class Site:
         return psycopg.Connection[Row].connect(where, autocommit=True, row_factory=dict_row)
 
     def stage_import(self, import_id: str, part: int, payload: bytes) -> None:
-        """What holds contacts' secrets goes straight into the ledger."""
+        """Write the part straight into the ledger, because it has contacts' secrets."""
         with Ledger(f"postgresql://postgres@/ledger?host={self._sockets}") as ledger:
             ledger.fleet.stage_import(import_id, part, payload)
 
@@ -212,7 +212,7 @@ class Site:
         return await self._patiently(run)
 
     async def _patiently(self, work: Callable[[], T]) -> T:
-        """In a thread; again for some seconds where `schema_away` may have what it is about."""
+        """Work in a thread; try again for some seconds if `schema_away` may have hidden a table."""
         for _ in range(40):
             try:
                 return await asyncio.to_thread(work)
@@ -221,7 +221,7 @@ class Site:
         return await asyncio.to_thread(work)
 
     def nondeterminism(self) -> list[str]:
-        """What any worker's log says of it."""
+        """Return the lines about nondeterminism in the workers' logs."""
         lines = [line for log in sorted(self.home.glob("worker-*.log")) for line in log.read_text().splitlines()]
         return [line[:500] for line in lines if any(word in line for word in _SPEAKS_OF)]
 

@@ -222,7 +222,7 @@ def good() -> Outcome:
 
 
 def commit(name: str, before: Row, after: Row, rollout: str = "", counter: int = 0, kind: str = "") -> Row:
-    """As git tells of it; one without a rollout is a colleague's."""
+    """Return a commit, as Git describes it; without a rollout it is a colleague's."""
     cluster = "c" if rollout else ""
     row = {"commit": name * 40, "cluster": cluster, "rollout": rollout, "counter": str(counter), "kind": kind}
     return row | {"before": {name: before.get(name, {}) for name in after}, "after": after}
@@ -667,7 +667,7 @@ def its_last_words_were_not_archived(o: Outcome) -> None:
 
 
 def its_last_effect_was_under_way(o: Outcome) -> None:
-    """It landed; whoever waited for the answer is gone."""
+    """The effect is applied, and the caller that waited for the answer is gone."""
     _unarchived(o, *(_entry(o, text)["key"] for text in ("harden", "buffered -> enforced: as planned", "pause by tpm")))
     last = next(e for e in reversed(o.runs[0]["events"]) if _schedules(e, "apply_effect"))
     o.runs[0]["events"] = [e for e in o.runs[0]["events"] if not _answers(e, last)]

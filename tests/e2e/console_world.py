@@ -91,7 +91,7 @@ class Seen(HTMLParser):
             self._cell.append(data)
 
     def column(self, table: str, name: str) -> dict[str, str]:
-        """By the first cell of each row."""
+        """Return the column by the first cell of each row."""
         head, *rows = self.tables[table]
         at = head.index(name)
         return {row[0]: row[at] for row in rows}
@@ -163,7 +163,7 @@ def somebody(name: str) -> Principal:
 
 
 def known(name: str) -> Principal:
-    """Whom the access file of tests knows at its provider."""
+    """Return the person whom the access file of tests knows at its provider by this name."""
     sub = f"sub-{name.removeprefix('user:').removeprefix('sub-')}"
     return Principal(name=provider_name(ISSUER, sub), human=sub, proof=Proof.OIDC, how=ISSUER)
 

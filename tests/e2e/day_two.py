@@ -80,7 +80,7 @@ class Day:
         self.tell("", f"## {text}", "", *(line for part in prose for line in (part, "")))
 
     def backstop(self, words: str, *, code: int = 0, show: bool = True) -> str:
-        """What the command printed. Errors: AssertionError where it ended otherwise."""
+        """Run a command; return what it printed. Errors: AssertionError for another exit code."""
         done = subprocess.run(
             [sys.executable, "-m", "cli.main", *shlex.split(words)],
             cwd=self.home,
@@ -228,7 +228,7 @@ def yesterday(day: Day, webhook: str) -> None:
 
 
 def tell(day: Day) -> None:
-    """What is done. Errors: AssertionError where something is not so."""
+    """Play the day. Errors: AssertionError if something is not as the page says."""
     before = day.quotas()
     assert day.sql("SELECT count(*) FROM clusters") == [(40,)]
 

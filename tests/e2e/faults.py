@@ -27,7 +27,7 @@ Failure = Callable[[], Exception]
 
 @dataclass
 class Tally:
-    """What a test run has played, for its last line."""
+    """The cases that a test run has played, for its last line."""
 
     database: str
     effects: set[str] = field(default_factory=set)
@@ -68,12 +68,12 @@ def refused() -> Exception:
 
 
 def given_up() -> Exception:
-    """What a workflow hears once the tenth attempt has failed, without the three minutes before it."""
+    """Return the error that a workflow gets after the tenth failed attempt, without the three minutes before it."""
     return ApplicationError("injected: no answer, ten times", type="Unavailable", non_retryable=True)
 
 
 class Fault:
-    """What becomes of the calls for one effect of one cluster.
+    """A fault of the calls for one effect of one cluster.
 
     The first `times` calls meet it, all of them until it is mended (None). `beside`: a kept call is
     delivered by another thread at the moment when the cluster's next call is.
@@ -201,7 +201,7 @@ def delivered(real: QuotaPort, change: Change) -> Outcome:
 
 
 def at_once(real: QuotaPort, *changes: Change) -> tuple[Outcome, ...]:
-    """Each is delivered by a thread of its own, when all are ready."""
+    """Deliver the calls by a thread each, at the same time."""
     ready = threading.Barrier(len(changes))
 
     def deliver(change: Change) -> Outcome:

@@ -48,7 +48,7 @@ def listening_at(
     settings: FrontSettings,
     temporal: Mapping[str, str] = {},
 ) -> AbstractAsyncContextManager[list[str]]:
-    """As web.server.listening."""
+    """Listen, as web.server.listening does."""
     return (listening_in_memory if _is_in_memory(client) else listening)(front, settings, temporal)
 
 
@@ -73,7 +73,7 @@ async def front_of(
     key: SigningKey | None = None,
     **more: Any,
 ) -> AsyncIterator[tuple[Front, list[str]]]:
-    """It answers there, and signs with the key. Yields it, and where."""
+    """Run a front that signs with the key. Yields it, and its addresses."""
     front = Front(doors_of(client, key), Callers(tokens), **more)
     settings = FrontSettings(socket=socket, shared=shared, listen=listen)
     about = {"address": client.service_client.config.target_host, "namespace": NAMESPACE}
@@ -82,10 +82,10 @@ async def front_of(
 
 
 def through(socket: Path) -> Backstop:
-    """Whoever runs this test, at the front's door."""
+    """Return the front's door for the user who runs this test."""
     return http_door(http_exchange.AtSocket(socket))
 
 
 def through_url(url: str, bearer: Callable[[], str]) -> Backstop:
-    """Whoever has this token, at the front's door."""
+    """Return the front's door for the owner of this token."""
     return http_door(http_exchange.AtUrl(url), bearer)

@@ -1,4 +1,4 @@
-"""What a collector with an OTLP receiver and a Prometheus exporter does with metrics, in short.
+"""A collector's translation of metrics from OTLP to Prometheus, in short.
 
 It follows the documented rules of that exporter (and of OpenTelemetry's specification, "Prometheus and OpenMetrics
 compatibility"): names without dots, the unit behind them, `_total` behind counters; job and instance from the resource.

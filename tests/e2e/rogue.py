@@ -29,7 +29,7 @@ _GUARDS = ("apply_effect", "observe", "aim_rollback")
 class RogueRollout:
     @workflow.run
     async def run(self, asked: list[Any]) -> list[str]:
-        """For each activity and its request: the type of the failure and its sentence, or that it was done."""
+        """Call each activity with its request; return the failure's type and sentence, or that it was done."""
         answers = []
         for name, request in asked:
             try:
@@ -58,13 +58,13 @@ async def rogue_worker(client: Client) -> AsyncIterator[None]:
 
 
 async def asks(world: World, cluster: str, *asked: tuple[str, Any]) -> list[str]:
-    """What a rogue in the place of the cluster's rollout is answered."""
+    """Return the answers to a rogue in the place of the cluster's rollout."""
     world.launched.discard(cluster)  # what its history leads to is no business of ours
     return await asks_as(world, rollout_workflow_id(cluster), *asked)
 
 
 async def asks_as(world: World, workflow_id: str, *asked: tuple[str, Any]) -> list[str]:
-    """What a rogue in the place of any workflow is answered."""
+    """Return the answers to a rogue in the place of any workflow."""
     client = world.client
     with suppress(RPCError):
         await client.get_workflow_handle(workflow_id).terminate(reason="a rogue takes its place")

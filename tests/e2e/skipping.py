@@ -100,7 +100,7 @@ class Exporter(temporalio.client.Interceptor, temporalio.worker.Interceptor):
         return self.now
 
     def from_then_on(self, at: datetime, islands: Islands | None) -> None:
-        """What the hardware is from `at` on; None: the exporter is silent."""
+        """Set the hardware from `at` on; None: the exporter is silent."""
         self._script.append((at, islands))
         self._script.sort(key=lambda known: known[0])
 
@@ -183,7 +183,7 @@ class Played(World):
         self._working = asyncio.create_task(self._worker.run())
 
     async def stop_worker(self) -> None:
-        """Nobody serves the task queue."""
+        """Stop the worker: nobody serves the task queue."""
         if self._worker is not None and self._working is not None:
             self._worker.stop()
             await self._working
@@ -390,7 +390,7 @@ def daily_case(name: str) -> dict[str, Any]:
 
 @dataclass
 class Year:
-    """What a played year was like. Events and bytes are without those of skipping itself."""
+    """The figures of a played year. Events and bytes are without those of skipping itself."""
 
     days: int
     breaches: int
@@ -486,7 +486,7 @@ for good: the server suggests at 4,096 events or 4 MiB."""
 
 
 def check(played: Played, year: Year, *, suggested: int) -> None:
-    """Nothing was dropped, nothing happened twice, nothing grew. By plain SQL and by the histories."""
+    """Check by plain SQL and the histories that nothing was dropped, nothing happened twice, and nothing grew."""
     sql, runs = played.sql, year.runs
     assert sql.effects("years/1") == SETUP + (ANSWER + SETUP) * year.breaches
     found = [text for text in played.texts("guard") if text.startswith("breach:")]

@@ -121,12 +121,12 @@ class Workspace:
         return urlencode({**fields, "response_url": self.reply_at(), "trigger_id": "1.2"}).encode()
 
     async def type(self, user: str, text: str, workspace: str = WORKSPACE) -> dict[str, Any]:
-        """What who types it is told."""
+        """Type a slash command; return the answer."""
         before = len(self.web.posts("/actions"))
         return await self.told(await self.sent("/slack/command", self.typed(user, text, workspace)), before)
 
     async def told(self, answer: httpx.Response, before: int) -> dict[str, Any]:
-        """What a slash command is answered, at once or later. `before`: how many answers had come in other ways."""
+        """Return the answer to a slash command, at once or later. `before`: how many answers had come in other ways."""
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
         assert found["response_type"] == "ephemeral"
@@ -137,7 +137,7 @@ class Workspace:
 
 
 def kept(message: dict[str, Any]) -> dict[str, Any]:
-    """As Slack hands a message back: with numbers and a fallback of its own."""
+    """Return the message as Slack hands it back: with numbers and a fallback of its own."""
     attachments = [{"id": n, "fallback": "[no preview]", **one} for n, one in enumerate(message["attachments"], 1)]
     return {"type": "message", "ts": "1700000000.1", "bot_id": "B1", **message, "attachments": attachments}
 
@@ -156,7 +156,7 @@ def labels(message: dict[str, Any]) -> list[str]:
 
 
 def words(message: dict[str, Any]) -> str:
-    """What is read in it, as it is sent."""
+    """Return the message's text, as it is sent."""
     texts = [block["text"]["text"] for block in blocks(message) if block["type"] == "section"]
     beside = [f"{one['title']}\n{one['text']}" for one in message.get("attachments", ()) if "text" in one]
     return "\n".join([*beside, *texts])
@@ -201,11 +201,11 @@ class Site(NamedTuple):
     cluster: str
 
     def notices(self, who: str = "research") -> list[dict[str, Any]]:
-        """What the webhook of a team, or of the owner, got, the oldest first."""
+        """Return the messages to the webhook of a team, or of the owner, the oldest first."""
         return [post.json for post in self.chat.web.posts(f"/services/T1AAA/B1BBB/{HOOKS[who]}")]
 
     def commands(self) -> list[tuple[str, str]]:
-        """Of the rollout, with who gave them: plain SQL."""
+        """Return the rollout's commands and who gave them, by plain SQL."""
         rows = [e for e in self.world.sql.archive(self.cluster) if e["kind"] == "command" and e["rollout"]]
         return [(e["actor"], e["data"]["command"]) for e in rows if not e["refused"]]
 

@@ -1,4 +1,4 @@
-"""Who may do what, through a real desk: the first file, what it refuses after that, who could act, and the way back."""
+"""Rights through a real desk: the first file, what it refuses after that, who could act, and the way back."""
 
 from __future__ import annotations
 

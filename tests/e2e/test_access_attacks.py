@@ -1,4 +1,4 @@
-"""What Temporal's own words and a question asked twice lead to, where there is a history: nothing new.
+"""Temporal's own messages and a question that is asked twice lead to nothing new, where there is a history.
 
 tests/loop/test_access_attacks.py has what needs none.
 """

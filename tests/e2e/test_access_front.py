@@ -1,4 +1,4 @@
-"""Where keys are configured, people give their commands through the front, and notice nothing of it."""
+"""With keys configured, people give their commands through the front, and notice no difference."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def proofs(ticketed: World, rollout: str) -> list[tuple[str, str, str]]:
 
 
 async def all_proven(sql: Sql, *words: str) -> None:
-    """Each row that tells of a warrant's own command by its own giver is proven, these words among them.
+    """Check that each row about a warrant's own command by its own giver is proven, including these texts.
 
     By plain SQL, and without a look at what else the row says.
     """
@@ -72,7 +72,7 @@ async def changed_by_others(ticketed: World, what: str) -> str:
 async def test_a_bring_up_fills_the_fleet_by_its_entry_and_goes_by_its_retirement(
     temporal: Client, sqlite_ledger_url: str, tmp_path: Path
 ) -> None:
-    """What machines do of it stands on the two tickets: of the entry, and of the retirement."""
+    """The machine's work in a bring-up rests on the two tickets: of the entry, and of the retirement."""
     site = InLedger()
     site.islands = (Island(name="main", total_gpus=56, healthy_gpus=56),)
     site.ends["nodes"] = RunPhase.SUCCEEDED
@@ -103,7 +103,7 @@ async def test_a_bring_up_fills_the_fleet_by_its_entry_and_goes_by_its_retiremen
 async def test_what_others_added_is_backstops_own_on_the_ticket_of_who_accepted_it(
     temporal: Client, sqlite_ledger_url: str, tmp_path: Path
 ) -> None:
-    """Beside a limit above all quotas, which follows what is accepted; an undo leaves that, and nobody else's word."""
+    """This includes a limit above all quotas, which follows the accepted value; an undo keeps that."""
     faulty, name = Faulty(), fresh("accepted")
     async with world_of(temporal, sqlite_ledger_url, tmp_path, faulty, keys=(FRONT_KEY, public_keys)) as world:
         faulty.quotas.bounds[name] = 306

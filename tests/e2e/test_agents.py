@@ -61,7 +61,7 @@ def test_each_tool_asks_for_what_only_reads_or_for_a_request() -> None:
 
 
 def test_the_door_of_agents_lets_nothing_else_through() -> None:
-    """Each row of the table of rights: what does not begin with `read.`, and is no question that reads, is refused."""
+    """In the table of rights, each row is refused that does not begin with `read.` and is no question that reads."""
     let = {command for command in RIGHTS if may(command)}
     assert {command for command in let if not command.startswith(("read.", "desk."))} == {"request.ask"} == PROPOSES
     assert {f"desk.{kind}" for kind in READS_DESK} >= READS == {one for one in let if one.startswith("desk.")}

@@ -137,7 +137,7 @@ def test_rollouts_go_on_from_a_copy_of_a_home_in_use(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.nightly
 def test_what_was_approved_by_ticket_goes_on_from_a_backup_too(tmp_path: Path) -> None:
-    """With an access file in force, and with payloads that are encrypted."""
+    """This holds with an access file in force, and with encrypted payloads."""
     site, backup = Site(tmp_path / "state", actor=""), tmp_path / "backup"
     (tmp_path / "fleet.yaml").write_text(yaml.safe_dump(FLEET))
     (tmp_path / "access.yaml").write_text(yaml.safe_dump(ACCESS))

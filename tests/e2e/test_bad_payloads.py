@@ -1,4 +1,4 @@
-"""What an untyped client can send to a running rollout: each is refused to its face, and none of it wedges anything."""
+"""Messages that an untyped client can send to a running rollout: each is refused at once, and none blocks anything."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def unharmed(world: World, cluster: str) -> None:
 
 
 async def refused(handle: WorkflowHandle[Any, Any], name: str, arguments: tuple[RawValue, ...]) -> str:
-    """What the sender of an update is told."""
+    """Return the error that the sender of an update gets."""
     with pytest.raises((WorkflowUpdateFailedError, RPCError)) as failed:
         await asyncio.wait_for(handle.execute_update(name, args=list(arguments)), PATIENCE)
     TRIED["bad payloads sent to a running rollout"] += 1
@@ -246,7 +246,7 @@ DESK: Mapping[str, Mapping[str, Any]] = {
 
 
 async def failed(untyped: Client, workflow: str, arguments: tuple[RawValue, ...]) -> str:
-    """Why the workflow ended; it does not run on, failing its task again and again."""
+    """Return why the workflow ended: it must not run on and fail its task again and again."""
     workflow_id = f"rollout/{fresh('bad')}"
     with pytest.raises(WorkflowFailureError) as ended:
         await asyncio.wait_for(

@@ -73,7 +73,7 @@ async def stage(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> Sta
 
 
 async def replayed(story: Story) -> None:
-    """Each run of it leads to the same commands when its history is played again."""
+    """Check that each run's history replays to the same commands."""
 
     def replayer() -> Replayer:
         return Replayer(

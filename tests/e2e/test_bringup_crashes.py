@@ -57,12 +57,12 @@ class Operator:
         return await self._running.start("workers.main", "serving", **where, **ours, **other)
 
     async def killed(self, worker: Process) -> None:
-        """With all that lives in its session."""
+        """Kill the worker and its whole session."""
         os.killpg(worker.pid, signal.SIGKILL)
         await worker.wait()
 
     async def followed_by(self, worker: Process) -> None:
-        """That worker has taken up the step that runs."""
+        """Wait until that worker has taken up the running step."""
         ends = asyncio.get_running_loop().time() + PATIENT
         while True:
             described = await self.story.handle.describe()
@@ -88,7 +88,7 @@ class Operator:
         return state.runs["long"]
 
     def archived(self, step: str) -> list[str]:
-        """What the archive says of the step's runs, without the program's words."""
+        """Return the archive's entries about the step's runs, without the program's own text."""
         texts = [entry["text"] for entry in self.sql.archive(self.name) if entry["data"].get("run") == step]
         return [text.partition(": ")[0] for text in texts]
 

@@ -47,7 +47,7 @@ def book_of(world: World, url: str) -> Iterator[FleetBringups]:
 
 
 async def insisting(call: Callable[[], _T], until: Callable[[_T], bool] = lambda _: True) -> _T:
-    """What a call answers that is made again while it is Unavailable, as an activity is."""
+    """Call again while the answer is Unavailable, as an activity does; return the answer."""
     last: object = None
     try:
         async for _ in async_attempts("it is answered"):
@@ -152,7 +152,7 @@ async def test_a_bring_up_fills_the_board_and_the_fleet_by_itself(
 
 
 async def given_up(temporal: Client, story: Story, sql: Sql) -> None:
-    """What Temporal runs is not given up; what it has lost is, once, and then another entry may begin."""
+    """A bring-up that Temporal runs cannot be given up; a lost one can, once, and then another entry may begin."""
     name = story.start.entry.cluster
     tpm = Backstop(temporal, "tpm", TemporalTarget(options={}, embedded=True))
     with pytest.raises(Refusal, match=f"Temporal runs the bring-up of {name}: `backstop bringup cancel {name}`"):

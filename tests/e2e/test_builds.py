@@ -49,7 +49,7 @@ async def polled(world: World, name: str) -> None:
 
 
 async def builds_of(world: World, cluster: str) -> list[list[str]]:
-    """By which builds the steps of each run were made, the oldest run first."""
+    """Return the builds that made the steps of each run, the oldest run first."""
     runs = [run async for run in world.client.list_workflows(f"WorkflowId = '{rollout_workflow_id(cluster)}'")]
     made: list[list[str]] = []
     for run in sorted(runs, key=lambda r: r.start_time):

@@ -113,7 +113,7 @@ class Story:
         return self.shown[-1]
 
     def try_to(self, *words: str) -> None:
-        """Whatever becomes of it is shown."""
+        """Try it, and show the outcome."""
         try:
             self.say(*words)
         except AssertionError as error:
@@ -161,7 +161,7 @@ def buildkite(here: str) -> dict[str, Any]:
 
 
 def front_key(path: Path) -> list[bytes]:
-    """That `up` made: as its file has it, and the 32 bytes that are the secret (RFC 8410)."""
+    """Return the front key that `up` made: the file's text, and the 32 bytes that are the secret (RFC 8410)."""
     body = "".join(line for line in path.read_text().splitlines() if "-" not in line)
     return [body.encode(), base64.b64decode(body)[-32:]]
 

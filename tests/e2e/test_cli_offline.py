@@ -27,7 +27,7 @@ pytestmark = pytest.mark.e2e
 
 
 def nightly(item: pytest.Item) -> bool:
-    """By day one bad input of each command is given to a process; the others to the command in this one."""
+    """By day one bad input of each command runs in a process of its own; the other inputs run in this process."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
     return params.get("by") == "process" and params["value"] != BY_DAY
 

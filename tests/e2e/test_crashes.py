@@ -79,7 +79,7 @@ class Processes:
         return server_in(self.home / "temporal")
 
     async def stop(self) -> None:
-        """Nothing that was started runs any more, whatever state the test left it in."""
+        """Stop all that was started, whatever state the test left it in."""
         for process in self._running:
             if process.returncode is None:
                 process.send_signal(signal.SIGINT)
@@ -124,7 +124,7 @@ QUOTAS = [team("a", 200), team("b", 161, busy=100)]
 
 
 def landed_once(world: World, name: str, effects: list[str]) -> None:
-    """Each effect has its one receipt and its one place in the archive."""
+    """Check that each effect has exactly one receipt and one archive entry."""
     assert world.sql.effects(f"{name}/1") == effects
     assert world.sql.broken_links(name) == []
     archived = [e["data"]["fence"] for e in world.sql.archive(name) if "fence" in e["data"]]

@@ -37,5 +37,5 @@ def test_the_news_of_a_digest_stand_in_the_same_order_whenever_they_came() -> No
 
 
 def _steady(page: str) -> str:
-    """Which notices the hour of digests finds waiting is a matter of how fast the machine is."""
+    """Remove the notices that wait for the hourly digest: which ones wait depends on how fast the machine is."""
     return page.partition("\n## One digest a day")[0]

@@ -64,7 +64,7 @@ async def events_of(client: Client, cluster: str) -> list[Any]:
 
 
 async def command_sent(client: Client, cluster: str, payload: Payload) -> str:
-    """Why an update that somebody made by hand was refused; empty: it was taken."""
+    """Return why an update that was made by hand was refused; empty: it was accepted."""
     handle = client.get_workflow_handle(rollout_workflow_id(cluster))
     try:
         await handle.execute_update("pause", RawValue(payload))

@@ -242,7 +242,7 @@ def test_what_a_front_cannot_be_is_one_sentence(words: list[str], sentence: str,
 
 
 def curls() -> list[tuple[str, str]]:
-    """Each `curl` of docs/api.md, and what the page says that it answers."""
+    """Return each `curl` of docs/api.md, and the answer that the page gives."""
     page = (ROOT / "docs" / "api.md").read_text()
     return re.findall(r"^\$ (curl [^\n]*)\n([^\n]*)", page, re.MULTILINE)
 

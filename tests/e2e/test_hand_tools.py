@@ -1,4 +1,4 @@
-"""What a person is asked at a terminal before a command that undoes or touches many: what was said is what happens.
+"""Questions at a terminal before a command that undoes or touches many: what the question says is what happens.
 
 Real processes on a pseudo-terminal. What was said is compared with plain SQL after the command has run.
 """

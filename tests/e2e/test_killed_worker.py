@@ -1,4 +1,4 @@
-"""What people are told right after their worker was killed."""
+"""The messages that people read right after their worker was killed."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ async def played(world: World) -> None:
     baseline = world.sql.gpus(name)
 
     async def reached(stage: Stage) -> None:
-        """By SQL: a status of 5,000 teams thirty times a second would be most of the machine."""
+        """Read the stage by SQL: thirty statuses of 5,000 teams a second would use most of the machine."""
         await eventually(lambda: world.sql.row("rollouts", id=f"{name}/1")["stage"] == stage, stage, PATIENT)
 
     answer = await world.launch(name)
@@ -107,7 +107,7 @@ async def test_small_values_stay_readable_and_large_ones_come_back() -> None:
 
 @pytest.mark.parametrize("spoil", [lambda data: data[:-5], lambda data: b"zip" + data, lambda data: b""])
 async def test_a_payload_that_does_not_unfold_is_refused_like_other_nonsense(spoil: Callable[[bytes], bytes]) -> None:
-    """By the converter: an error in the codec would fail the workflow task that carries it, for ever."""
+    """The converter refuses it: an error in the codec would fail the workflow task that carries it, for ever."""
     (large,) = await data_converter.encode(["b" * COMPRESS_FROM * 4])
     assert large.metadata["encoding"] == ENCODING
     large.data = spoil(large.data)

@@ -1,4 +1,4 @@
-"""Who stops `backstop up`, or is killed while a story is told with it, leaves neither processes nor state behind."""
+"""Stopping `backstop up`, or killing a process that tells a story with it, leaves no processes and no state behind."""
 
 from __future__ import annotations
 

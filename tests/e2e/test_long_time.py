@@ -255,7 +255,7 @@ async def test_a_ledger_that_is_away_for_long_does_not_use_up_the_history(
 async def test_where_nobody_can_be_told_the_next_run_and_the_archive_wait_minutes_and_not_for_a_look(
     sqlite_ledger_url: str, tmp_path: Path
 ) -> None:
-    """It waits for the call of its mail for five minutes at most; at rest it looks but once a day."""
+    """It waits five minutes at most for the call that sends its mail; a look at rest comes only once a day."""
     few = 450  # more than there are until people speak
     async with playing(sqlite_ledger_url, tmp_path, f"limit.historyCount.suggestContinueAsNew={few}") as played:
         await monitored(played)
@@ -342,7 +342,7 @@ SECONDS = 1 / 3600
 
 
 async def nobody_works(played: Played, around: float) -> None:
-    """From four seconds before that hour to four after, in real time, no worker lives.
+    """Run no worker from four seconds before that hour to four seconds after, in real time.
 
     Time does not skip while a step of the workflow waits for a worker, so that this outage is a short one.
     """

@@ -63,7 +63,7 @@ GIVEN: dict[str, Callable[[Backstop], Awaitable[object]]] = {
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not looked again whether a worker has come."""
+    """Check only once whether a worker has come."""
     monkeypatch.setattr(calls, "_LOOKS", 1)
     monkeypatch.setattr(questions, "_SURE_SECONDS", 0)
     monkeypatch.setattr(questions, "_WAITS", (0.1, 3600))

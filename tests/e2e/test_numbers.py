@@ -45,7 +45,7 @@ _SETTLES = 15.0
 
 @pytest.fixture
 async def world(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
-    """With a tally each half second."""
+    """Yield a world with a tally each half second."""
     async with world_of(temporal, sqlite_ledger_url, tmp_path, tally_seconds=0.5) as found:
         yield found
 
@@ -118,7 +118,7 @@ def facts(world: World, name: str) -> Facts:
 
 
 def text(parts: Iterable[RenderableType]) -> str:
-    """What a person reads, with single spaces, one of them at the end of each line."""
+    """Return the text that a person reads, with single spaces, one of them at the end of each line."""
     console = Console(file=io.StringIO(), width=400, color_system=None)
     for part in parts:
         console.print(part)
@@ -191,7 +191,7 @@ async def report(world: World) -> str:
 
 
 def read(page: str) -> str:
-    """What a page says: without its plots and tags, with single spaces."""
+    """Return the page's text without plots and tags, with single spaces."""
     plain = re.sub(r"<(style|svg)\b.*?</\1>", " ", page, flags=re.DOTALL)
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", plain)))
 
@@ -202,7 +202,7 @@ async def haircut_page(world: World) -> str:
 
 
 def cuts(f: Facts) -> tuple[int, int]:
-    """What a buffer of 15 % cuts of one island without a tree, nodes of 8, and what of it is phantom."""
+    """Return the cut by a buffer of 15 % of one island without a tree, nodes of 8, and its phantom part."""
     ceiling = min(f.total * 85 // 100, max(0, f.healthy - 8))
     cut = max(0, f.promised - ceiling)
     return cut, min(cut, f.phantom)
@@ -401,7 +401,7 @@ class Forty:
         return sorted(name for name, stage in self.stages().items() if stage in stages)
 
     async def until(self, true: Callable[[], bool], what: str, seconds: float) -> None:
-        """By SQL: forty statuses many times a second would be most of the machine."""
+        """Wait by SQL: forty statuses many times a second would use most of the machine."""
         try:
             await eventually(true, what, seconds)
         except AssertionError as error:

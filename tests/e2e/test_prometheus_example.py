@@ -145,7 +145,7 @@ def running(
 
 @contextmanager
 def prometheus(target: str, folder: Path) -> Iterator[str]:
-    """With the example's files, but for its target and its pace."""
+    """Run Prometheus with the example's files, except for its target and its interval."""
     config = yaml.safe_load((OTEL / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
     config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]

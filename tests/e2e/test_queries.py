@@ -35,7 +35,7 @@ async def served(home: Path) -> AsyncIterator[tuple[Processes, Mapping[str, str]
 async def test_a_question_does_not_move_a_rollout_on_at_the_time_of_its_last_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits for a dead worker; meanwhile the notice is over, and the next worker gets both at once."""
+    """The question waits while no worker lives; meanwhile the notice ends, and the next worker gets both at once."""
     # The task at the end of the notice, 6 s from now, is missed 10 s later, and a task that the dead worker had
     # with it 10 s after that: a person would ask again, but this is about the one question that waited.
     monkeypatch.setattr("client.workflow_calls._PATIENCE", timedelta(seconds=PATIENT))
@@ -61,7 +61,7 @@ async def test_a_question_does_not_move_a_rollout_on_at_the_time_of_its_last_tas
 async def test_a_rollout_that_was_terminated_with_news_waiting_is_lost_and_is_not_asked_for_ever(
     tmp_path: Path,
 ) -> None:
-    """Nothing will take in what it had not: it stays at a moment at which no question is answered."""
+    """Nothing can process the news after the termination, so no question about that moment is answered."""
     name = "lost"
     async with served(tmp_path / "home") as (running, where, world):
         worker = await running.start("workers.main", "serving", **where)

@@ -63,7 +63,7 @@ class Held:
         self._here, self._go, self._over = threading.Event(), threading.Event(), threading.Event()
 
     def run(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """In the worker's thread."""
+        """Run the call in the worker's thread."""
         try:
             if not self._answered:
                 self._stop()
@@ -181,7 +181,7 @@ async def at(world: World, stage: Stage, what: str, **policy: Any) -> str:
 
 
 def receipts(world: World, name: str, rollout: int = 1) -> list[str]:
-    """What landed, by fence. A call that wrote nothing leaves a gap in the fences and no row here."""
+    """Return the receipts by fence. A call that wrote nothing leaves a gap in the fences and no row here."""
     found = world.sql.rows("SELECT kind FROM receipts WHERE rollout = ? ORDER BY counter", f"{name}/{rollout}")
     return without_flex_moves(kind for (kind,) in found)
 
@@ -201,7 +201,7 @@ def spoken(world: World, name: str) -> list[tuple[str, bool]]:
 
 
 async def signals(world: World, name: str) -> int:
-    """How often the watch has signalled this run."""
+    """Return how often the watch has signalled this run."""
     history = await world.handle(name).fetch_history()
     return sum(e.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED for e in history.events)
 
@@ -272,7 +272,7 @@ async def test_of_two_last_words_the_first_counts(world: World, hooks: Hooks) ->
 
 
 async def both_at_the_same_instant(world: World) -> None:
-    """Nobody decides who is first; whoever it is, there is one outcome, and the other is told it."""
+    """Either person may come first: there is one outcome, and the other person gets a refusal."""
     name = await at(world, Stage.MONITORED, "instant")
     answers = await asyncio.gather(
         world.say(name, Command.ROLLBACK, actor="ann"),
@@ -525,7 +525,7 @@ async def test_a_second_change_during_the_restoring_of_the_first_is_restored_too
 
 @pytest.mark.nightly
 async def test_an_accepted_change_stays_through_the_undo(world: World, hooks: Hooks) -> None:
-    """It comes while a look is under way that has read the quotas already."""
+    """The change comes during a look that has already read the quotas."""
     name = await at(world, Stage.BUFFERED, "accept", on_drift="accept")
     with hooks.look(name) as look:
         await ask_to_look(world, name)
@@ -638,7 +638,7 @@ async def test_an_effect_of_a_terminated_rollout_is_refused_once_another_is_open
         await undone(name, 3)
 
     async def before_the_launch_that_adopts() -> None:
-        """Nobody newer owns the cluster yet: it lands, and is adopted with the rest."""
+        """No newer rollout owns the cluster yet: the effect is applied, and adopted with the others."""
         with contextlib.ExitStack() as stack:
             name, zombie = await lost(world, hooks, EffectKind.HARDEN, stack)
             with pytest.raises(Refusal, match=f"still has effects of rollout {name}/1"):
@@ -650,7 +650,7 @@ async def test_an_effect_of_a_terminated_rollout_is_refused_once_another_is_open
         await undone(name, 3)
 
     async def while_the_launch_adopts() -> None:
-        """It lands after the launch has read the quotas, and before its fence is up."""
+        """The effect is applied after the launch has read the quotas, and before its fence is in force."""
         with contextlib.ExitStack() as stack:
             name, zombie = await lost(world, hooks, EffectKind.SET_SOFT, stack)
             fits: Callable[..., bool] = lambda read: read == name  # noqa: E731
@@ -683,7 +683,7 @@ async def test_an_effect_of_a_terminated_rollout_is_refused_once_another_is_open
 
 
 def told(world: World, name: str) -> list[str]:
-    """What team b was told, in order."""
+    """Return the notices to team b, in order."""
     return [kind for kind, audience in world.notices(name) if audience == "b"]
 
 
@@ -916,7 +916,7 @@ async def test_a_signal_is_not_lost_whatever_is_under_way(world: World, hooks: H
         await world.until(name, lambda s: s.healthy_gpus == 298)
 
     async def before_a_look() -> None:
-        """It comes while the look is asked for and an effect is still under way."""
+        """The change comes while the look is requested and an effect is still under way."""
         name = await at(world, Stage.BUFFERED, "effect", breach_after=LONG)
         with hooks.effect(name, EffectKind.HARDEN) as effect:
             await world.say(name, Command.PROMOTE)

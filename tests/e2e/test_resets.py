@@ -73,7 +73,7 @@ async def reset(world: World, name: str, activity: str = "", times: int = 1, run
 
 
 async def say(world: World, name: str, command: Command, **fields: str) -> None:
-    """Until the history has been compared with the ledger nobody is answered."""
+    """Give the command again until the history has been compared with the ledger: before that nothing is answered."""
     async for _ in async_attempts(f"{command} of {name} is taken"):
         try:
             await world.say(name, command, **fields)
@@ -88,7 +88,7 @@ def opened(world: World, name: str) -> str | None:
 
 
 def untouched(world: World, name: str) -> dict[str, Any]:
-    """What an undo to the last bit leaves: the quotas, and nothing reserved or followed."""
+    """Return the complete result of an undo: the quotas, and nothing reserved or followed."""
     row = world.sql.row("clusters", name=name)
     kept = ("reserve_limit", "reserved_gpus", "follows_health", "flex_gpus", "open_rollout")
     modes = world.sql.rows("SELECT team, gpus, mode FROM quotas WHERE cluster = ? ORDER BY team", name)
@@ -177,7 +177,7 @@ async def test_an_adopted_rollout_goes_on_from_the_ledgers_baseline_once_it_is_a
 
 
 async def test_until_it_is_buffered_people_read_that_nobody_guards_what_it_adopted(world: World) -> None:
-    """In its status, in the ledger's row, by the doctor and in the owner's notice; also while an approved one waits."""
+    """The status, the ledger's row, the doctor and the owner's notice say so; also while an approved rollout waits."""
     name, nobody = fresh("bare"), "nobody guards the present quotas until the rollout is buffered"
     await world.fleet(worked_case(name, notice="1h"))
     await world.start(name)
@@ -268,7 +268,7 @@ def written_since(url: str, name: str, *changes: Change) -> None:
 
 
 async def soaking(world: World, name: str) -> None:
-    """It is buffered, has looked since, and waits for its soak alone."""
+    """Wait until the rollout is buffered, has looked since, and waits only for its soak."""
     await world.until(name, lambda s: s.stage is Stage.BUFFERED and {c.name for c in s.waiting_for} == {"soak"})
     await world.archived(name)
 

@@ -106,7 +106,7 @@ async def test_without_a_way_to_the_ledger_nothing_travels(world: World) -> None
 
 @pytest.mark.nightly
 async def test_a_secret_that_travels_is_found(world: World) -> None:
-    """Else the tests above would find nothing, whatever travels: a part of a fleet as earlier builds sent it."""
+    """Without this the tests above would prove nothing: a part of a fleet, sent as by earlier builds, is found."""
     secret = "AnOtHeRtOkEn4Travel"
     part = base64.b64encode(zlib.compress(f'{{"teams":[{{"contacts":["slack://T/B/{secret}"]}}]}}'.encode()))
     await world.tpm.ask(StageImport(import_id="by-hand", part=0), part.decode())

@@ -58,7 +58,7 @@ async def test_a_watch_that_nobody_runs_any_more_is_started_by_a_worker_that_liv
     """A worker outlives its server's database, and is not started again for it."""
 
     async def watched(server: EmbeddedTemporal) -> str:
-        """Which run watches."""
+        """Return the run that watches."""
         async with asyncio.timeout(60):
             while True:
                 client = await connected(server.address)

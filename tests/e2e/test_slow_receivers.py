@@ -70,6 +70,6 @@ async def test_a_breach_is_answered_while_notices_and_questions_are_stuck(
 
 
 def _sample(cluster: str, healthy: int) -> HealthSample:
-    """As an exporter writes it into the ledger, without asking anybody."""
+    """Write a sample into the ledger as an exporter does, without asking anybody."""
     island = Island(name="main", total_gpus=361, healthy_gpus=healthy)
     return HealthSample(cluster=cluster, at=datetime.now(UTC), islands=(island,))

@@ -34,7 +34,7 @@ ROLES = {"tpm": ["admin", "operator"], "sre": ["admin", "approver"]}
 
 
 class Person:
-    """At a terminal of their own, whichever way they come in."""
+    """A person at a terminal of their own, who comes in by either way."""
 
     def __init__(self, name: str, environment: dict[str, str], becomes: Sequence[str] = ()) -> None:
         self.name, self.environment, self.becomes = name, environment, becomes
@@ -50,7 +50,7 @@ class Person:
         return text
 
     def logs_in(self, name: str) -> None:
-        """By the device flow, to its end: somebody of this name says yes in a browser."""
+        """Log in by the device flow to its end: a person of this name agrees in a browser."""
         line = [sys.executable, "-m", "cli.main", "login"]
         with subprocess.Popen(line, env=self.environment, stdout=subprocess.PIPE, text=True) as login:
             assert login.stdout is not None
@@ -61,7 +61,7 @@ class Person:
         assert login.returncode == 0
 
     def is_known(self) -> None:
-        """By the file: fronts go by it a second after its import."""
+        """Wait until the file knows the person: fronts use a file a second after its import."""
         ends = time.monotonic() + PATIENCE
         while not (whose := self.says("whoami")).startswith(f"user:{self.name}, proven ({self.proof})"):
             assert time.monotonic() < ends, whose
@@ -129,7 +129,7 @@ def on_stage(**environment: str) -> Iterator[Stage]:
     params=["http", pytest.param("socket", marks=pytest.mark.skipif(os.getuid() != 0, reason="needs root"))]
 )
 def two(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Stage, Person, Person]]:
-    """Whoever plans and whoever approves: known by the provider's word over HTTP, or by the kernel's at the socket."""
+    """Yield the planner and the approver: known by the provider over HTTP, or by the kernel at the socket."""
     with ExitStack() as open_ones:
         people: list[dict[str, Any]] = [{"name": "tpm", "machine": [ME]}, {"name": "sre", "machine": [OTHER]}]
         if request.param == "http":

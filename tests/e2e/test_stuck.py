@@ -77,7 +77,7 @@ class Night:
         return told
 
     async def stuck(self, times: int = 1) -> None:
-        """So often it has become stuck, and each time the owner was called."""
+        """Check that it became stuck so often, and that the owner was called each time."""
         await self.world.until(self.name, Stage.STUCK)
         await eventually(
             lambda: (

@@ -136,7 +136,7 @@ NOTED = ("doctor", "status", "watch", "audit", "burndown", "report")
 
 
 class Said(NamedTuple):
-    """What a command ended with."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -159,7 +159,7 @@ async def world(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> Asy
 
 
 def alike(text: str) -> str:
-    """But for what no two tellings have in common: names, times, hashes, and who speaks."""
+    """Return the text without what differs between two tellings: names, times, hashes, and the speaker."""
     text = text.replace(f"user:{getpass.getuser()}", getpass.getuser())
     text = re.sub("twin-[fs]", "CLUSTER", text)
     text = re.sub(r"\d{8}T\d{6}Z-[0-9a-f]{6}", "ROLLOUT", text)

@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 def output(command: list[str], **settings: Any) -> str:
-    """What the command says; it ends well."""
+    """Return the command's output; it must succeed."""
     done: subprocess.CompletedProcess[str] = subprocess.run(
         command, check=False, capture_output=True, text=True, **settings
     )
@@ -92,7 +92,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
 
 @pytest.fixture(scope="module")
 def up(installed: Installed) -> Iterator[str]:
-    """What `backstop up` has said once it is ready. It is stopped by its process id, and ends well."""
+    """Yield the output of `backstop up` once it is ready. It is stopped by its process id, and must exit well."""
     log = installed.work / "up.log"
     with log.open("wb") as out:
         process = subprocess.Popen(

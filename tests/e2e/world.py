@@ -134,7 +134,7 @@ TREE_CUT = {"a": 82, "b": 80, "org": 42, "org-1": 12, "org-2": 30}
 
 
 def on_postgresql(item: pytest.Item) -> bool:
-    """Of a file whose stories the second database plays by night: test_rollout_story.py has one on both by day."""
+    """Return whether the test runs on PostgreSQL: by night, except in test_rollout_story.py, which has one by day."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
     return params.get("ledger_url") == "postgresql"
 
@@ -160,7 +160,7 @@ class Sql(ForeignTool):
         return found
 
     def effects(self, rollout: str) -> list[str]:
-        """What landed, in the order of its fences, which are 1, 2, 3 and so on without a gap.
+        """Return the applied effects in the order of their fences, which are 1, 2, 3 and so on without a gap.
 
         A follow while flex follows already only moves the pool, as health goes: it is left out.
         """
@@ -180,14 +180,14 @@ class Sql(ForeignTool):
         return [json.loads(entry) for (entry,) in rows]
 
     def refusals(self, cluster: str) -> list[str]:
-        """What the archive says was asked and not done, by whom."""
+        """Return the archive's refused commands, and who gave them."""
         return [f"{e['actor']}: {e['text']}" for e in self.archive(cluster) if e["refused"]]
 
     def transitions(self, cluster: str) -> list[str]:
         return [e["data"]["after"] for e in self.archive(cluster) if e["kind"] == "transition"]
 
     def broken_links(self, cluster: str) -> list[str]:
-        """Where the cluster's hash chain does not hold; [] when it is whole."""
+        """Return where the cluster's hash chain is broken; [] if it is whole."""
         query = "SELECT seq, previous_hash, hash, entry FROM audit WHERE cluster = ? ORDER BY seq"
         rows, head = self.rows(query, cluster), self.row("audit_heads", cluster=cluster)
         while (again := self.rows(query, cluster)) != rows:  # something was archived between the two readings
@@ -214,7 +214,7 @@ eventually = waiting.eventually
 
 
 async def seen(look: Callable[[], Awaitable[_T]], so: Callable[[_T], bool], what: str, seconds: float = PATIENCE) -> _T:
-    """What is seen, once it is so. Fails with what it waited for, and with what was seen last."""
+    """Look until the condition holds; return what was seen. Fails with the condition, and with what was seen last."""
     last = list[_T]()
 
     async def is_so() -> bool:
@@ -253,7 +253,7 @@ class World:
         self.approver = "tpm"
 
     def signer(self, name: str, **more: Any) -> FrontSigner | None:
-        """What a front would sign with, had it seen who this is."""
+        """Return the signer of a front that has authenticated this person."""
         principal = Principal(name=name, human=name, proof=Proof.PEER, how="this machine")
         return None if self.keys is None else FrontSigner(self.keys, principal, **{"now": self.now, **more})
 
@@ -360,7 +360,7 @@ class World:
     # --- what people see ------------------------------------------------------------------------
 
     async def _answered(self, ask: Callable[[], Awaitable[_T]], seconds: float) -> _T:
-        """Where servers and workers die it is asked again until somebody answers."""
+        """Ask again until somebody answers, because servers and workers die here."""
         async for _ in waiting.async_attempts("somebody answers", seconds):
             try:
                 return await ask()
@@ -373,7 +373,7 @@ class World:
         return await self._answered(lambda: self.tpm.status(cluster), seconds)
 
     async def state(self, cluster: str) -> dict[str, Any]:
-        """What the rollout carries, as JSON; asked again where its worker has only just replayed it."""
+        """Return the rollout's state as JSON; ask again if its worker has only just replayed it."""
         async for _ in waiting.async_attempts(f"{cluster} tells its state"):
             try:
                 found: dict[str, Any] = await self.handle(cluster).query("state")
@@ -399,7 +399,7 @@ class World:
         return await seen(lambda: self.status(cluster, seconds), so, f"{cluster} {wanted}", seconds)
 
     async def ended(self, cluster: str) -> dict[str, Any]:
-        """How the rollout's workflow ended; the archive is complete then."""
+        """Return how the rollout's workflow ended; the archive is complete then."""
         found: dict[str, Any] = await asyncio.wait_for(self.handle(cluster).result(), PATIENCE)
         return found
 
@@ -416,7 +416,7 @@ class World:
         await eventually(called, f"{activity} of {cluster} is under way")
 
     async def archived(self, cluster: str) -> None:
-        """What led to the present stage stands in the archive, and the registry shows the stage.
+        """Wait until the archive has what led to the present stage, and the registry shows that stage.
 
         Known by its time: the rollout may have been in this stage before.
         """
@@ -435,14 +435,14 @@ class World:
         )
 
     async def at_rest(self) -> None:
-        """Nothing has happened in the ledger for longer than records wait for one another, and nothing is under way."""
+        """Wait until nothing is under way, and the ledger is quiet for longer than records wait for one another."""
         mark = ""
         async with asyncio.timeout(PATIENCE):
             while (now := await self.tpm.ask(Pulse(since=mark, seconds=RESTS))) != mark or await self._under_way():
                 mark = now
 
     async def _under_way(self) -> bool:
-        """Whether any rollout of the story has a call or a step of its own under way."""
+        """Return whether any rollout of the story has a call or a step of its own under way."""
         described = [(await self.handle(c).describe()).raw_description for c in sorted(self.launched)]
         return any(raw.pending_activities or raw.HasField("pending_workflow_task") for raw in described)
 
