@@ -94,7 +94,7 @@ def _field_docstrings(model: type[BaseModel]) -> dict[str, str]:
     }
 
 
-def repeated(names: Iterable[str]) -> Iterator[tuple[int, str]]:
+def find_repeated(names: Iterable[str]) -> Iterator[tuple[int, str]]:
     """Yield each name that stands earlier in the list too, with its place."""
     seen = set[str]()
     for place, name in enumerate(names):

@@ -91,7 +91,7 @@ def next_digest(after: datetime, pace: MailPace) -> datetime:
     return at if at > after else at + timedelta(days=1)
 
 
-def due_of(posted: Posted, pace: MailPace) -> datetime:
+def due_time_of(posted: Posted, pace: MailPace) -> datetime:
     """Return when it may be sent, companions and pace aside. It waits no longer than the clock that it starts."""
     if posted.lane is not Lane.DIGEST:
         return posted.posted_at
@@ -102,9 +102,9 @@ def due_of(posted: Posted, pace: MailPace) -> datetime:
     return min(at, max(effective, posted.posted_at))
 
 
-def due_at(waiting: Sequence[Posted], messages: Sequence[Told], pace: MailPace) -> datetime | None:
+def next_message_time(waiting: Sequence[Posted], messages: Sequence[Told], pace: MailPace) -> datetime | None:
     """Return when the audience's next message is due; None where nothing waits. `messages`: its messages so far."""
-    return min(_due_by_lane(waiting, messages, pace).values(), default=None)
+    return min(_message_time_by_lane(waiting, messages, pace).values(), default=None)
 
 
 def notices_together(
@@ -114,7 +114,7 @@ def notices_together(
 
     All waiting notices of a cluster go with urgent news of it: no older news of it may follow.
     """
-    due = {lane for lane, at in _due_by_lane(waiting, messages, pace).items() if at <= now}
+    due = {lane for lane, at in _message_time_by_lane(waiting, messages, pace).items() if at <= now}
     clusters = set[str]()
     if Lane.URGENT in due:
         due = {Lane.URGENT}
@@ -123,16 +123,18 @@ def notices_together(
     return tuple(sorted(going, key=lambda w: (w.posted_at, w.notice.key))[:MOST_TOGETHER])
 
 
-def _due_by_lane(waiting: Sequence[Posted], messages: Sequence[Told], pace: MailPace) -> dict[Lane, datetime]:
+def _message_time_by_lane(waiting: Sequence[Posted], messages: Sequence[Told], pace: MailPace) -> dict[Lane, datetime]:
     due = {}
     for lane in Lane:
-        at = _due_in(lane, [posted for posted in waiting if posted.lane is lane], messages, pace)
+        at = _lane_message_time(lane, [posted for posted in waiting if posted.lane is lane], messages, pace)
         if at is not None:
             due[lane] = at
     return due
 
 
-def _due_in(lane: Lane, waiting: Sequence[Posted], messages: Sequence[Told], pace: MailPace) -> datetime | None:
+def _lane_message_time(
+    lane: Lane, waiting: Sequence[Posted], messages: Sequence[Told], pace: MailPace
+) -> datetime | None:
     if not waiting:
         return None
     first = min(posted.posted_at for posted in waiting)
@@ -143,10 +145,10 @@ def _due_in(lane: Lane, waiting: Sequence[Posted], messages: Sequence[Told], pac
     if lane is Lane.EACH:
         paced = _keep_pace(_moment_over(waiting, pace), told_at, pace, None)
         return min([paced, *(_latest(posted, pace) for posted in waiting)])
-    at = min(due_of(posted, pace) for posted in waiting)
-    if any(due_of(posted, pace) == at == next_digest(posted.posted_at, pace) for posted in waiting):
+    at = min(due_time_of(posted, pace) for posted in waiting)
+    if any(due_time_of(posted, pace) == at == next_digest(posted.posted_at, pace) for posted in waiting):
         return _keep_pace(at, told_at, pace, pace.urgent_pause)
-    short = [posted for posted in waiting if due_of(posted, pace) < next_digest(posted.posted_at, pace)]
+    short = [posted for posted in waiting if due_time_of(posted, pace) < next_digest(posted.posted_at, pace)]
     paced = _keep_pace(max(at, _moment_over(short, pace)), told_at, pace, None)
     return min([paced, *(_latest(posted, pace) for posted in short)])
 

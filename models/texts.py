@@ -50,7 +50,7 @@ def verb_of(count: int, one: str = "is", many: str = "are") -> str:
     return one if count == 1 else many
 
 
-def spoken_for(count: int) -> str:
+def spoken_for_text(count: int) -> str:
     return f"{count:,} {verb_of(count)} spoken for"
 
 

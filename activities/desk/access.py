@@ -136,9 +136,9 @@ class AccessDesk:
         services = {SERVICE + service.name for service in file.services}
         if owner.startswith(SERVICE) and owner not in services:
             raise Refusal(f"the access file has no service {owner}: it has {some_of(sorted(services)) or 'none'}")
-        if owner == BACKSTOP_ITSELF or not file.held_by(Principal(name=owner)):
+        if owner == BACKSTOP_ITSELF or not file.grants_of(Principal(name=owner)):
             raise Refusal(f"the access file gives {owner} no role by name, so a token for {owner} could do nothing")
-        held = {role for grant in file.held_by(Principal(name=owner)) for role in with_included(grant.roles)}
+        held = {role for grant in file.grants_of(Principal(name=owner)) for role in with_included(grant.roles)}
         if missing := [role for role in scope.roles if role not in held]:
             text = f"{owner} does not have the role {' or '.join(missing)}, so a token for them cannot have it"
             raise Refusal(f"{text}: the access file gives them {', '.join(sorted(held))}")

@@ -57,7 +57,7 @@ from models.access_questions import (
 )
 from models.audit_chain import ATTEMPT, BESIDE, DESK, AuditEntry, AuditKind, Deed, Signature
 from models.bringup.messages import BringupRow
-from models.cluster.contact_secrets import shown
+from models.cluster.contact_secrets import mask_secrets
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import Team
 from models.cluster.implausible_falls import DoubtedSource
@@ -276,7 +276,7 @@ class DeskActivities:
 
     def _facts(self, question: ask.FactsOf, _: DeskRequest) -> ask.ClusterFacts:
         facts = self.ledger.registry.facts(question.cluster)
-        contacts = {team: tuple(map(shown, each)) for team, each in facts.contacts.items()}
+        contacts = {team: tuple(map(mask_secrets, each)) for team, each in facts.contacts.items()}
         return facts.but(contacts=contacts)
 
     def _detach(self, question: ask.Detach, request: DeskRequest) -> dict[str, tuple[int | None, int | None]]:
@@ -525,7 +525,7 @@ def _with_signature(question: Any, by: DeskRequest) -> tuple[Any, Principal, Sig
 
 def _without_secrets(team: Team) -> Team:
     """Hide the contacts' secrets, because an answer stays in its history."""
-    return team.but(contacts=tuple(map(shown, team.contacts)))
+    return team.but(contacts=tuple(map(mask_secrets, team.contacts)))
 
 
 def _request_id() -> str:

@@ -25,8 +25,8 @@ from models.reports.weekly import (
     Past,
     Span,
     in_order,
-    monitored_at,
-    shortened,
+    list_monitored,
+    shorten,
     spans,
     steps_of,
     waves_done,
@@ -90,7 +90,7 @@ class ReportFacts:
         within = timedelta(seconds=asked.within_seconds)
         ways = self._ways_to(asked.until)
         passages = ways.passages
-        monitored, milestones = monitored_at(passages, asked.until), self.milestones.milestones()
+        monitored, milestones = list_monitored(passages, asked.until), self.milestones.milestones()
         week_ago = self.tallies.points("", [asked.since], timedelta(days=1))
         past = Past(
             since=asked.since,
@@ -100,7 +100,7 @@ class ReportFacts:
             cuts=self.report.cuts(asked.since, asked.until),
             moves=tuple(move for move in in_order(passages) if asked.since < move.at <= asked.until),
             monitored=monitored,
-            monitored_before=len(monitored_at(passages, asked.since)),
+            monitored_before=len(list_monitored(passages, asked.since)),
             steps=ways.steps,
             outcomes=self._outcomes(ways, asked.until),
             points=self.tallies.points("", asked.times, within),
@@ -111,7 +111,7 @@ class ReportFacts:
             bringups=bringups_week(self.bringups(True), asked.since, asked.until),
             emergencies=tuple(one for one in self.emergencies() if one.at <= asked.until),
         )
-        return past if asked.most is None else shortened(past, asked.most)
+        return past if asked.most is None else shorten(past, asked.most)
 
     def _ways_to(self, until: datetime) -> _Ways:
         passages, ways = self.report.passages(until), self._ways
@@ -137,7 +137,7 @@ class ReportFacts:
         """Return the plan and its figures. `waves`: count them even if no milestone measures them."""
         now, plan = self.now(), self.milestones.milestones()
         points = self.tallies.points("", [now], timedelta(days=1))
-        monitored = monitored_at(self.report.passages(now), now)
+        monitored = list_monitored(self.report.passages(now), now)
         point = points[0] if points and points[0].known else None
         measured = {MONITORED_CLUSTERS: len(monitored), PHANTOM_GPUS: None if point is None else point.phantom_gpus}
         if waves or measures_waves(plan):

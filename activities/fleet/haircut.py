@@ -25,7 +25,7 @@ from models.cluster.readings import HealthSample, QuotaReading, TeamUsage, Usage
 from models.cluster.snapshot import Snapshot
 from models.cluster.team_work import TeamWork
 from models.errors import Refusal
-from models.planning.fleet_haircut import WITHOUT, Cost, FleetHaircut, cost_of, fleet_haircut, planned_at
+from models.planning.fleet_haircut import WITHOUT, Cost, FleetHaircut, cost_of, fleet_haircut, plan_at
 from models.planning.plan import make_plan
 from models.questions import ClusterFacts
 
@@ -124,7 +124,7 @@ class FleetCosts:
         costs = {text: cost for text in buffers if (cost := kept.by.pop(text, None)) is not None}
         if missing := buffers.keys() - costs.keys():
             snapshot = seen.snapshot
-            costs |= {text: cost_of(planned_at(snapshot, seen.policy, buffers[text])) for text in missing}
+            costs |= {text: cost_of(plan_at(snapshot, seen.policy, buffers[text])) for text in missing}
         kept.by.update(costs)
         for text in [*kept.by][:-_MOST_BUFFERS]:
             del kept.by[text]

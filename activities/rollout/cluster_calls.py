@@ -32,7 +32,7 @@ from models.cluster.snapshot import Snapshot, on_islands, with_named_islands
 from models.errors import BackstopError, Refusal, Unavailable
 from models.planning.breach_target import BreachTarget, breach_target
 from models.planning.ceiling import spare_of
-from models.planning.lacking_since import lacking_since
+from models.planning.lacking_since import find_lacking_since
 from models.planning.plan import Envelope, make_plan
 from models.questions import ClusterFacts
 from models.rollout.messages import (
@@ -161,7 +161,7 @@ class ClusterActivities:
             plan = make_plan(baseline.but(work=work), request.policy)
             if plan.phantom_gpus:
                 history = self.ports.health.history(request.cluster, request.at - _SINCE, request.at)
-                plan = plan.but(phantom_since=lacking_since(baseline, history))
+                plan = plan.but(phantom_since=find_lacking_since(baseline, history))
             if self._warrants is not None:
                 self._warrants.record_draw(request.rollout, plan_drawn(plan, baseline, fresh=request.baseline is None))
             return Drafted(baseline=baseline, reading=reading, plan=plan)

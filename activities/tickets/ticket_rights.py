@@ -28,7 +28,7 @@ from models.access.principals import Principal, Proof
 from models.access.rights import RIGHTS, Case, Second
 from models.access.second_persons import WAITS_BY_ITSELF, deed_of
 from models.access.signing import PublicKey, verify_ticket
-from models.access.ticket_checks import countersigned_by
+from models.access.ticket_checks import find_countersigned
 from models.access.tickets import Ticket
 from models.access.tokens import TokenScope
 from models.access.warrants import Warrant, still_signed
@@ -92,7 +92,7 @@ class Admission:
             return None
         target = target_of(command, message, _cluster_of(ticket.workflow))
         target = self.fill_target(command, target, subject, signed)
-        first = countersigned_by(ticket, signed.keys, now, given or message)
+        first = find_countersigned(ticket, signed.keys, now, given or message)
         giver, second = (ticket.principal, None) if first is None else (first.principal, ticket.principal)
         answer = require_permitted(
             decide(

@@ -242,7 +242,7 @@ def can(
     access = _access(file, actor)
     lines = may_lines(access, principal, target)
     place = cluster or "all clusters"
-    for_a_team = not team and any(not grant.for_all_teams for grant in access.held_by(principal))
+    for_a_team = not team and any(not grant.for_all_teams for grant in access.grants_of(principal))
     more = [by_team_line(f"What else {principal.name} may do")] if for_a_team else []
     nothing = f"{principal.name} has no right that holds in {place}{' for all teams' if for_a_team else ''}."
     shown = rights_parts(lines, who=False) if lines else [line(nothing)]

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, ConfigDict, Field, StrictBool, model_valida
 
 from models.access.principals import Principal, Proof
 from models.access.roles import Role
-from models.base import ActorGiven, Documented, Name, Words, fault_at, repeated
+from models.base import ActorGiven, Documented, Name, Words, fault_at, find_repeated
 from models.hashes import content_hash, hash_of
 from models.texts import brief
 
@@ -272,7 +272,7 @@ class AccessFile(Documented):
         named = (name for grant in self.grants if Role.ADMIN in grant.roles for name in grant.to)
         return tuple(sorted({name for name in named if name.startswith(USER)}))
 
-    def held_by(self, principal: Principal) -> tuple[Grant, ...]:
+    def grants_of(self, principal: Principal) -> tuple[Grant, ...]:
         """Return the grants to the principal by name or group. Nobody vouches for the groups of a token."""
         names = {principal.name}
         if principal.proof is Proof.OIDC:
@@ -394,10 +394,10 @@ def _name_of(claim: WayIn) -> str:
 
 
 def _once(path: tuple[str | int, ...], names: tuple[str, ...]) -> None:
-    for place, name in repeated(names):
+    for place, name in find_repeated(names):
         raise fault_at((*path, place), f"{brief(str(name))} is given twice")
 
 
 def _doubles(field: str, names: list[str], what: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    for number, name in repeated(names):
+    for number, name in find_repeated(names):
         yield (field, number, "name"), f"{what} {name!r} is given twice"

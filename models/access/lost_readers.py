@@ -48,7 +48,7 @@ def no_longer_read(before: AccessFile | None, after: AccessFile, importer: Princ
 def _reads(file: AccessFile | None, one: Principal, *, all_at_once: bool = False) -> bool:
     if file is None:
         return True
-    held = [grant for grant in file.held_by(one) if _lets_read(grant)]
+    held = [grant for grant in file.grants_of(one) if _lets_read(grant)]
     return any(grant.everywhere for grant in held) if all_at_once else bool(held)
 
 

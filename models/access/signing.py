@@ -58,7 +58,7 @@ def _key_named_in(text: str, keys: Mapping[str, PublicKey]) -> PublicKey | None:
     return keys.get(str(jws.extract_compact(text.encode()).headers().get("kid")))
 
 
-def revoked_by(text: str, keys: Mapping[str, PublicKey], at: datetime) -> bool:
+def is_revoked(text: str, keys: Mapping[str, PublicKey], at: datetime) -> bool:
     """Return whether the key that a verified ticket names was revoked by then."""
     key = _key_named_in(text, keys)
     return key is not None and key.revoked_from is not None and at >= key.revoked_from

@@ -35,7 +35,7 @@ def check_ticket(
     return ticket
 
 
-def countersigned_by(
+def find_countersigned(
     ticket: Ticket, keys: Mapping[str, PublicKey], now: datetime, message: Model | None = None
 ) -> Ticket | None:
     """Return the first person's ticket, where this one countersigns it; None: it stands alone.

@@ -69,11 +69,11 @@ def still_signed(warrant: Warrant, keys: Mapping[str, PublicKey]) -> Ticket:
     After a key is revoked, what was admitted before still counts; the time in a ticket is its signer's word, and a
     thief of the key may write any. A machine's warrant is judged by the one that it inherits from.
     """
-    from models.access.signing import revoked_by, verify_ticket  # late: commands ask who may, and verify no signature
+    from models.access.signing import is_revoked, verify_ticket  # late: commands ask who may, and verify no signature
 
     try:
         ticket = verify_ticket(warrant.ticket, keys)
-        if not warrant.inherits and revoked_by(warrant.ticket, keys, warrant.admitted_at):
+        if not warrant.inherits and is_revoked(warrant.ticket, keys, warrant.admitted_at):
             raise Refusal("the key that signed its ticket was revoked before Backstop accepted the command")
     except Refusal as error:
         raise Refusal(

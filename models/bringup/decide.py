@@ -169,7 +169,7 @@ def checks_to_ask(bringup: Bringup, now: datetime) -> list[str]:
     return recurring + [n for n in wanted if bringup.checks[n].colour is Colour.UNKNOWN]
 
 
-def due_at(bringup: Bringup, name: str, now: datetime) -> datetime:
+def next_ask_time(bringup: Bringup, name: str, now: datetime) -> datetime:
     """Return when the check is next asked."""
     asked_at = bringup.checks[name].asked_at
     return now if asked_at is None else asked_at + bringup.rules()[name].every
@@ -177,7 +177,9 @@ def due_at(bringup: Bringup, name: str, now: datetime) -> datetime:
 
 def _ask_actions(bringup: Bringup, now: datetime, under_way: Collection[BringupAction]) -> Iterator[BringupAction]:
     busy = {name for action in under_way if isinstance(action, AskChecks) for name in action.names}
-    due = tuple(name for name in checks_to_ask(bringup, now) if name not in busy and due_at(bringup, name, now) <= now)
+    due = tuple(
+        name for name in checks_to_ask(bringup, now) if name not in busy and next_ask_time(bringup, name, now) <= now
+    )
     if due:
         yield AskChecks(due)
 
@@ -208,7 +210,7 @@ def _times(bringup: Bringup, now: datetime) -> Iterator[datetime]:
     for name, run in bringup.runs.items():
         yield from (at for at in (run.next_at, overlong_at(bringup, name)) if at is not None)
     for name in checks_to_ask(bringup, now):
-        yield due_at(bringup, name, now)
+        yield next_ask_time(bringup, name, now)
     if bringup.direction is BringupStage.PROVISIONED:
         yield from edge_times(
             bringup.clock, bringup.checks, bringup.rules(), bringup.recipe.stale_after, bringup.recipe.soak

@@ -74,7 +74,7 @@ class RunInstructions(Documented):
     """The time between a failure and the next try; it doubles with each failure, up to 1d."""
 
     @model_validator(mode="after")
-    def _retried(self) -> Self:
+    def _check_retries(self) -> Self:
         if self.retries and not self.repeatable:
             raise ValueError(f"retries is {self.retries}, but repeatable is not set: set it to true, or remove retries")
         return self

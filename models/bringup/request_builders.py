@@ -73,10 +73,10 @@ def supply_request(bringup: Bringup) -> SupplyRequest:
 def supply_order(bringup: Bringup) -> CheckOrder:
     supply = bringup.recipe.supply
     assert supply is not None
-    return _reading(bringup, SUPPLY, CheckKind.SUPPLY, supply).but(needs=supply.needs)
+    return _order_reading(bringup, SUPPLY, CheckKind.SUPPLY, supply).but(needs=supply.needs)
 
 
-def _reading(bringup: Bringup, name: str, kind: CheckKind, reading: Reading) -> CheckOrder:
+def _order_reading(bringup: Bringup, name: str, kind: CheckKind, reading: Reading) -> CheckOrder:
     values = bringup.entry.all_values
     return CheckOrder(
         cluster=bringup.cluster,
@@ -96,7 +96,7 @@ def check_order(bringup: Bringup, name: str) -> CheckOrder:
     if name == CAPACITY:
         nodes = math.ceil(bringup.recipe.accept_at_least * entry.nodes)
         order = CheckOrder(cluster=bringup.cluster, name=name, kind=CheckKind.CAPACITY)
-        order = order if capacity is None else _reading(bringup, name, CheckKind.CAPACITY, capacity)
+        order = order if capacity is None else _order_reading(bringup, name, CheckKind.CAPACITY, capacity)
         return order.but(gpus=nodes * entry.gpus_per_node, **source)
     check, values = next(c for c in bringup.recipe.checks if c.name == name), entry.all_values
     return CheckOrder(

@@ -60,11 +60,11 @@ def binomial(terms: HealthTerms = TERMS) -> Decide:
     """Return the policy that takes nodes to fail independently, each as often as in the past."""
     from scipy.stats import binom  # a second and a half to import, which only a back-test needs
 
-    def needed(seen: Hours, view: View) -> int:
+    def count_needed(seen: Hours, view: View) -> int:
         nodes = max(1, view.total // view.node)
         return view.node * int(binom.ppf(float(terms.target), nodes, min(1.0, float(seen.mean()) / view.total)))
 
-    return _after_history(terms, needed)
+    return _after_history(terms, count_needed)
 
 
 def trailing_quantile(terms: HealthTerms = TERMS) -> Decide:
@@ -256,15 +256,15 @@ def explain_buffer(
     weekly, young = promised[series.cluster, weeks, "health"], math.ceil(terms.history / timedelta(weeks=1))
     least = _least_fixed(record_of, ours.broken_hours)
 
-    def derived(asked: HealthTerms) -> Derived:
+    def derive(asked: HealthTerms) -> Derived:
         return derive_buffer(down, total, asked, series.node, unit=series.one)
 
     return Explained(
         series=series,
         horizon_weeks=weeks,
         terms=terms,
-        now=derived(terms),
-        looser=None if looser.target == terms.target else derived(looser),
+        now=derive(terms),
+        looser=None if looser.target == terms.target else derive(looser),
         looser_target=looser.target,
         records=(ours, *(record_of(name, decide) for name, decide in always.items())),
         grown_up=record(series, "health", weekly, weeks, young) if len(weekly) > young else None,

@@ -32,7 +32,7 @@ def is_secret(contact: str) -> bool:
     return not _OPEN.fullmatch(contact.strip())
 
 
-def shown(contact: str) -> str:
+def mask_secrets(contact: str) -> str:
     """Return the contact without its secret parts."""
     if not is_secret(contact):
         return contact
@@ -42,7 +42,7 @@ def shown(contact: str) -> str:
 
 def is_masked(contact: str) -> bool:
     """Return whether it is a contact as `shown` masks it: it refers to that contact, and holds no secret."""
-    return is_secret(contact) and shown(contact) == contact
+    return is_secret(contact) and mask_secrets(contact) == contact
 
 
 def teams_in_clear(contacts: Mapping[str, Iterable[str]]) -> list[str]:

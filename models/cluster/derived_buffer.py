@@ -109,14 +109,14 @@ def follow_promise(
     """
     if standing is None or asked.promise is None:
         return asked.promise
-    standing = grown(standing, of, asked.total)
+    standing = scale_promise(standing, of, asked.total)
     more = asked.promise - standing
     if -steps.fall * asked.total <= more <= steps.band * asked.total:
         return standing
     return standing + min(more, max(1, int(steps.rise * asked.total)))
 
 
-def grown(standing: int, of: int | None, total: int) -> int:
+def scale_promise(standing: int, of: int | None, total: int) -> int:
     """Return the standing promise, scaled up with a cluster that has grown; never less."""
     return max(standing, standing * total // of) if of else standing
 
@@ -126,7 +126,7 @@ def step_promise(asked: Derived, standing: int | None, of: int | None = None) ->
     promise = follow_promise(standing, asked, of=of)
     if standing is None or promise is None or promise == asked.promise:
         return asked
-    now = grown(standing, of, asked.total)
+    now = scale_promise(standing, of, asked.total)
     if now == standing:
         text = f"the promise rises from {standing} to {promise} at first"
         text = text if promise != standing else f"the promise stays at {standing}, as health now allows about as much"

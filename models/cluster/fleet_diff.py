@@ -24,7 +24,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from models.base import Model, Name, in_one_sentence
-from models.cluster.contact_secrets import is_masked, shown
+from models.cluster.contact_secrets import is_masked, mask_secrets
 from models.cluster.fleet_file import ClusterSpec, Fleet, Team, merged_policy
 from models.cluster.import_outcome import FilePlace, ImportTerms, Line, Verb
 from models.cluster.policy import Policy
@@ -165,20 +165,20 @@ def _overlay(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePla
     islands, policy = dict(file_cluster.islands), dict(file_cluster.policy)
     quotas, stays = _overlay_quotas(spec, now, terms, at)
 
-    def left(kind: str, name: str, value: str) -> None:
+    def leave_out(kind: str, name: str, value: str) -> None:
         stays.append(Line(verb=Verb.LEFT_OUT, kind=kind, cluster=now.name, name=name, before=value, path=at))
 
     from_slurm = terms.partial and spec.slurm is not None and "islands" in spec.model_fields_set  # no table has both
     if not terms.prune and not from_slurm:
         for name in sorted(now.islands.keys() - file_cluster.islands.keys()):
             islands[name] = now.islands[name]
-            left("island", name, gpus_text(islands[name]))
+            leave_out("island", name, gpus_text(islands[name]))
     if not terms.prune or (terms.partial and "policy" not in spec.model_fields_set):
         for key, value in now.policy.items():
             if key not in policy:
                 policy[key] = value
                 if "policy" in spec.model_fields_set or not terms.partial:
-                    left("policy", key, setting_text(value))
+                    leave_out("policy", key, setting_text(value))
     return now.model_copy(update={**taken, "islands": islands, "policy": policy, "quotas": quotas}), stays
 
 
@@ -437,7 +437,7 @@ def resolve_teams(fleet: Fleet, now: Mapping[str, Team], *, prune: bool) -> tupl
 
 
 def _team_text(team: Team) -> str:
-    contacts = setting_text([shown(contact) for contact in team.contacts])
+    contacts = setting_text([mask_secrets(contact) for contact in team.contacts])
     return contacts if team.notify is None else f"{contacts}, notify {team.notify}"
 
 
@@ -451,14 +451,14 @@ def _unmask(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str]:
         else:
             left.append(one)
     for mask, times in Counter(filter(is_masked, team.contacts)).items():
-        have = sum(shown(one) == mask for one in left)
+        have = sum(mask_secrets(one) == mask for one in left)
         if times < have:
             return (), _unclear_text(mask, times, have)
     for contact in team.contacts:
         if not is_masked(contact):
             contacts.append(contact)
             continue
-        same = next((one for one in left if shown(one) == contact), None)
+        same = next((one for one in left if mask_secrets(one) == contact), None)
         if same is None:
             return (
                 (),

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from models.base import Documented, NameGiven, PositiveCount, Words, fault_at, of_ordinary_bytes, repeated
+from models.base import Documented, NameGiven, PositiveCount, Words, fault_at, find_repeated, of_ordinary_bytes
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands
@@ -138,7 +138,7 @@ class Fleet(Documented):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         for what, names in (("cluster", [c.name for c in self.clusters]), ("team", [team.name for team in self.teams])):
-            for number, name in repeated(names):
+            for number, name in find_repeated(names):
                 raise fault_at((f"{what}s", number, "name"), f"{what} {name!r} is given twice")
         for number, cluster in enumerate(self.clusters):
             check_floors(cluster.quotas, ("clusters", number))

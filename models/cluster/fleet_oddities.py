@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from models.cluster.contact_secrets import NAMED, is_masked, shown
+from models.cluster.contact_secrets import NAMED, is_masked, mask_secrets
 from models.cluster.fleet_file import ClusterSpec, Fleet
 from models.cluster.import_outcome import Oddity
 from models.cluster.island import total
@@ -88,13 +88,13 @@ def contact_fault(contact: str) -> str:
     if _CHANNEL.fullmatch(text):
         return f"{text} looks like a channel; give the URL of a Slack webhook instead (docs/notices.md)"
     if not colon or kind not in (*_SCHEMES, "http"):
-        return f"{shown(text)} is not a kind of address that Backstop supports (docs/notices.md lists them)"
+        return f"{mask_secrets(text)} is not a kind of address that Backstop supports (docs/notices.md lists them)"
     if kind == "http":
-        return f"{shown(text)} would send without encryption: use https, or write webhook+http:// if you mean it"
+        return f"{mask_secrets(text)} would send without encryption: use https, or write webhook+http:// if you mean it"
     if kind == "slack" and not _SLACK.fullmatch(text):
         return "slack: needs the three parts of a webhook, slack://A/B/C, optionally followed by / and a channel's name"
     if kind not in ("mailto", "slack") and not rest.startswith("//"):
-        return f"{shown(text)} is not a URL: write // after {kind}:"
+        return f"{mask_secrets(text)} is not a URL: write // after {kind}:"
     if kind == "mailto" and not rest.strip("/"):
         return "mailto: has no address after it"
     return ""

@@ -86,6 +86,6 @@ def still_fallen(levels: Iterable[Level], plausible_drop: Fraction) -> tuple[str
     return tuple(level.cluster for level in levels if level.has_fallen(plausible_drop))
 
 
-def believed_of(level: Level, since: datetime) -> HealthSample:
+def sample_before(level: Level, since: datetime) -> HealthSample:
     """Return the cluster as it was before."""
     return HealthSample(cluster=level.cluster, at=since, islands=level.before)

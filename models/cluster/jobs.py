@@ -102,7 +102,7 @@ def first_to_go(jobs: Sequence[Job], above: Mapping[str, int], classes: Mapping[
     """Return jobs on flex in the order of yielding: the team furthest above its share first, its youngest job first.
 
     Inside a team its weaker classes come first, and move no other team's jobs. `classes`: each team's, the strongest
-    first. Source: models.flex.yielding.given_back, which also picks jobs with the least overshoot for a given need.
+    first. Source: models.flex.yielding.choose_yielding, which also picks jobs with the least overshoot for a need.
     """
     on_flex = [job for job in jobs if job.on is RunsOn.FLEX]
     by_share = sorted(on_flex, key=lambda j: (-above.get(j.team, 0), -j.started.timestamp(), j.job))

@@ -95,7 +95,7 @@ class Ramp(Model):
     ramp: Annotated[tuple[Share, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _growing(self) -> Self:
+    def _check_growing(self) -> Self:
         for earlier, later in zip(self.ramp, self.ramp[1:], strict=False):
             if later <= earlier:
                 raise ValueError(f"a ramp must grow at each step: {float(later):g} follows {float(earlier):g}")
@@ -205,7 +205,7 @@ class Policy(Documented):
     """The classes of jobs inside each quota, the strongest first. The weakest yields first. Default: none."""
 
     @model_validator(mode="after")
-    def _fitting(self) -> Self:
+    def _check_fitting(self) -> Self:
         for field in ("safety_poll", "stale_after", "replan_window"):
             if getattr(self, field) <= timedelta(0):
                 raise ValueError(f"{field} must be longer than zero")

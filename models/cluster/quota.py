@@ -220,7 +220,7 @@ class QuotaTree:
             stack.extend(self.children.get(team, []))
         return tuple(order[::-1])
 
-    def assigned_of(self, values: Mapping[str, int] | None = None) -> dict[str, int]:
+    def count_assigned(self, values: Mapping[str, int] | None = None) -> dict[str, int]:
         """Return for every team min(own value, assigned of the children); own value for leaves."""
         value = {t: q.gpus for t, q in self.by_team.items()} if values is None else values
         result: dict[str, int] = {}
@@ -231,7 +231,7 @@ class QuotaTree:
 
     def assigned_gpus(self, values: Mapping[str, int] | None = None) -> int:
         """Return A: what the cluster's quotas really promise, in GPUs."""
-        of = self.assigned_of(values)
+        of = self.count_assigned(values)
         return sum(of[root] for root in self.roots)
 
     def lower_values(self, cuts: Mapping[str, int]) -> dict[str, int]:

@@ -273,7 +273,7 @@ def source_text(source: HealthSource | QuotaSource | None) -> str | None:
     return json.dumps({**source.model_dump(mode="json", exclude_defaults=True), **marked}, separators=(",", ":"))
 
 
-def reporting(source: str | None) -> dict[str, Any]:
+def health_field(source: str | None) -> dict[str, Any]:
     """Return the same as a field of a cluster; {} where no such source reports its health. Errors: ValueError."""
     if source is None:
         return {}
@@ -291,7 +291,7 @@ def quota_source_in(text: str) -> QuotaSource:
     return kind.model_validate_json(text)
 
 
-def holding(source: str | None) -> dict[str, Any]:
+def quota_field(source: str | None) -> dict[str, Any]:
     """Return the same as a field of a cluster; {} where the ledger holds the quotas. Errors: ValueError."""
     if source is None:
         return {}

@@ -110,14 +110,14 @@ def team_work(
         if job.ended is None and job.team in classes:
             held.setdefault((job.team, job.on), []).append(job)
 
-    def named(team: str, on: RunsOn) -> int:
+    def count_named(team: str, on: RunsOn) -> int:
         parts = RunsOn if on is RunsOn.FLEX else (on,)
         return sum(j.gpus for part in parts for j in held.get((team, part), ()))
 
     return tuple(
         _of_team(team, on, own, classes[team], (blocks or {}).get(team, 0) if on is RunsOn.QUOTA else 0)
         for (team, on), own in sorted(held.items(), key=lambda one: (one[0][0], one[0][1] is RunsOn.FLEX))
-        if named(team, on) >= scheduled.get(team, 0)
+        if count_named(team, on) >= scheduled.get(team, 0)
     )
 
 

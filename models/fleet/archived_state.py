@@ -1,8 +1,8 @@
 """The state of a fleet rollout as its archive tells it, for another one that takes over once Temporal has lost it.
 
 Theory of operation. The fleet rollout's state lives in its workflow; the ledger has its archive, with every command,
-plan, start and transition and their data. `kept_of` replays it from the first entry to the last. Events that were not
-archived yet are lost, and so is data that an earlier build left out; `unknown` lists it.
+plan, start and transition and their data. `replay_fleet` replays it from the first entry to the last. Events that were
+not archived yet are lost, and so is data that an earlier build left out; `unknown` lists it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class KeptFleet(Model):
         return (*sentences, "the failures that its breaker (`max_failed`) counted: it counts from zero again")
 
 
-def kept_of(entries: Iterable[AuditEntry], planned: Iterable[str] = ()) -> KeptFleet | None:
+def replay_fleet(entries: Iterable[AuditEntry], planned: Iterable[str] = ()) -> KeptFleet | None:
     """Replay the entries of one fleet rollout, in their order; None if its launch is not among them.
 
     `planned`: the clusters with an approved plan in the ledger, used if the archive does not name the members.
@@ -68,11 +68,11 @@ def kept_of(entries: Iterable[AuditEntry], planned: Iterable[str] = ()) -> KeptF
     for entry in entries:
         if entry.refused:
             continue
-        kept = _kept_from_launch(entry) if kept is None else _apply_entry(kept, entry)
+        kept = _start_from_launch(entry) if kept is None else _apply_entry(kept, entry)
     return kept if kept is None or kept.members else kept.but(unplaced=tuple(sorted(planned)))
 
 
-def _kept_from_launch(entry: AuditEntry) -> KeptFleet | None:
+def _start_from_launch(entry: AuditEntry) -> KeptFleet | None:
     if entry.data.get("command") != LAUNCH:
         return None
     launch = entry.data.get("launch") or {}

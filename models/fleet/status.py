@@ -23,7 +23,7 @@ _AT = "%Y-%m-%d %H:%M:%SZ"
 
 def status_of(fleet: FleetRollout, now: datetime, *, history_events: int = 0, runs: int = 1) -> FleetStatus:
     action = decide(fleet, now)
-    left, budget_at = left_now(fleet, now)
+    left, budget_at = budget_left_now(fleet, now)
     failed, counted = breaker_share(fleet)
     return FleetStatus(
         fleet=fleet.id,
@@ -115,7 +115,7 @@ def _windows(members: Sequence[Member], calendar: Iterable[Entry]) -> tuple[Decl
     )
 
 
-def left_now(fleet: FleetRollout, now: datetime) -> tuple[BudgetLeft, datetime | None]:
+def budget_left_now(fleet: FleetRollout, now: datetime) -> tuple[BudgetLeft, datetime | None]:
     """Return the budget left by the ledger's book and by starts since, and the time of the look into the book.
 
     That time is None if it is too long ago; the budget left by the rollout's own starts alone is then an upper bound.

@@ -23,7 +23,7 @@ from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from models.base import FRACTION_ANSWERED, GpuCount, Model, Name, exact_fraction, fraction_text, repeated
+from models.base import FRACTION_ANSWERED, GpuCount, Model, Name, exact_fraction, find_repeated, fraction_text
 from models.cluster.classes import Classes
 from models.cluster.quota import cycle_in
 from models.planning.divide import divide
@@ -99,7 +99,7 @@ class FlexDemand(Model):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         by_name = {t.team: t for t in self.teams}
-        for _, twice in repeated(team.team for team in self.teams):
+        for _, twice in find_repeated(team.team for team in self.teams):
             raise ValueError(f"team {twice!r} is given twice")
         parents = {t.parent for t in self.teams if t.parent is not None}
         circle = cycle_in({t.team: t.parent for t in self.teams})

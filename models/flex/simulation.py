@@ -42,7 +42,7 @@ from models.base import duration_text
 from models.flex.scene import JobNow, On, Scene, Taken, TeamNow, Waits
 from models.flex.simulation_state import Claim, Floor, StoryJob, bound_text, last_to_go, number_text, parts_text
 from models.flex.story import GRAIN, FlexStep, FlexStory
-from models.flex.yielding import Beyond, Running, by_class, given_back, given_back_in_parts, most_kept
+from models.flex.yielding import Beyond, Running, by_class, choose_yielding, choose_yielding_in_parts, most_kept
 from models.texts import gpus_text
 
 
@@ -256,10 +256,10 @@ class _Play(Floor):
             self.lacking_gpus([*self.at_work().values(), job]) * GRAIN,
             job.size - max(0, self.share(team) - self.has(team)),
         ]
-        needs += [self.used_inside(n) + job.size - self.limit[n] for n in self.chain[team] if n in self.limit]
+        needs += [self.count_used_inside(n) + job.size - self.limit[n] for n in self.chain[team] if n in self.limit]
         if job.quota_only:
             needs.append(job.size - self.left_in_quota(team))
-        back = self._jobs_of_running(given_back(self._as_running(weaker), max(needs), {}))
+        back = self._jobs_of_running(choose_yielding(self._as_running(weaker), max(needs), {}))
         back = self._choose_weaker(back, weaker, [*self.at_work().values(), job])
         for other in back:
             self._hide(other)
@@ -309,7 +309,7 @@ class _Play(Floor):
             if scope is None:
                 back = self._choose(may, [*among, job], beyond)
             else:
-                back = self._jobs_of_running(given_back(self._as_running(may), need, self.above_quota(), beyond))
+                back = self._jobs_of_running(choose_yielding(self._as_running(may), need, self.above_quota(), beyond))
             if back:
                 own = [o for team in {b.spec.team for b in back} for o in self._may_give_back(team, kind, heed=heed)]
                 return self._choose_weaker(back, own, [*among, job] if scope is None else None)
@@ -353,10 +353,10 @@ class _Play(Floor):
         if need <= 0:
             return []
         if all(j.size % GRAIN == 0 for j in may):
-            return self._jobs_of_running(given_back(candidates, need * GRAIN, self.above_quota(), beyond))
+            return self._jobs_of_running(choose_yielding(candidates, need * GRAIN, self.above_quota(), beyond))
 
         enough = partial(self._fits_without, stay)
-        return self._jobs_of_running(given_back_in_parts(candidates, enough, self.above_quota(), beyond))
+        return self._jobs_of_running(choose_yielding_in_parts(candidates, enough, self.above_quota(), beyond))
 
     def _fits_without(self, jobs: Sequence[StoryJob], taken: Sequence[Running]) -> bool:
         names = {running.job for running in taken}
@@ -403,7 +403,7 @@ class _Play(Floor):
             return Waits.PROTECTED, self._until_when(job)
         name = self.limit_in_the_way(job)
         if name is not None:
-            used = number_text(self.used_inside(name))
+            used = number_text(self.count_used_inside(name))
             limit = f"{name} already uses {used} of its limit of {parts_text(self.limit[name])}"
             return Waits.LIMIT, f"it needs {parts_text(job.size)}, and {limit}"
         if job.quota_only and job.size > self.left_in_quota(team):

@@ -126,7 +126,7 @@ class Floor:
     def inside(self, scope: str) -> list[StoryJob]:
         return [o for team, mine in self.work.items() if scope in self.chain[team] for o in mine.values()]
 
-    def used_inside(self, scope: str) -> int:
+    def count_used_inside(self, scope: str) -> int:
         return sum(o.size for o in self.inside(scope))
 
     def hand_down_ages(self) -> None:
@@ -197,11 +197,11 @@ class Floor:
 
     def whole_in_quota(self, team: str) -> int:
         """Return the most that whole running jobs fill of the team's quota, after those that may run nowhere else."""
-        bound = self.bound(team)
+        bound = self.count_bound(team)
         others = (j.size for j in self.jobs_of(team, in_quota=True) if not j.quota_only)
         return bound + most_kept(others, self.promised_gpus(team) - bound)
 
-    def bound(self, team: str) -> int:
+    def count_bound(self, team: str) -> int:
         """Return what the team's jobs that may run in quota only hold."""
         return sum(j.size for j in self.jobs_of(team) if j.quota_only)
 
@@ -210,7 +210,7 @@ class Floor:
 
         Its own jobs that may run on flex make room for that one: in quota is a property of the sum, not of a job.
         """
-        bound = self.bound(team)
+        bound = self.count_bound(team)
         left = self.quota[team] - bound
         for name in self.chain[team][1:]:
             beside = sum(self.whole_in_quota(t) for t, chain in self.chain.items() if name in chain and t != team)
@@ -220,7 +220,7 @@ class Floor:
     def limit_in_the_way(self, job: StoryJob) -> str | None:
         """Return the team or nearest namespace whose limit the job would exceed; None: no limit is in the way."""
         limits = (name for name in self.chain[job.spec.team] if name in self.limit)
-        return next((name for name in limits if self.used_inside(name) + job.size > self.limit[name]), None)
+        return next((name for name in limits if self.count_used_inside(name) + job.size > self.limit[name]), None)
 
     def label(self) -> None:
         """Set what each job runs on: the quota holds as many whole jobs as it can, those that would yield last."""
@@ -229,7 +229,7 @@ class Floor:
             job.on = On.QUOTA if job.quota_only else On.FLEX
         for team in self.teams:
             room = min(
-                self.whole_in_quota(team.team) - self.bound(team.team),
+                self.whole_in_quota(team.team) - self.count_bound(team.team),
                 *(self.unlabelled_gpus(n) for n in self.chain[team.team]),
             )
             mine = last_to_go(job for job in self.jobs_of(team.team, in_quota=True) if not job.quota_only)

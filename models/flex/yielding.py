@@ -1,10 +1,11 @@
 """The choice of whole jobs that yield; it knows neither the teams' rights nor the time.
 
 Theory of operation. What a team keeps is a sum of whole jobs: `kept` is the most of what it may keep that its jobs can
-fill, and what is beyond that may be taken, whichever jobs it is made of. `given_back` finds, among all sets of jobs
-that cover a need and leave each team what it keeps, those with the least overshoot, of these those with the fewest
-jobs, and picks one job after the other: of who is then furthest above its share the youngest, the first name. How old a
-job is goes by its team (`Running.had_since`). A dynamic programme per team over (sum -> fewest jobs) makes that exact.
+fill, and what is beyond that may be taken, whichever jobs it is made of. `choose_yielding` finds, among all sets of
+jobs that cover a need and leave each team what it keeps, those with the least overshoot, of these those with the
+fewest jobs, and picks one job after the other: of who is then furthest above its share the youngest, the first name.
+How old a job is goes by its team (`Running.had_since`). A dynamic programme per team over (sum -> fewest jobs)
+makes that exact.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def _weakest(jobs: Sequence[Running], need: int) -> list[Running]:
     for amount in _makeable(j.size for j in strong):
         rest = _weakest(weak, need - amount)
         if rest or amount >= need:
-            return [*rest, *given_back(strong, amount, {})]
+            return [*rest, *choose_yielding(strong, amount, {})]
     raise AssertionError("all of them cover it")
 
 
@@ -147,7 +148,7 @@ def gpus_for(sizes: Iterable[int], whole: int) -> int:
     return gpus + len(rooms)
 
 
-def given_back(
+def choose_yielding(
     jobs: Sequence[Running], need: int, above: Mapping[str, int], beyond: Mapping[str, Beyond] | None = None
 ) -> list[Running]:
     """Return whole jobs that give back at least `need`; [] where they cannot, or need not.
@@ -223,13 +224,13 @@ def _sums_of_one(jobs: Sequence[Running], beyond: Beyond, most: int, grain: int)
     return fewest
 
 
-def given_back_in_parts(
+def choose_yielding_in_parts(
     jobs: Sequence[Running],
     enough: Callable[[Sequence[Running]], bool],
     above: Mapping[str, int],
     beyond: Mapping[str, Beyond],
 ) -> list[Running]:
-    """Return jobs as `given_back` does, where the GPUs freed depend on which jobs share one.
+    """Return jobs as `choose_yielding` does, where the GPUs freed depend on which jobs share one.
 
     Among a few jobs it finds the best set; among many, one that could spare none of its jobs.
     """

@@ -67,7 +67,7 @@ def back_on(ground: PlacementSolver) -> Backing:
     total, placed = ground.best(values)
     of = _divide_backing(ground, values, total, placed)
     assigned = ground.tree.assigned_gpus(values)
-    unplaced = tuple(Unplaced(team=team, gpus=size) for team, size in ground.unplaced(values, placed))
+    unplaced = tuple(Unplaced(team=team, gpus=size) for team, size in ground.find_unplaced(values, placed))
     lacking = _shortage(ground, of) if total < assigned else {}
     for leaf, gpus in ground.out_of_reach(values).items():
         lacking[leaf] = max(gpus, lacking.get(leaf, 0))

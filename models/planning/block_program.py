@@ -112,14 +112,14 @@ class BlockProgram:
                 continue
             answer = self._solve(self._gain(terms, terms.values()))
             if answer is None:
-                raise self._failed()
+                raise self._failure()
             count = round(sum(answer[n] for n in terms))
             self._row(terms, count, count)
             if count:
                 placed[team, size] = count
         return placed
 
-    def _failed(self) -> SolverFailed:
+    def _failure(self) -> SolverFailed:
         cluster = self.ground.snapshot.cluster
         return SolverFailed(
             f"cluster {cluster}: the solver could not place its protected blocks; this is a bug in Backstop"
@@ -130,7 +130,7 @@ class BlockProgram:
         whole = {n: sizes.get(n, 1) for n in range(len(self.block_at) + len(self.loose_at))}
         answer = self._solve(self._gain(whole, whole.values()))
         if answer is None:
-            raise self._failed()
+            raise self._failure()
         # Half a GPU of room for rounding: with the counts whole, what loose ones can reach is whole.
         self._row(whole, round(sum(size * answer[n] for n, size in whole.items())) - 0.5, np.inf)
 

@@ -139,10 +139,10 @@ class Ladder:
         def may(more: Mapping[str, int]) -> bool:
             return self.ground.reaches(self._values_after(start, more), placed, total)
 
-        def closed(more: Mapping[str, int]) -> frozenset[str]:
+        def find_closed(more: Mapping[str, int]) -> frozenset[str]:
             return frozenset(self.ground.leaves) - self.ground.could_go_short(self._values_after(start, more))
 
-        return self._descend(demand, may, closed if simple else None)
+        return self._descend(demand, may, find_closed if simple else None)
 
     def cut_all(self, demand: int) -> int:
         """Cut what the ceiling still demands, from all; return what is left."""

@@ -144,7 +144,7 @@ def haircut(
     teams: dict[str, list[list[TeamPart]]] = {}
     costs = []
     for snapshot, policy in fleet:
-        plain, *row = (planned_at(snapshot, policy, b) for b in (WITHOUT, *buffers))
+        plain, *row = (plan_at(snapshot, policy, b) for b in (WITHOUT, *buffers))
         costs.append((cost_of(plain), *map(cost_of, row)))
         parts[snapshot.cluster] = tuple(map(Part.from_plan, row))
         for n, plan in enumerate(row):
@@ -158,7 +158,7 @@ def haircut(
     )
 
 
-def planned_at(snapshot: Snapshot, policy: Policy, buffer: Fraction) -> Plan:
+def plan_at(snapshot: Snapshot, policy: Policy, buffer: Fraction) -> Plan:
     """Plan the cluster at this buffer; everything else is its own policy's."""
     return make_plan(snapshot, policy.model_copy(update={"buffer": buffer}))
 

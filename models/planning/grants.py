@@ -18,7 +18,7 @@ from models.cluster.quota import QuotaTree
 from models.cluster.snapshot import Snapshot
 from models.planning.backing import back
 from models.planning.ceiling import ceiling_of
-from models.texts import gpus_text, spoken_for
+from models.texts import gpus_text, spoken_for_text
 
 
 class GrantOrder(Model):
@@ -68,7 +68,7 @@ class Room(Model):
 
 def raises(tree: QuotaTree, values: Mapping[str, int], team: str, gpus: int) -> dict[str, int]:
     """Return how much each quota must rise so that the team's, and its part of the tree's promise, rises by `gpus`."""
-    assigned = tree.assigned_of(values)
+    assigned = tree.count_assigned(values)
     by_team = {team: gpus}
     for parent in tree.ancestors(team):
         free = max(0, values[parent] - sum(assigned[child] for child in tree.children[parent]))
@@ -109,7 +109,7 @@ def room(snapshot: Snapshot, policy: Policy, team: str, gpus: int) -> Room:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     if assigned + gpus > ceiling:
-        why = f"{snapshot.cluster} may promise {gpus_text(ceiling)}, and {spoken_for(assigned)}"
+        why = f"{snapshot.cluster} may promise {gpus_text(ceiling)}, and {spoken_for_text(assigned)}"
     else:
         why = f"the islands that {team} may use have too few healthy GPUs today for this many more"
     return Room(ceiling_gpus=ceiling, assigned_gpus=assigned, fits_gpus=low, why=why)

@@ -16,7 +16,7 @@ _SOLVED = 200
 """The most past times for which the backing is computed; earlier times are not judged."""
 
 
-def lacking_since(snapshot: Snapshot, history: Mapping[str, Stretch]) -> Since | None:
+def find_lacking_since(snapshot: Snapshot, history: Mapping[str, Stretch]) -> Since | None:
     """Return since when as many GPUs as now lack a healthy one; None: none lacks one, or it is unknown.
 
     `history`: the recent health of each island. Quotas are the snapshot's at all times, and an island counts as last

@@ -30,7 +30,7 @@ def held_in_quota(tree: QuotaTree, usage: Mapping[str, TeamUsage]) -> dict[str, 
 def used_in_quota(tree: QuotaTree, usage: Mapping[str, TeamUsage]) -> dict[str, int]:
     """Return `held_in_quota` as far as the quotas above promise it, divided among the holders; the rest is on flex."""
     values = {team: quota.gpus for team, quota in tree.by_team.items()}
-    part = tree.assigned_of(values | held_in_quota(tree, usage))
+    part = tree.count_assigned(values | held_in_quota(tree, usage))
     for team in reversed(tree.bottom_up):
         if team in tree.children:
             below = tree.children[team]

@@ -33,7 +33,7 @@ class PlacementSolver(Ground):
                 counts[leaf, size] = counts.get((leaf, size), 0) + 1
         return counts
 
-    def unplaced(self, values: Mapping[str, int], placed: BlockCounts) -> tuple[tuple[str, int], ...]:
+    def find_unplaced(self, values: Mapping[str, int], placed: BlockCounts) -> tuple[tuple[str, int], ...]:
         """Return the protected blocks (team, GPUs) that are not among the placed ones."""
         wanted = self.blocks(values)
         return tuple(

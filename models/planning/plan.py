@@ -316,7 +316,7 @@ class _Sketch:
 
     @property
     def unplaced(self) -> tuple[tuple[str, int], ...]:
-        return self.ground.unplaced(self.after, self.placed_after)
+        return self.ground.find_unplaced(self.after, self.placed_after)
 
     @property
     def unbacked(self) -> int:

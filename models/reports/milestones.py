@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from models.base import GpuCount, Model, Name, Text, Time, Words, repeated
+from models.base import GpuCount, Model, Name, Text, Time, Words, find_repeated
 from models.texts import brief
 
 CHAIN = "(milestones)"
@@ -80,7 +80,7 @@ class MilestoneFile(Model):
 
     @model_validator(mode="after")
     def _once(self) -> Self:
-        for _, name in repeated(milestone.name for milestone in self.milestones):
+        for _, name in find_repeated(milestone.name for milestone in self.milestones):
             raise ValueError(f"milestone {name!r} is given twice")
         return self
 

@@ -305,7 +305,7 @@ def sums_of(past: Past) -> WeekSums:
     )
 
 
-def shortened(past: Past, most: int) -> Past:
+def shorten(past: Past, most: int) -> Past:
     """Return the sums, and what the first rows of each of the report's lists are made from."""
     shown = {move.cluster for move in (*_moves_to_monitored(past.moves)[-most:], *_moves_back(past.moves)[:most])}
     return past.but(
@@ -401,7 +401,7 @@ class Passage(NamedTuple):
     moves: tuple[Move, ...]
 
 
-def monitored_at(passages: Sequence[Passage], at: datetime) -> tuple[str, ...]:
+def list_monitored(passages: Sequence[Passage], at: datetime) -> tuple[str, ...]:
     """Return the clusters that were monitored at that time, by name."""
     last: dict[str, Move] = {}
     for move in in_order(passages):

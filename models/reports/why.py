@@ -181,7 +181,7 @@ def explain_team(
     as_declared = beside.with_islands(without_absences(snapshot.islands, seen.windows, seen.at))
     reach = _islands_of(as_declared, quota)
     missing = tuple(
-        _missing_in(island, history.get(island.name)) for island in reach if island.healthy_gpus < island.total_gpus
+        _find_missing(island, history.get(island.name)) for island in reach if island.healthy_gpus < island.total_gpus
     )
     counted = _count_reasons(here, as_declared, seen, quota, held, wanted, missing)
     fits = min(loose, largest)
@@ -334,7 +334,7 @@ def _own_use(quota: Quota, seen: Evidence) -> _Held:
     return _Held(used, used - busy, usage is not None, jobs)
 
 
-def _missing_in(island: Island, stretch: Stretch | None) -> Missing:
+def _find_missing(island: Island, stretch: Stretch | None) -> Missing:
     gpus = island.total_gpus - island.healthy_gpus
     return Missing(island=island.name, gpus=gpus, total_gpus=island.total_gpus, **_unhealthy_since(stretch))
 

@@ -22,7 +22,7 @@ from models.rollout import drift, objections
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import EffectKind
-from models.rollout.gates import beyond_of, changed_by_others, doubt_of
+from models.rollout.gates import beyond_of, doubt_of, find_foreign_changes
 from models.rollout.promotion_text import promotion_text
 from models.rollout.proposals import proposal_is_approved
 from models.rollout.stages import Command, Stage, answer
@@ -366,7 +366,7 @@ def _lacking_text(gpus: int, changed: Mapping[str, int]) -> str:
 
 def start_undo(rollout: Rollout, now: datetime, *, actor: str, reason: str, then: Stage = Stage.ROLLED_BACK) -> Rollout:
     """Start the rollback to exactly the baseline."""
-    target, changed = _baseline_left_to(rollout), changed_by_others(rollout)
+    target, changed = _baseline_left_to(rollout), find_foreign_changes(rollout)
     backing = backing_for(rollout, {**target, **changed})
     missing = 0 if backing is None else backing.phantom_gpus
     undo = Undo(
@@ -410,7 +410,7 @@ def without_own_holds(rollout: Rollout) -> Rollout:
 
 def _retry(rollout: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
     if rollout.stage is Stage.STUCK:
-        left = left_to_undo(rollout)
+        left = effects_to_undo(rollout)
         standing = tuple(k for k in INVERSE if k in {*rollout.standing, *left})
         undone = tuple(k for k in rollout.undone if k not in left)
         again = rollout.but(standing=standing).with_undo(owed=left, undone=undone, stuck_on=())
@@ -420,7 +420,7 @@ def _retry(rollout: Rollout, request: CommandRequest, now: datetime) -> tuple[Ro
     return next_attempt(rollout, now, request.actor, request.reason or "retry"), "the next attempt makes a new plan"
 
 
-def left_to_undo(rollout: Rollout) -> tuple[EffectKind, ...]:
+def effects_to_undo(rollout: Rollout) -> tuple[EffectKind, ...]:
     """Return the effects that a stuck rollback still owes.
 
     Softening sets every quota soft, so the effect that restores the modes comes after it.

@@ -260,7 +260,7 @@ def mode_drift(rollout: Rollout) -> dict[str, tuple[LimitMode, LimitMode]]:
     }
 
 
-def changed_by_others(rollout: Rollout) -> dict[str, int]:
+def find_foreign_changes(rollout: Rollout) -> dict[str, int]:
     """Return the last seen values of our quotas that others have changed, by team; empty after a write of ours."""
     if rollout.seen is None or rollout.is_overtaken:
         return {}

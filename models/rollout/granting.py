@@ -21,7 +21,7 @@ from models.rollout.effects import Receipt
 from models.rollout.gates import obstacles
 from models.rollout.stages import Stage
 from models.rollout.state import Granting, Rollout, UndoCause
-from models.texts import count_text, gpus_text, spoken_for, verb_of
+from models.texts import count_text, gpus_text, spoken_for_text, verb_of
 
 MOST_GRANTS = 1000
 """The most grants that a rollout carries."""
@@ -88,7 +88,7 @@ def _refuse_order(rollout: Rollout, order: GrantOrder) -> str:
     ceiling = ceiling_of(on_islands(after, rollout.sight.known.islands), rollout.policy)
     if after.tree.assigned_gpus() <= ceiling:
         return ""
-    sentence = f"{rollout.cluster} may promise {gpus_text(ceiling)}, and {spoken_for(tree.assigned_gpus())}"
+    sentence = f"{rollout.cluster} may promise {gpus_text(ceiling)}, and {spoken_for_text(tree.assigned_gpus())}"
     if tree.assigned_gpus() > tree.assigned_gpus(rollout.written):
         sentence += ", counting what its rollout cut"
     return sentence

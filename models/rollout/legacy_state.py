@@ -34,23 +34,23 @@ def nest_state(data: Mapping[str, Any]) -> Mapping[str, Any]:
         return data
     flat = dict(data)
 
-    def taken(names: Mapping[str, str]) -> dict[str, Any]:
+    def take(names: Mapping[str, str]) -> dict[str, Any]:
         return {new: flat.pop(old) for new, old in names.items() if old in flat}
 
-    stay = taken(_STAY)
-    stay["outlook"] = taken({name: name for name in _OUTLOOK})
+    stay = take(_STAY)
+    stay["outlook"] = take({name: name for name in _OUTLOOK})
     realigning, proposing, before = (flat.pop(k, None) for k in ("realigning", "proposing", "plan_before"))
     if realigning:
         stay["realigning"] = {"before": before, "proposed": bool(proposing)}
     envelope, by = flat.pop("envelope", None), flat.pop("approved_by", "")
     order, begun = flat.pop("granting", None), flat.pop("granting_begun", False)
-    undo, progress = flat.pop("order", None), taken({name: name for name in _UNDO})
+    undo, progress = flat.pop("order", None), take({name: name for name in _UNDO})
     for name in _GONE:
         flat.pop(name, None)
     return {
-        "announced": taken(_ANNOUNCED),
-        "flex": taken(_FLEX),
-        "post": taken(_POST),
+        "announced": take(_ANNOUNCED),
+        "flex": take(_FLEX),
+        "post": take(_POST),
         "stay": stay,
         "approval": None if envelope is None else {"envelope": envelope, "by": by},
         "granting": None if order is None else {"order": order, "begun": begun},

@@ -19,7 +19,7 @@ from models.rollout.commands import add_breach_hold, add_hold, lift_hold, start_
 from models.rollout.drift import note_others
 from models.rollout.effect_table import KEPT_IN_A_BREACH
 from models.rollout.effects import EffectKind
-from models.rollout.gates import changed_by_others, values_of_others
+from models.rollout.gates import find_foreign_changes, values_of_others
 from models.rollout.guard import Clocks, Sight
 from models.rollout.messages import Drafted, LaunchRequest, Opening
 from models.rollout.stages import Command, Stage, command_line
@@ -210,7 +210,7 @@ def start_breach_rollback(rollout: Rollout, target: BreachTarget, now: datetime)
         reason=f"breach: {text}",
         at=now,
         target=values,
-        changed=changed_by_others(rollout),
+        changed=find_foreign_changes(rollout),
         broken_floors=target.broken_floors,
         taken={} if rollout.policy.rollback_to is RollbackTo.BASELINE else target.taken,
         owed=tuple(reversed(rollout.standing)),

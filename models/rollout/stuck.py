@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from models.cluster.policy import RollbackTo
 from models.cluster.readings import LimitMode
 from models.notices import NoticeKind
-from models.rollout.commands import left_to_undo
+from models.rollout.commands import effects_to_undo
 from models.rollout.decide import retries_by_itself
 from models.rollout.effect_table import EFFECT, INVERSE, Said
 from models.rollout.effects import EffectKind
@@ -212,7 +212,7 @@ def choices(rollout: Rollout) -> tuple[Choice, ...]:
 
 
 def _retry_text(rollout: Rollout) -> str:
-    left = left_to_undo(rollout)
+    left = effects_to_undo(rollout)
     *most, last = (INVERSE[kind].value for kind in left)
     again = f"{', '.join(most)} and {last}" if most else last
     moves = [f"{v.team} to {v.target_gpus:,}" for v in values_left(rollout) if not v.by_others]

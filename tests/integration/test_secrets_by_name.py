@@ -15,7 +15,7 @@ from activities.adapters.prometheus.prometheus import PrometheusConnection, docu
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from activities.secret_files import SecretFiles
 from client.doctor import contacts_checks
-from models.cluster.contact_secrets import in_clear, is_secret, shown
+from models.cluster.contact_secrets import in_clear, is_secret, mask_secrets
 from models.cluster.fleet_file import Fleet
 from models.cluster.import_outcome import ImportTerms
 from models.errors import BadInput, Refusal, Unavailable
@@ -121,7 +121,7 @@ def test_prometheus_gets_its_token_from_a_secret(folder: Path) -> None:
 
 
 def test_a_name_is_no_secret_and_may_be_shown() -> None:
-    assert (is_secret("secret:hook"), shown("secret:hook")) == (False, "secret:hook")
+    assert (is_secret("secret:hook"), mask_secrets("secret:hook")) == (False, "secret:hook")
 
 
 def test_tokens_in_clear_are_refused_once_access_is_configured(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from activities.adapters.ledger.facade import Ledger
 from cli.ledger_direct_writes import stage_import
-from models.cluster.contact_secrets import is_secret, shown
+from models.cluster.contact_secrets import is_secret, mask_secrets
 from models.cluster.fleet_file import Fleet
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from workers.settings import load_settings
@@ -78,7 +78,7 @@ def test_without_a_ledger_it_says_what_to_do_and_makes_none(
     ],
 )
 def test_a_contact_is_secret_unless_it_is_known_not_to_be(contact: str, said: str) -> None:
-    assert (shown(contact), is_secret(contact)) == (said, said.endswith("***"))
+    assert (mask_secrets(contact), is_secret(contact)) == (said, said.endswith("***"))
 
 
 def test_the_workers_file_of_contacts_is_read_and_shown_nowhere(

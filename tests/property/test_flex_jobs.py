@@ -16,7 +16,7 @@ from models.flex.division import FlexMode, FlexTeam
 from models.flex.scene import On, Scene, Waits
 from models.flex.simulation import tell_story
 from models.flex.story import FlexJob, FlexStep, FlexStory, JobTarget
-from models.flex.yielding import Beyond, Running, given_back, most_kept
+from models.flex.yielding import Beyond, Running, choose_yielding, most_kept
 from tests.tried import examples
 
 pytestmark = pytest.mark.fuzzed
@@ -348,7 +348,7 @@ def test_the_least_overshoot_then_the_fewest_jobs_then_who_is_furthest_above_aft
         Running(f"j{n}", "xy"[n % 2], size, age, counts_in_quota=counts) for n, (size, counts, age) in enumerate(jobs)
     ]
     beyond = {team: Beyond(*cap) for team, cap in zip("xy", caps, strict=True)}
-    found = given_back(running, need, dict(zip("xy", above, strict=True)), beyond)
+    found = choose_yielding(running, need, dict(zip("xy", above, strict=True)), beyond)
 
     def legal(some: Sequence[Running]) -> bool:
         for team, (quota, all_) in zip("xy", caps, strict=True):

@@ -18,9 +18,9 @@ from models.notice_digests import (
     Posted,
     Told,
     Untold,
-    due_at,
     lane_of,
     next_digest,
+    next_message_time,
     notices_together,
     overtake_lane,
     restate_notices,
@@ -142,7 +142,7 @@ def urgent(times: list[datetime]) -> list[datetime | Told]:
 )
 def test_a_message_is_due(waiting: list[Posted], told: list[datetime | Told], at: datetime | None) -> None:
     messages = [each if isinstance(each, Told) else Told(each, urgent=False) for each in told]
-    assert due_at(waiting, messages, PACE) == at
+    assert next_message_time(waiting, messages, PACE) == at
 
 
 @pytest.mark.parametrize("every", [0.0, 1.0, 10.0], ids=["at once", "in a minute", "in ten minutes"])
@@ -158,7 +158,7 @@ def test_sixty_notices_are_a_handful_of_messages(every: float, lane: Lane) -> No
         if going := notices_together(there, told, now, PACE):
             gone += [w.notice.key for w in going]
             told.append(Told(now, urgent=lane is Lane.URGENT))
-        at = due_at([w for w in there if w.notice.key not in gone], told, PACE)
+        at = next_message_time([w for w in there if w.notice.key not in gone], told, PACE)
         now = min([w.posted_at for w in waiting if w.posted_at > now] + ([at] if at is not None else []), default=now)
     assert sorted(gone) == sorted(w.notice.key for w in waiting)
     most = max(sum(at <= other < at + timedelta(minutes=10) for other, _ in told) for at, _ in told)

@@ -18,7 +18,7 @@ from activities.ports.by_cluster import ByCluster
 from models.cluster.policy import Policy, Tier
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage, UsageReading
 from models.cluster.snapshot import Snapshot
-from models.planning.fleet_haircut import FleetHaircut, Part, planned_at
+from models.planning.fleet_haircut import FleetHaircut, Part, plan_at
 from models.planning.plan import Plan, make_plan
 from models.questions import ClusterFacts
 from tests.strategies import SMALL, policies, snapshots
@@ -188,9 +188,9 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Fraction]]:
 
     def noting(snapshot: Snapshot, policy: Policy, buffer: Fraction) -> Plan:
         seen.append((snapshot.cluster, buffer))
-        return planned_at(snapshot, policy, buffer)
+        return plan_at(snapshot, policy, buffer)
 
-    monkeypatch.setattr("activities.fleet.haircut.planned_at", noting)
+    monkeypatch.setattr("activities.fleet.haircut.plan_at", noting)
     return seen
 
 

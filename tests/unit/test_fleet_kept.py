@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from models.audit_chain import AuditEntry
 from models.fleet import reducers
-from models.fleet.archived_state import KeptFleet, kept_of
+from models.fleet.archived_state import KeptFleet, replay_fleet
 from models.fleet.gates import is_wave_over
 from models.fleet.messages import FleetLaunch, FleetPlan, Prospect
 from models.fleet.order import plan_hash, take_prospects
@@ -19,7 +19,7 @@ from tests.tried import examples
 
 def kept(f: FleetRollout) -> KeptFleet:
     """From the archive's texts, as the ledger reads them."""
-    found = kept_of(AuditEntry.model_validate_json(entry.model_dump_json()) for entry in f.outbox)
+    found = replay_fleet(AuditEntry.model_validate_json(entry.model_dump_json()) for entry in f.outbox)
     assert found is not None
     return found
 
@@ -95,7 +95,7 @@ def test_what_somebody_else_has_opened_since_is_followed_and_not_undone_with_it(
 def test_of_an_earlier_build_s_archive_it_says_what_is_not_known() -> None:
     lost = Fleet([prospect(0), prospect(1)], Pace(parallel=1))
     bare = [e.but(data={k: v for k, v in e.data.items() if k not in ("launch", "waves")}) for e in lost.f.outbox]
-    known = kept_of(bare, planned=["c0001", "c0000"])
+    known = replay_fleet(bare, planned=["c0001", "c0000"])
     assert known is not None
     assert (known.pace, known.members, known.unplaced) == (None, {}, ("c0000", "c0001"))
     assert [said.split(":")[0] for said in known.unknown[:2]] == ["its pace and its policy", "its clusters' waves"]

@@ -19,7 +19,7 @@ from models.flex.division import FlexDemand
 from models.flex.scene import Scene, Waits
 from models.flex.simulation import tell_story
 from models.flex.story import FlexStory
-from models.flex.yielding import Beyond, Running, given_back
+from models.flex.yielding import Beyond, Running, choose_yielding
 
 ROOT = Path(__file__).parents[2]
 STORY = ROOT / "examples" / "flex-story.yaml"
@@ -611,7 +611,7 @@ def test_a_low_priority_gives_back_before_a_high_one() -> None:
 )
 def test_whole_jobs_give_back_with_the_least_overshoot_there_is(sizes: list[int], need: int, above: list[int]) -> None:
     jobs = [Running(f"j{n}", "xyz"[n % 3], size, n) for n, size in enumerate(sizes)]
-    found = given_back(jobs, need, dict(zip("xyz", above, strict=True)))
+    found = choose_yielding(jobs, need, dict(zip("xyz", above, strict=True)))
     sums = [sum(j.size for j in c) for k in range(len(jobs) + 1) for c in combinations(jobs, k)]
     enough = [s for s in sums if s >= need]
     assert len(set(found)) == len(found)
@@ -622,14 +622,14 @@ def test_what_a_quota_must_keep_is_picked_by_nobody() -> None:
     """5 of 11 are to go, at most 4 of them such as count in quota: j4 and j2 would be 5 that do."""
     sizes = {"j0": (2, False), "j2": (1, True), "j3": (4, False), "j4": (4, True)}
     jobs = [Running(name, "a", g, n, counts_in_quota=quota) for n, (name, (g, quota)) in enumerate(sizes.items())]
-    found = given_back(jobs, 5, {"a": 5}, {"a": Beyond(quota=4, all=5)})
+    found = choose_yielding(jobs, 5, {"a": 5}, {"a": Beyond(quota=4, all=5)})
     assert sorted(j.job for j in found) == ["j2", "j3"]
 
 
 def test_of_equal_overshoot_who_is_furthest_above_its_share_gives_back() -> None:
     jobs = [Running("x1", "x", 4, 0), Running("y1", "y", 4, 1)]
-    assert [j.job for j in given_back(jobs, 3, {"x": 9, "y": 2})] == ["x1"]
-    assert [j.job for j in given_back(jobs, 3, {"x": 1, "y": 2})] == ["y1"]
+    assert [j.job for j in choose_yielding(jobs, 3, {"x": 9, "y": 2})] == ["x1"]
+    assert [j.job for j in choose_yielding(jobs, 3, {"x": 1, "y": 2})] == ["y1"]
 
 
 # --- the command ----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot
-from models.planning.lacking_since import lacking_since
+from models.planning.lacking_since import find_lacking_since
 from models.planning.plan import make_plan
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -50,20 +50,20 @@ def day(number: int, *, or_earlier: bool = False) -> Since:
     ],
 )
 def test_it_has_been_so_since_as_many_were_first_missing_for_good(healthy: list[int], since: Since | None) -> None:
-    assert lacking_since(cluster(345, 319), {"i0": series(*healthy)}) == since
+    assert find_lacking_since(cluster(345, 319), {"i0": series(*healthy)}) == since
 
 
 def test_what_moves_from_one_island_to_another_is_still_missing() -> None:
     """345 promised, 319 healthy in both islands together all the time, but on the first day."""
     past = {"i0": series(345, 319, 0, 160), "i1": series(0, 0, 319, 159)}
-    assert lacking_since(cluster(345, 160, 159), past) == day(1)
+    assert find_lacking_since(cluster(345, 160, 159), past) == day(1)
 
 
 def test_nothing_is_claimed_before_every_island_was_looked_at_nor_of_what_is_backed() -> None:
     late = stretches(np.array([(START + timedelta(days=1)).timestamp()]), np.array([361.0]), np.array([159.0]))
-    assert lacking_since(cluster(345, 160, 159), {"i0": series(0, 160), "i1": late}) == day(1, or_earlier=True)
-    assert lacking_since(cluster(345, 160, 159), {"i0": series(160)}) is None
-    assert lacking_since(cluster(300, 319), {"i0": series(319)}) is None
+    assert find_lacking_since(cluster(345, 160, 159), {"i0": series(0, 160), "i1": late}) == day(1, or_earlier=True)
+    assert find_lacking_since(cluster(345, 160, 159), {"i0": series(160)}) is None
+    assert find_lacking_since(cluster(300, 319), {"i0": series(319)}) is None
 
 
 def test_a_plan_keeps_its_hash_whenever_its_shortage_began() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from models.texts import count_text, gpus_text, spoken_for, verb_of
+from models.texts import count_text, gpus_text, spoken_for_text, verb_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ("models", "activities", "client", "cli", "views", "web")
@@ -93,7 +93,7 @@ def test_no_template_counts_one_in_the_plural() -> None:
 )
 def test_counts_and_their_verbs(count: int, sentence: str) -> None:
     made = f"{count_text(count, 'cluster')} {verb_of(count)}, {gpus_text(count)} {verb_of(count, 'has', 'have')}"
-    assert f"{made}, {spoken_for(count)}" == sentence
+    assert f"{made}, {spoken_for_text(count)}" == sentence
 
 
 def test_no_page_of_the_docs_shows_one_in_the_plural() -> None:

@@ -27,8 +27,8 @@ from models.reports.weekly import (
     ClusterCut,
     Move,
     Passage,
-    monitored_at,
-    shortened,
+    list_monitored,
+    shorten,
     spans,
     steps_of,
     totals,
@@ -80,7 +80,7 @@ C = passage(move("c", -3, "aborted"))
 
 def test_who_was_monitored_when() -> None:
     way = [A, B, B2, C]
-    found = {h: monitored_at(way, UNTIL + h * HOUR) for h in (-100, -70, -50, -30, -20, -1)}
+    found = {h: list_monitored(way, UNTIL + h * HOUR) for h in (-100, -70, -50, -30, -20, -1)}
     assert found == {-100: (), -70: ("b",), -50: (), -30: ("a",), -20: ("a", "b"), -1: ("a",)}
     steps = [((s.at - UNTIL) / HOUR, s.clusters) for s in steps_of(way, UNTIL)]
     assert steps == [(-90, 0), (-80, 1), (-60, 0), (-40, 1), (-20, 2), (-10, 1)]
@@ -153,7 +153,7 @@ def test_a_short_week_says_what_the_whole_week_says(seed: int) -> None:
         for cluster in past.names[::3]
     )
     past = past.but(moves=tuple(sorted(moves, key=lambda one: one.at)), cuts=cuts)
-    short = shortened(past, 8)
+    short = shorten(past, 8)
     whole, page_of_it = (week(each, a_live(120)) for each in (past, short))
     read = [(title(each), lead(each), numbers(each), sections(each)) for each in (whole, page_of_it)]
     assert read[0] == read[1]

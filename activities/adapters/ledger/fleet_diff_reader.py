@@ -16,7 +16,7 @@ from activities.adapters.ledger.quotas import present_of
 from activities.bad_rows import SENSELESS, fault_of
 from models.cluster.fleet_diff import ClusterNow, OtherCluster
 from models.cluster.fleet_file import ClusterSpec, Team
-from models.cluster.sources import holding, reporting
+from models.cluster.sources import health_field, quota_field
 from models.hashes import json_object
 from models.ledger_tables import (
     BringupBookRow,
@@ -66,8 +66,8 @@ def present_clusters(
             policy=settings_of(row.policy),
             quotas=tuple(present_of(q) for q in quotas[row.name]),
             windows=windows.get(row.name, ()),
-            **holding(row.source),
-            **reporting(row.health_source),
+            **quota_field(row.source),
+            **health_field(row.health_source),
             busy=busy[row.name],
             overwritten={team: tuple(value) for team, value in overwritten.get(row.name, {}).items() if team in theirs},
         )

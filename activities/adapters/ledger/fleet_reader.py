@@ -25,7 +25,7 @@ from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, TeamUsage
-from models.cluster.sources import holding, reporting
+from models.cluster.sources import health_field, quota_field
 from models.ledger_tables import ClusterRow, IslandRow, QuotaRow, RolloutRow
 from models.questions import TeamSum
 
@@ -130,8 +130,8 @@ class _Page:
             policy=settings_of(row.policy),
             quotas=tuple(_quota(quota, self.usage.get(row.name, {})) for quota in self.quotas[row.name]),
             windows=self.windows.get(row.name, ()),
-            **holding(row.source),
-            **reporting(row.health_source),
+            **quota_field(row.source),
+            **health_field(row.health_source),
         )
 
 

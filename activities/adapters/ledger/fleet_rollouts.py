@@ -12,7 +12,7 @@ from activities.adapters.ledger.bulk import is_among
 from activities.adapters.ledger.database import LedgerPart
 from activities.bad_rows import making_sense
 from models.audit_chain import AuditEntry
-from models.fleet.archived_state import KeptFleet, kept_of
+from models.fleet.archived_state import KeptFleet, replay_fleet
 from models.fleet.messages import Noted
 from models.fleet.state import FLEET
 from models.ledger_tables import AuditRow, ClusterRow, FleetPlanRow, RolloutRow
@@ -41,7 +41,7 @@ class LedgerFleetRollouts(LedgerPart):
             entries = session.scalars(rows.order_by(col(AuditRow.key))).all()
             planned = sa.select(col(FleetPlanRow.cluster)).where(col(FleetPlanRow.fleet) == fleet)
             with making_sense(FLEET, f"the archive of {fleet}"):
-                return kept_of(map(AuditEntry.model_validate_json, entries), session.scalars(planned).all())
+                return replay_fleet(map(AuditEntry.model_validate_json, entries), session.scalars(planned).all())
 
     def of_fleet(self, fleet: str) -> dict[str, tuple[Noted, datetime]]:
         columns = [getattr(RolloutRow, name) for name in ("id", "cluster", "stage", "needs", "rollbacks", "opened_at")]

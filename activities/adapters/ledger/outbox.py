@@ -32,8 +32,8 @@ from models.notice_digests import (
     Posted,
     Told,
     Untold,
-    due_at,
-    due_of,
+    due_time_of,
+    next_message_time,
     notices_together,
     overtake_lane,
     restate_notices,
@@ -90,7 +90,9 @@ class LedgerOutbox(LedgerPart):
             retried = select(MessageRow.audience).where(col(MessageRow.over).is_(False), col(MessageRow.try_at) <= now)
             names = set(session.exec(retried.distinct()))
             for audience in _audiences_waiting(session):
-                at = due_at(_waiting(session, audience), _latest_messages(session, audience, now, pace), pace)
+                at = next_message_time(
+                    _waiting(session, audience), _latest_messages(session, audience, now, pace), pace
+                )
                 names |= {audience} if at is not None and at <= now else set()
             return tuple(sorted(names))
 
@@ -122,8 +124,8 @@ class LedgerOutbox(LedgerPart):
             formed = {row.message for row in rows if row.message is not None}
             messages = {m.key: m for m in session.exec(select(MessageRow).where(col(MessageRow.key).in_(formed)))}
             waiting = _waiting(session, audience)
-            next_at = due_at(waiting, _latest_messages(session, audience, now, pace), pace) or now
-            own = {posted.notice.key: max(next_at, due_of(posted, pace)) for posted in waiting}
+            next_at = next_message_time(waiting, _latest_messages(session, audience, now, pace), pace) or now
+            own = {posted.notice.key: max(next_at, due_time_of(posted, pace)) for posted in waiting}
             return {row.key: _fate(row, messages, own.get(row.key, next_at)) for row in rows}
 
     def waits(self, pace: MailPace) -> tuple[Untold, ...]:
@@ -132,7 +134,7 @@ class LedgerOutbox(LedgerPart):
             waits = []
             for audience in _audiences_waiting(session):
                 waiting = _waiting(session, audience)
-                at = due_at(waiting, _latest_messages(session, audience, now, pace), pace)
+                at = next_message_time(waiting, _latest_messages(session, audience, now, pace), pace)
                 if at is not None:
                     since, digest = min(w.posted_at for w in waiting), all(w.lane is Lane.DIGEST for w in waiting)
                     count = len(waiting)

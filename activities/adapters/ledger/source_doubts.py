@@ -32,8 +32,8 @@ from models.cluster.implausible_falls import (
     DoubtedSource,
     Judgement,
     Level,
-    believed_of,
     doubt_reason,
+    sample_before,
     still_fallen,
 )
 from models.cluster.island import Island
@@ -129,7 +129,7 @@ def _doubt_of(cluster: str, stand: Iterable[_Standing]) -> Doubt | None:
     for one in stand:
         level = one.levels.get(cluster)
         if level is not None:
-            return Doubt(source=one.source, why=one.why, since=one.since, before=believed_of(level, one.since))
+            return Doubt(source=one.source, why=one.why, since=one.since, before=sample_before(level, one.since))
     return None
 
 
