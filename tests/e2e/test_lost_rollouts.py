@@ -141,7 +141,7 @@ async def test_a_lost_fleet_rollout_is_named_and_goes_on_where_it_was(sqlite_led
         code, adopted = await said(server, tmp_path, *words, "--yes")
         assert code == 0, adopted
         assert "fleet/lost is taken over; Backstop no longer knows:" in adopted
-        assert "the failures that its breaker counted" in adopted
+        assert "the failures that its breaker (`max_failed`) counted" in adopted
         assert "pace: 2 clusters at once, at most 300 GPUs an hour" in adopted
         assert {name: world.sql.gpus(name) for name in names} == before  # nothing is written before a person approves
 
