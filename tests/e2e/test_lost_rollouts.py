@@ -61,7 +61,7 @@ async def test_lost_rollouts_are_named_and_adopted_all_at_once(sqlite_ledger_url
         world.launched |= {*names}
         code, status = await said(server, tmp_path, "status")
         assert code == 0
-        assert "3 rollouts are open in the ledger, and Temporal does not run them." in status
+        assert "3 rollouts are open in the ledger, but Temporal does not run them." in status
         assert "To take over: `backstop launch --adopt --all`" in status
         for name, stage in ((planned, "planned"), (buffered, "buffered"), (monitored, "monitored")):
             assert any(name in row and stage in row for row in status.splitlines()), status

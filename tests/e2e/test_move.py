@@ -203,7 +203,7 @@ def _moved(terminal: Terminal, database: str, folder: Path, runbook: tuple[list[
 
     for line in (*told, *serve):
         terminal.type(line)
-    assert "3 rollouts are open in the ledger, and Temporal does not run them." in terminal.type(take_over[0])
+    assert "3 rollouts are open in the ledger, but Temporal does not run them." in terminal.type(take_over[0])
     for line in take_over[1:]:
         if "--fleet" not in line:  # only where a fleet rollout was open
             terminal.type(line)

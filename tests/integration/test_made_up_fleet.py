@@ -72,7 +72,7 @@ async def test_pages_of_the_made_up_fleet_and_its_ledger_count_the_same(pages: P
     assert pages.one("SELECT count(*) FROM rollouts WHERE stage = 'monitored' AND fleet = 'fleet-1'") == monitored
 
     fleet = await pages.words("/")
-    assert f"{waiting} rollouts need a person" in fleet
+    assert f"{waiting} need a person" in fleet
     assert f"{opened} open rollouts" in fleet
     assert "is running: wave 2 (unscheduled) waits for a person. Needs: 6 clusters that are under way wait" in fleet
 
