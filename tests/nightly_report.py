@@ -16,7 +16,7 @@ SLOWEST = 10
 
 @dataclass
 class Night:
-    """What became of each test, by its id; seconds are of all its tries, set-up and tear-down included."""
+    """The outcome of each test, by its id; seconds are of all its tries, set-up and tear-down included."""
 
     began: float = field(default_factory=time.monotonic)
     outcomes: dict[str, str] = field(default_factory=dict)

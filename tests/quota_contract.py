@@ -1,4 +1,4 @@
-"""What every quota system must do, asked of each alike; values are read from the systems themselves.
+"""The contract of every quota system, tested on each alike; values are read from the systems themselves.
 
 A test module of a system imports all of this, and has a fixture `system`.
 """
@@ -35,7 +35,7 @@ class System(ABC):
 
     @abstractmethod
     def there(self) -> tuple[int, int]:
-        """What stands for a and b in the system itself."""
+        """Return the values of a and b in the system itself."""
 
     @abstractmethod
     def somebody_sets(self, letter: str, gpus: int) -> None: ...

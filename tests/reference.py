@@ -32,7 +32,7 @@ Layout = tuple[str | None, ...]
 
 
 def give_next(weights: Mapping[str, int], given: Values, may: Callable[[str], bool]) -> str | None:
-    """Who gets the next GPU by Webster's rule, among those that may have one; None when nobody may."""
+    """Return the next of those that may have a GPU by Webster's rule; None: none may."""
     for name in sorted(weights, key=lambda name: (-Fraction(weights[name], 2 * given[name] + 1), name)):
         if may(name):
             return name
@@ -99,7 +99,7 @@ class Cluster:
     # Backing
 
     def after_blocks(self, values: Values, layout: Layout) -> tuple[dict[str, int], dict[str, int]] | None:
-        """What a layout leaves of every quota and of every island; None if it does not fit."""
+        """Return what a layout of blocks leaves of every quota and every island; None: it does not fit."""
         quotas, rooms = dict(values), {n: i.room_for_blocks for n, i in self.islands.items()}
         healthy = {n: i.healthy_gpus for n, i in self.islands.items()}
         for (leaf, size), island in zip(self.blocks, layout, strict=True):
@@ -165,7 +165,7 @@ class Cluster:
         return self.largest(values)[1]
 
     def served(self, values: Values) -> tuple[bool, ...]:
-        """Which blocks have their place."""
+        """Return which blocks have a place."""
         return tuple(island is not None for island in self.largest(values)[0][0])
 
     def is_backed(self, values: Values) -> bool:
@@ -262,7 +262,7 @@ def backing_by_enumeration(snapshot: Snapshot) -> Reference:
     cluster = _cluster(snapshot)
 
     def every_assignment(layout: Layout) -> set[tuple[int, ...]]:
-        """What each leaf may get with these blocks: hand out each island's GPUs one by one, or leave them."""
+        """Return all that leaves may get with these blocks: each island's GPUs are handed out one by one, or left."""
         left = cluster.after_blocks(cluster.values, layout)
         assert left is not None
         found = {tuple(cluster.values[leaf] - left[0][leaf] for leaf in cluster.leaves)}
@@ -307,7 +307,7 @@ def backing_by_enumeration(snapshot: Snapshot) -> Reference:
 
 
 def tiers_of(quota: Quota, value: int, floor_gpus: int) -> dict[Tier, int]:
-    """What a quota of this value has in each tier, its floor taken out of the deepest first."""
+    """Return what a quota of this value has in each tier, with its floor taken out of the deepest tier first."""
     busy = min(value, quota.scheduled - quota.idle)
     idle = min(value, quota.scheduled) - busy
     result = {Tier.UNSCHEDULED: value - busy - idle, Tier.IDLE: idle, Tier.BUSY: busy}
@@ -560,7 +560,7 @@ class ReferenceTarget:
 
 
 def breach_target(snapshot: Snapshot, current: Values, islands_now: tuple[Island, ...]) -> ReferenceTarget:
-    """Where a breach rolls back to: the touched quotas get the ladder from the baseline, the others stay.
+    """Return the target of a breach rollback: the touched quotas get the ladder from the baseline, the others stay.
 
     `snapshot` holds the baseline. A quota is touched when one GPU of it was phantom, that is, some largest
     assignment of the current values leaves it short of what the tree promises it, when it could not have that even

@@ -12,5 +12,5 @@ NO_TIME = "TMPRL1101"
 
 
 async def replays(replayer: Callable[[], Replayer], history: WorkflowHistory) -> None:
-    """It leads to the same commands. How long an activation takes is not watched: that says nothing of the history."""
+    """Check that a history replays to the same commands. How long an activation takes is not checked."""
     await Replayer(**replayer().config() | {"debug_mode": True}).replay_workflow(history)

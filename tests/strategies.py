@@ -125,7 +125,7 @@ def snapshots(draw: st.DrawFn, size: Size, *, tree: bool = True, limits: bool = 
 
 
 def small_snapshots() -> st.SearchStrategy[Snapshot]:
-    """At most 4 leaves of 8 GPUs, 3 islands of 8, 3 blocks and depth 3: what enumeration can answer."""
+    """Return snapshots that enumeration can solve: at most 4 leaves of 8 GPUs, 3 islands of 8, 3 blocks and depth 3."""
     return snapshots(SMALL)
 
 
@@ -135,7 +135,7 @@ def tiny_snapshots() -> st.SearchStrategy[Snapshot]:
 
 
 def large_snapshots() -> st.SearchStrategy[Snapshot]:
-    """At most 12 leaves and 5 islands, counts to 500: for what must always hold, not for the reference."""
+    """Return snapshots too large for the reference: at most 12 leaves and 5 islands, counts to 500."""
     return snapshots(LARGE)
 
 
@@ -153,7 +153,7 @@ def shares() -> st.SearchStrategy[Decimal]:
 
 
 def policies() -> st.SearchStrategy[Policy]:
-    """What the planner reads of a policy, over all its values."""
+    """Return policies over all values that the planner reads."""
     ramps = st.lists(shares(), min_size=1, max_size=3, unique=True).map(lambda steps: {"ramp": sorted(steps)})
     return st.fixed_dictionaries(
         {

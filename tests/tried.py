@@ -1,4 +1,4 @@
-"""How many inputs the fuzzed tests try, and have tried, by what they were: said at the end of a run."""
+"""Counts the inputs that the fuzzed tests try, and have tried, by kind: printed at the end of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAID: dict[str, str] = {}
 
 
 def examples(all_: int) -> int:
-    """How many examples a test looks at: a sixteenth of them, and `make nightly` (TRIES=all) at all."""
+    """Return how many examples a test tries: a sixteenth of them; with `make nightly` (TRIES=all) all."""
     return all_ if os.environ.get("TRIES") == "all" else max(5, all_ // 16)
 
 

@@ -57,14 +57,14 @@ async def async_attempts(what: str, seconds: float = PATIENCE) -> AsyncIterator[
 
 
 def wait_until(true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    """It is true now."""
+    """Wait until the condition is true."""
     for _ in attempts(what, seconds):
         if true():
             return
 
 
 async def eventually(true: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = PATIENCE) -> None:
-    """It is true now; `true` may be a coroutine function."""
+    """Wait until the condition is true; `true` may be a coroutine function."""
     async for _ in async_attempts(what, seconds):
         answer = true()
         if answer if isinstance(answer, bool) else await answer:

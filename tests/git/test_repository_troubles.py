@@ -340,7 +340,7 @@ def test_a_workers_settings_of_git_are_checked(monkeypatch: pytest.MonkeyPatch) 
 def test_a_cluster_whose_fleet_file_names_no_quota_has_those_of_the_repository(
     forge: Forge, ledger: Ledger, tmp_path: Path
 ) -> None:
-    """So nobody writes the numbers down twice; floors and blocks come later, by the names that the ledger has then."""
+    """The numbers are then in one place; floors and blocks come later, by the names that the ledger has then."""
     bare = {**spec(forge), "quotas": []}
     assert take(ledger, bare).counts["clusters"] == 1
     git_quotas = worker(ledger, tmp_path / "worker")

@@ -147,7 +147,7 @@ class Forge:
 
 
 def spec(forge: Forge, name: str = CLUSTER, quotas: Sequence[dict[str, Any]] = (), **more: Any) -> dict[str, Any]:
-    """Of a fleet file: a cluster whose quotas the forge holds."""
+    """Return a cluster of a fleet file, whose quotas the forge holds."""
     return {
         "name": name,
         "islands": [{"name": "main", "total_gpus": 48, "healthy_gpus": 48}],
@@ -167,7 +167,7 @@ def take(ledger: Ledger, *clusters: dict[str, Any], number: str = "1", **terms: 
 def worker(
     ledger: Ledger, folder: Path, timeout: timedelta = timedelta(seconds=20), every: timedelta = timedelta(0)
 ) -> GitQuotas:
-    """What a worker process has before this ledger; each has a folder of its own."""
+    """Return the quotas as a worker process reads them before this ledger; each process has a folder of its own."""
     slurms = Slurms(ledger, ledger.schedulers)
     terms = GitTerms(timeout, "Fleet bot <bot@example.org>")
     return GitQuotas(ledger, SlurmQuotas(slurms), slurms, folder, terms, every)

@@ -44,7 +44,7 @@ ENDS = ("abort", "close", "decline", "withdraw", "approve")
 
 
 async def told(handle: WorkflowHandle[Any, Any], command: str, request: dict[str, Any]) -> str:
-    """What the sender hears: an answer, or one sentence."""
+    """Return what the sender gets: an answer, or one sentence."""
     try:
         data = json.dumps(request).encode()
         given = RawValue(Payload(metadata={"encoding": b"json/plain"}, data=data))
@@ -141,7 +141,7 @@ async def harms_nobody(world: World, within: float) -> None:
 
 @pytest.mark.nightly
 async def test_a_name_that_is_taken_at_an_import_works_and_others_are_refused(world: World) -> None:
-    """As a cluster, an island, a team and an owner: what comes in has a rollout that answers."""
+    """The name is tried as a cluster, an island, a team and an owner; each accepted one gets a rollout that answers."""
     beside = fresh("beside")
     await world.fleet(worked_case(beside))
     await world.launch(beside)

@@ -89,7 +89,7 @@ class Post:
         return told_by(self.home, notifier, contacts)
 
     def tell(self, activity: NoticeActivities, many: int = MANY) -> TellAnswer:
-        """So many notices of the bad audience come first; the others have got theirs all the same."""
+        """Send so many notices of the bad audience first; check that the others were delivered all the same."""
         audiences = ["bad"] * many + list(self.good)
         notices = tuple(notice(f"{n}/{audience}", audience) for n, audience in enumerate(audiences))
         answer = activity.tell(TellRequest(cluster="c", notices=notices))
@@ -165,7 +165,7 @@ WAYS = [
 @pytest.mark.parametrize("way", WAYS, ids=["http", "tls", "smtp"])
 @table(SERVERS)
 def test_a_bad_server_is_named_and_holds_up_nobody_else(rubbish: Rubbish, way: str, office: Post) -> None:
-    """It lets go of its notices when the others have got theirs."""
+    """The server answers only after the others have got their notices."""
     with receiver(rubbish.value, until=office.told) as port:
         answer = office.tell(office.activity(way.format(host=LISTED, port=port, secret=SECRET)))
     is_named_alone(office, answer)
@@ -412,7 +412,7 @@ def is_refused(rubbish: Rubbish, office: Post, tell: Callable[[NoticeActivities,
 
 @pytest.mark.parametrize("host", [h.strip("[]") for h in INWARD if h[-1].isdigit() or ":" in h])
 def test_a_proxy_is_asked_for_no_address_inside(host: str, office: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the worker goes through a proxy the name is the proxy's affair; an address that is written out is not."""
+    """With a proxy configured, the proxy resolves names; the worker still refuses a literal inner address."""
     monkeypatch.setenv("HTTP_PROXY", f"http://{INSIDE}:{office.inside_port}")
     monkeypatch.setenv("NO_PROXY", LISTED)
     written = f"[{host}]" if ":" in host else host

@@ -49,7 +49,7 @@ def test_views_write_names_so(rubbish: Rubbish) -> None:
 
 
 def test_nothing_else_writes_csv() -> None:
-    """Whoever writes one goes through the one place that makes cells inert."""
+    """All CSV is written in the one place that makes cells inert."""
     writers = set()
     for room in ("cli", "web", "views", "client", "activities", "workers", "workflows", "models"):
         for path in (ROOT / room).rglob("*.py"):

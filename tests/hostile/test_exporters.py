@@ -51,7 +51,7 @@ BEGINS, ENDS = 2, 18
 
 
 class Said(NamedTuple):
-    """What an exporter writes of a cluster. `late`: how much older than now it is dated, in minutes."""
+    """A sample that an exporter writes. `late`: how many minutes before now it is dated."""
 
     healthy: Any
     total: Any = 100
@@ -182,7 +182,7 @@ class Site:
         return [name for name, holds in stand.items() if any(h.kind is kind for h in holds)]
 
     def lines(self, name: str) -> list[str]:
-        """What the status prints of what to do, each taken by the command line as it stands."""
+        """Return the command lines that the status prints; the command line takes each as printed."""
         status = status_of(self.rollouts[name], self.now)
         lines = lines_in([status.needs, *status.lifts.values()])
         for line in lines:

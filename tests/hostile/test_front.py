@@ -171,7 +171,7 @@ async def test_a_head_that_does_not_end_is_not_waited_for(front: Path, monkeypat
 
 
 async def exchanged(socket: Path, data: bytes) -> bytes:
-    """What comes back until the front hangs up."""
+    """Send the data; return what comes back until the front closes the connection."""
     reader, writer = await asyncio.open_unix_connection(str(socket))
     try:
         writer.write(data)

@@ -201,7 +201,7 @@ class Site:
         return question.answers().validate_python(ActivityEnvironment().run(self.desk.answer, request).result)
 
     def sees(self) -> dict[str, Any]:
-        """What is said of the clusters that are well, by who says it. Looks by time alone are left out."""
+        """Return what each reader says of the clusters with valid rows, without looks that come by time alone."""
         now = datetime.now(UTC)
         marks = self.watch._fingerprints(WatchInput(), lambda: None)
         launch = FleetLaunch(fleet="f", owner="tpm")
@@ -253,7 +253,7 @@ def tool(ledger_url: str) -> Iterator[ForeignTool]:
 
 @contextmanager
 def unguarded(tool: ForeignTool) -> Iterator[None]:
-    """Without the ledger's own constraints: what was written before there were any."""
+    """Remove the ledger's own constraints meanwhile, to write rows as from before they existed."""
     if tool.postgresql:
         found = tool.rows(
             "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint"
@@ -349,7 +349,7 @@ def test_one_old_sample_of_20_million_spoils_no_derivation(site: Site, tool: For
 
 
 def test_the_look_and_the_launch_of_the_one_say_what_is_wrong(site: Site, tool: ForeignTool) -> None:
-    """So its rollout's status does (`fail_look`), and nothing is planned from it."""
+    """The rollout's status says so too (`fail_look`), and nothing is planned from it."""
     tool.run("INSERT INTO quotas (cluster, team, gpus, parent) VALUES ('gamma', 'kid', 1, 'v-3')")
     looked = ActivityEnvironment()
     for cluster in WELL:

@@ -126,7 +126,7 @@ class World:
         return self._health.read(["bad", "east", "west", "south"])
 
     def limits(self, timeout: timedelta) -> None:
-        """What one Prometheus may take for an answer."""
+        """Set how long one Prometheus may take to answer."""
         of = self.sources._connections
         self.sources._connections = {name: each.model_copy(update={"timeout": timeout}) for name, each in of.items()}
 
@@ -232,7 +232,7 @@ def test_a_series_of_nobody_costs_nobody(rubbish: Rubbish, server: Server, world
 
 
 def begins(request: BaseHTTPRequestHandler, head: bool) -> None:
-    """What drips is then in the head, or in the body."""
+    """Send a status first, unless the head itself is to drip."""
     if not head:
         request.send_response(200)
         request.end_headers()
@@ -379,7 +379,7 @@ def test_a_slow_prometheus_is_waited_for_once(server: Server, world: World, monk
 
 @pytest.mark.parametrize("more", [{"warnings": ["some stores did not answer"]}])
 def test_an_answer_in_part_is_none(server: Server, world: World, more: dict[str, Any]) -> None:
-    """What is missing from it would look like hardware that is gone."""
+    """The missing part of an answer would look like lost hardware."""
     server.more = more
     server.rows = {"healthy": lambda rows: rows[:1]}
     found = world.read()

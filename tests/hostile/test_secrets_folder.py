@@ -20,7 +20,7 @@ HIDDEN = "HiDdEnVaLuE42"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """As Kubernetes mounts one: names are links to `..data`, which is a link to what it swaps."""
+    """Return a folder as Kubernetes mounts it: names are links to `..data`, a link to the folder that it swaps."""
     version = tmp_path / "secrets" / "..2026_11_23"
     version.mkdir(parents=True)
     (version / "healthy").write_text("token-of-health\n")

@@ -321,7 +321,7 @@ async def test_one_user_cannot_hold_up_the_others(tmp_path: Path, web: Web) -> N
 
 
 class Counted:
-    """What a reader of the SDK is told, by instrument and labels."""
+    """The metrics that a reader of the SDK gets, by instrument and labels."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._reader = InMemoryMetricReader()

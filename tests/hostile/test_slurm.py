@@ -81,7 +81,7 @@ DRAINED = {"state": "idle", "state_flags": ["DRAIN"]}
 
 @dataclass
 class Tools:
-    """What a cluster's tools print: three nodes of 8 GPUs, one of them drained, and a job of one GPU."""
+    """The output of a cluster's tools: three nodes of 8 GPUs, one of them drained, and a job of one GPU."""
 
     folder: Path
 
@@ -386,7 +386,7 @@ def test_an_import_from_slurm_leaves_no_island_that_slurm_has_no_more(
 
 
 def test_an_import_from_slurm_is_refused_where_what_stays_makes_no_sense_beside_it(world: World) -> None:
-    """Only leaves have floors, and Slurm has others under this one: a file takes them away first."""
+    """Only leaves have floors, and Slurm has other accounts under this one: a file must remove the floor first."""
     quota = {"team": "team", "gpus": 16, "minimum_gpus": 9}
     document = {"clusters": [GIVEN | {"name": "new", "quotas": [quota]}]}
     stage(world.ledger, document, "given")
@@ -414,7 +414,7 @@ def test_an_account_may_be_called_anything(rubbish: Rubbish, world: World) -> No
 
 
 def test_a_slurm_that_hangs_holds_nobody_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for one that was late before."""
+    """A Slurm that was late before is not waited for."""
     world.healthy()
     aside, folder, waited = world.slurms._threads["nodes"], world.tools["bad"].folder, list[list[str]]()
     wait = aside._wait
@@ -441,7 +441,7 @@ def test_a_slurm_that_hangs_holds_nobody_up(world: World, monkeypatch: pytest.Mo
 
 
 def test_a_healthy_slurm_has_no_fault(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for the reading of its classes: that it is under way still is nothing wrong."""
+    """The check does not wait for the reading of classes, and one that is still under way is no fault."""
     begun, over = threading.Semaphore(0), threading.Event()
 
     def reads_on(*_: object) -> None:
@@ -474,7 +474,7 @@ def test_doctor_hears_of_the_others_while_one_slurm_hangs(world: World, monkeypa
 
 
 def all_but_one(checks: Iterable[Future[object]]) -> tuple[set[Future[object]], set[Future[object]]]:
-    """As long as it takes until one alone is late."""
+    """Wait until only one check is late; return the others and it."""
     done, late = set[Future[object]](), {*checks}
     while len(late) > 1:
         more, late = wait(late, PATIENCE, FIRST_COMPLETED)

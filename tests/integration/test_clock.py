@@ -1,4 +1,4 @@
-"""Whatever dates something, or asks how old it is, goes by the clock that it was given. Plain SQL is the witness."""
+"""All code that dates something, or asks how old something is, uses the clock that it was given. Witness: plain SQL."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ OURS = ("activities.", "client.", "models.", "workers.")
 
 
 def parts_of(thing: object) -> list[object]:
-    """What an object of ours, a container or a callable holds."""
+    """Return the parts of an object of ours, a container or a callable."""
     match thing:
         case dict():
             return [*thing.keys(), *thing.values()]
@@ -199,7 +199,7 @@ def parts_of(thing: object) -> list[object]:
 
 
 async def test_a_worker_has_one_clock(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of its ledger: whatever its calls are made of, none has the real one, which is everybody's default."""
+    """All that its calls are made of uses the ledger's clock, and nothing uses the real one, which is the default."""
     given: list[object] = []
     monkeypatch.setattr(main, "Worker", lambda *_, **more: given.append(more))
     monkeypatch.setenv("BACKSTOP_HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""What stands in deploy/, as far as it can be held to account without a container engine.
+"""The files in deploy/, checked as far as is possible without a container engine.
 
 The Compose file is checked against the Compose specification's schema, with the settings of .env.example put
 in; the scripts that need only a Temporal server or a PostgreSQL are run against real ones.
@@ -165,7 +165,7 @@ def test_the_build_context_has_every_package_and_no_secret() -> None:
 
 
 async def test_the_namespace_script_prepares_a_server_and_may_run_again(tmp_path: Path) -> None:
-    """On a namespace that the server did not make at its start, as in the Compose file."""
+    """The namespace is one that the server did not make at its start, as in the Compose file."""
     path = f"{temporal_binary().parent}:/usr/bin:/bin"
     async with EmbeddedTemporal(tmp_path, None, None) as server:
         env = {"PATH": path, "TEMPORAL_ADDRESS": server.address, "TEMPORAL_NAMESPACE": "fresh"}

@@ -89,7 +89,7 @@ class Office:
         import_fleet(self.ledger, document, now=NOON)
 
     def tell(self, cluster: str, kind: str, *teams: str, **more: Any) -> TellAnswer:
-        """As a rollout of the cluster does."""
+        """Tell the teams, as a rollout of the cluster does."""
         notices = tuple(
             Notice(
                 key=f"{cluster}/1/{self.now:%H%M%S}/{team}/{kind}",
@@ -104,7 +104,7 @@ class Office:
         return self.activities.tell(TellRequest(cluster=cluster, notices=notices))
 
     def watch(self) -> None:
-        """What the watch's rounds do."""
+        """Send what is due, as the watch's rounds do."""
         for audience in self.ledger.outbox.audiences_due(PACE):
             self.sender.send(audience)
 
@@ -215,7 +215,7 @@ def test_whoever_asks_again_learns_when_a_notice_was_sent(office: Office) -> Non
 
 
 def test_that_a_team_was_told_is_archived_once_whoever_sent_it(office: Office) -> None:
-    """Of the notices of a cut one waits for a round of the watch, another goes in the rollout's own call."""
+    """One notice of a cut waits for a round of the watch; another goes in the rollout's own call."""
     world = World((quota("daily", 180), quota("calm", 181)), notice="1d")
     assert world.r.plan is not None
     world.say(Command.APPROVE, run=False, plan_hash=world.r.plan.hash)

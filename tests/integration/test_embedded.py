@@ -218,7 +218,7 @@ async def test_stopping_twice_or_before_a_start_does_nothing(tmp_path: Path) -> 
 
 
 async def test_free_ports_are_none_that_the_server_may_take_for_its_inner_services(tmp_path: Path) -> None:
-    """It asks Linux for free ports before it binds ours, and once panicked of the same one when it had answered."""
+    """The server asks Linux for free ports before it binds ours, and once failed because it got the same port."""
     with socket.create_server(("127.0.0.1", 0)) as by_linux:
         first_by_itself = min(32_768, by_linux.getsockname()[1])
     async with EmbeddedTemporal(tmp_path, None, None) as server:

@@ -60,7 +60,7 @@ async def pages_of(folder: Path, clusters: int) -> AsyncIterator[Pages]:
 
 @pytest.fixture(scope="module")
 async def pages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pages]:
-    """Of one fleet for all tests here: they only read."""
+    """Yield the pages of one fleet for all tests here: they only read."""
     async with pages_of(tmp_path_factory.mktemp("made-up"), CLUSTERS) as pages:
         yield pages
 
@@ -114,7 +114,7 @@ async def test_pages_of_the_made_up_fleet_and_its_ledger_count_the_same(pages: P
 
 
 async def test_promises_of_the_made_up_fleet_came_down_as_its_rollouts_cut(pages: Pages) -> None:
-    """Of the tallies of 28 days the first and the last, by cluster."""
+    """The first and the last of 28 days of tallies are compared, by cluster."""
     with pages.sql() as sql:
         newest = dict(sql.execute("SELECT cluster, assigned_gpus FROM tallies GROUP BY cluster HAVING at = max(at)"))
         oldest = dict(sql.execute("SELECT cluster, assigned_gpus FROM tallies GROUP BY cluster HAVING at = min(at)"))
@@ -153,7 +153,7 @@ async def test_one_cluster_is_spoken_of_as_one(tmp_path: Path) -> None:
 
 
 async def test_its_archive_is_sealed_and_what_came_since_is_not(pages: Pages) -> None:
-    """Each chain to the row that it had an hour ago: by the hashes that the seals name, the rows are the same."""
+    """Each chain is sealed up to its row of an hour ago: the rows have the hashes that the seals name."""
     with pages.sql() as sql:
         seals = [json.loads(leaf) for (leaf,) in sql.execute("SELECT leaf FROM seals ORDER BY number")]
         rows = {(cluster, seq): digest for cluster, seq, digest in sql.execute("SELECT cluster, seq, hash FROM audit")}

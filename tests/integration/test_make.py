@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def command(target: str) -> str:
-    """What make would type, were everything set up."""
+    """Return the commands that make would run if everything were set up."""
     setting = (f"VENV={sys.prefix}", "JOBS=0", "ARGS=")
     done = subprocess.run(
         ["make", "--dry-run", "--old-file=setup", "--old-file=packages", *setting, target],

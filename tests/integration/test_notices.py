@@ -253,7 +253,7 @@ class Crowd:
 
 
 def test_many_at_once_send_once(channel: Channel, log_file: Path, mail: Mail, web: Web) -> None:
-    """Where the channel is on the web, the first one is answered when all the others are at the door."""
+    """On a channel of the web, the first delivery is answered only when all others are waiting."""
     web.answers.clear()
     turns = Crowd(log_file.with_name("turns"), 8, web.answers)
     what = notice(channel.contact)

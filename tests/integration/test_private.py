@@ -1,4 +1,4 @@
-"""What Backstop keeps on a machine is readable by its own user alone."""
+"""All that Backstop stores on a machine is readable only by its own user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def modes(folder: Path) -> dict[str, int]:
 
 
 def migrate(home: Path) -> None:
-    """As somebody's shell starts it: with the usual umask."""
+    """Migrate as from a shell, with the usual umask."""
     environment = {**os.environ, "BACKSTOP_HOME": str(home), "BACKSTOP_LEDGER_URL": ""}
     command = [sys.executable, "-m", "workers.migrate"]
     subprocess.run(command, env=environment, check=True, umask=0o022, capture_output=True)

@@ -128,7 +128,7 @@ def until(true: Callable[[], bool], what: str, seconds: float = 90) -> None:
 
 @pytest.fixture
 def prometheuses(url: str, ledger_url: str) -> Iterator[Prometheuses]:
-    """Of a ledger with both clusters; the one that we call `west-1` is `west` there."""
+    """Yield the sources of a ledger with both clusters; our `west-1` is `west` in Prometheus."""
     clusters = [
         {
             "name": "east",

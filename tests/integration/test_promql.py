@@ -42,7 +42,7 @@ def seen(*nodes: str) -> Series:
 
 
 def ready(node: str, allocatable: int | None = 8) -> Series:
-    """As kube-state-metrics has a node that is ready."""
+    """Return the series of a ready node, as kube-state-metrics has it."""
     series = {
         f'kube_node_status_condition{{node="{node}",condition="Ready",status="true"}}': "1x4320",
         f'kube_node_spec_unschedulable{{node="{node}"}}': "0x4320",
@@ -54,7 +54,7 @@ def ready(node: str, allocatable: int | None = 8) -> Series:
 
 
 def assert_healthy(folder: Path, series: Series, at: str, gpus: int, prometheus: PrometheusConnection) -> None:
-    """At this moment so many GPUs are healthy. The witness is Prometheus."""
+    """Check that so many GPUs are healthy at this time. Prometheus itself computes it."""
     samples = [{"labels": '{cluster="east", island="x"}', "value": gpus}]
     case = {
         "interval": "1m",

@@ -81,7 +81,7 @@ class Site:
         return read_seals(str(self.file), [self.public])
 
     def rewrite(self, cluster: str, seq: int, text: str) -> None:
-        """As somebody with the ledger's password and our source: the row, all after it, and the head."""
+        """Rewrite the row, all after it and the head, as somebody with the ledger's password and our source could."""
         engine = sa.create_engine(self.url)
         with engine.begin() as sql:
             rows = sql.execute(
@@ -193,7 +193,7 @@ def test_a_chain_that_is_cut_off_or_gone_shows(site: Site) -> None:
 
 
 def test_what_was_written_since_the_last_seal_can_still_be_rewritten(small: Site) -> None:
-    """As docs/security.md says: rewrite what is not sealed yet."""
+    """As docs/security.md warns, rows that are not sealed yet can be rewritten."""
     small.happens(2)
     small.sealer().look()
     small.happens(2)
@@ -204,7 +204,7 @@ def test_what_was_written_since_the_last_seal_can_still_be_rewritten(small: Site
 
 
 def test_two_workers_make_one_seal_each_hour(site: Site, tmp_path: Path) -> None:
-    """Of two machines: each has its keeper, its key, and all seals."""
+    """Two machines have a keeper, a key and all seals each."""
     site.happens()
     there = tmp_path / "there"
     one = site.sealer()
@@ -315,7 +315,7 @@ def test_the_root_is_that_of_rfc_6962() -> None:
 
 
 def test_a_note_is_a_signed_note_with_a_checkpoint() -> None:
-    """By the words of C2SP's signed-note and tlog-checkpoint, and nothing of ours."""
+    """The format is that of C2SP's signed-note and tlog-checkpoint, checked without our code."""
     import base64
 
     key = Ed25519PrivateKey.generate()

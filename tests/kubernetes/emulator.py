@@ -321,7 +321,7 @@ class Cluster:
         self._loop.call_soon_threadsafe(self._over.set)
 
     def on_loop(self, do: Any) -> Any:
-        """What `do(emulator)` answers, on its loop."""
+        """Return the result of `do(emulator)`, run on its loop."""
 
         async def call() -> Any:
             return do(self.emulator)

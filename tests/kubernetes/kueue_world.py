@@ -55,7 +55,7 @@ class Kubectl:
         return {key.partition("/")[2]: value for key, value in annotations.items() if key.startswith("backstop/")}
 
     def hand_over(self, name: str) -> None:
-        """Nobody manages the queue's quotas any more, and their values stay: as docs/kubernetes.md says."""
+        """Remove the manager of the queue's quotas; their values stay, as docs/kubernetes.md says."""
         page = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
         (program,) = re.findall(r"jq '(del\(.*\))' \| kubectl replace -f -", page)
         raw = self("get", "clusterqueue", name, "-o", "json", "--show-managed-fields")
@@ -63,7 +63,7 @@ class Kubectl:
         self("replace", "--validate=false", "-f", "-", stdin=without)
 
     def managers(self, name: str) -> list[tuple[str, str]]:
-        """Who manages the queue's quotas, and by which operation."""
+        """Return the managers of the queue's quotas, each with its operation."""
         entries = self.queue(name, "--show-managed-fields")["metadata"].get("managedFields", [])
         return sorted(
             (e["manager"], e["operation"]) for e in entries if "f:resourceGroups" in e["fieldsV1"].get("f:spec", {})
@@ -78,7 +78,7 @@ def kubectl_for(server: Cluster, folder: Path) -> Kubectl:
 
 
 def spec(name: str = CLUSTER, quotas: Sequence[dict[str, Any]] = (), **source: Any) -> dict[str, Any]:
-    """Of a fleet file: a cluster whose quotas Kueue holds."""
+    """Return a cluster of a fleet file, whose quotas Kueue holds."""
     return {
         "name": name,
         "islands": [{"name": "main", "total_gpus": 48, "healthy_gpus": 48}],
@@ -88,7 +88,7 @@ def spec(name: str = CLUSTER, quotas: Sequence[dict[str, Any]] = (), **source: A
 
 
 def worker(ledger: Ledger, kubeconfig: str | dict[str, str], timeout: timedelta = timedelta(seconds=20)) -> KueueQuotas:
-    """What a worker process has before this ledger. `kubeconfig`: of the connection east, or by connection."""
+    """Return the quotas as a worker process reads them. `kubeconfig`: of the connection east, or by connection."""
     paths = {"east": kubeconfig} if isinstance(kubeconfig, str) else kubeconfig
     connections = {name: KubernetesConnection(kubeconfig=path, timeout=timeout) for name, path in paths.items()}
     kuberneteses = Kuberneteses(ledger, connections)

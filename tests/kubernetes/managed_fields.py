@@ -1,4 +1,4 @@
-"""Who manages which field, and server-side apply, as far as a ClusterQueue needs it. Pure.
+"""Managers of fields, and server-side apply, as far as a ClusterQueue needs it. Pure.
 
 Kubernetes merges by the schema: the fields of `spec` that are atomic lists are one field each, and so is each
 annotation and label. Written after https://kubernetes.io/docs/reference/using-api/server-side-apply/.

@@ -1,4 +1,4 @@
-"""How a worker reaches an API server: the account of its pod, a program that prints tokens, and its own settings."""
+"""A worker's ways to an API server: the account of its pod, a program that prints tokens, and its own settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an API server must do for us, compared with what kubectl reads there.
+"""The API server's answers that we rely on, compared with kubectl's.
 
 Without BACKSTOP_KUBECONFIG against the emulator, so that not only our own client has checked it; with it against a real
 cluster, where nothing is written (deploy/kubernetes/try.md). BACKSTOP_RESOURCE: the GPUs' name there. BACKSTOP_DRIVER:

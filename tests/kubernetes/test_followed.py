@@ -44,7 +44,7 @@ def make(ledger: Ledger, tmp_path: Path, server: Cluster) -> Iterator[Callable[.
 
 
 def scheduled(world: World, cluster: str = "east") -> int | None:
-    """What the pods of vision hold, as last sampled."""
+    """Return the GPUs that the pods of vision hold, as last sampled."""
     usage = world.usage(cluster)
     return usage["vision"].scheduled_gpus if "vision" in usage else None
 

@@ -287,7 +287,7 @@ def test_a_half_written_effect_that_meets_a_change_by_others_is_refused_so_that_
 def test_an_effect_that_all_queues_have_is_kept_although_others_have_changed_another_quota_since(
     site: Site, another: Any
 ) -> None:
-    """It was written under the generation of its plan; the worker died before the ledger had it."""
+    """The effect was written under its plan's generation; the worker died before the ledger had it."""
     site.open()
     read = site.generation()
     site.emulator(lambda emulator: emulator.lost.update({"a": 504}))

@@ -116,7 +116,7 @@ class Activities:
             core.calls.put_nowait(task)
 
     def answered(self, completion: ActivityTaskCompletion) -> None:
-        """What a worker made of an attempt; of one that nobody waits for any more, nothing comes."""
+        """Take a worker's result of an attempt; drop it if nobody waits for it any more."""
         self._loop.tasks_ended += 1
         call = self._tokens.pop(completion.task_token, None)
         if call is None or call.token != completion.task_token or not call.run.runs:

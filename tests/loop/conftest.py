@@ -25,7 +25,7 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> M
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Each story has a loop of its own."""
+    """Give each story an event loop of its own."""
     if isinstance(collector, pytest.Module):
         collector.add_marker(pytest.mark.asyncio(loop_scope="function"))
 
@@ -56,14 +56,14 @@ async def world(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> Asy
 
 @pytest_asyncio.fixture(loop_scope="function")
 async def world_on_each(temporal: Client, ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
-    """On SQLite and on PostgreSQL in turn."""
+    """Yield a world, on SQLite and on PostgreSQL in turn."""
     async with world_of(temporal, ledger_url, tmp_path) as found:
         yield found
 
 
 @pytest_asyncio.fixture(loop_scope="function")
 async def ticketed(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
-    """Where keys are configured: people give commands through a front."""
+    """Yield a world with keys, where people give commands through a front."""
     async with world_of(temporal, sqlite_ledger_url, tmp_path, keys=(FRONT_KEY, public_keys)) as found:
         yield found
 
@@ -77,7 +77,7 @@ async def ticketed_on_each(temporal: Client, ledger_url: str, tmp_path: Path) ->
 
 @pytest_asyncio.fixture(loop_scope="function")
 async def world_by_url(temporal: Client, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    """On the database that the test's parameter names."""
+    """Yield a world on the database that the test's parameter names."""
     url = request.getfixturevalue("sqlite_ledger_url" if request.param == "sqlite" else "postgres_ledger_url")
     async with world_of(temporal, url, tmp_path) as found:
         yield found

@@ -13,26 +13,26 @@ from temporalio.bridge.worker import PollShutdownError  # type: ignore[attr-defi
 
 
 class Server(Protocol):
-    """What a worker says to it."""
+    """The calls that a worker makes to its server."""
 
     def serve(self, core: Core) -> None:
         """There is somebody who polls."""
 
     def leave(self, core: Core) -> None:
-        """Nobody polls there any more."""
+        """Note that this core polls no more."""
 
     def done(self, completion: WorkflowActivationCompletion) -> None:
-        """What a worker made of a workflow's task."""
+        """Take a worker's result of a workflow task."""
 
     def answered(self, completion: ActivityTaskCompletion) -> None:
-        """What a worker made of an attempt of an activity."""
+        """Take a worker's result of an attempt of an activity."""
 
     def beat(self, core: Core, heartbeat: ActivityHeartbeat) -> None:
         """An attempt is under way still."""
 
 
 class Core:
-    """What a worker polls: the tasks of one queue."""
+    """The queues that a worker polls: the tasks of one task queue."""
 
     def __init__(self, server: Server, queue: str) -> None:
         self.queue = queue
@@ -74,7 +74,7 @@ class Core:
         self._server.beat(self, heartbeat)
 
     def request_workflow_eviction(self, run_id: str) -> None:
-        """Nothing is evicted: there would be no history to play again."""
+        """Evict nothing: there would be no history to replay."""
 
     def initiate_shutdown(self) -> None:
         self._server.leave(self)
@@ -88,9 +88,9 @@ class Core:
         self._left()
 
     def _left(self) -> None:
-        """It polls until its last activity has ended."""
+        """End the polling once the last activity has ended."""
         if self._leaving and not self._running:
             self.calls.put_nowait(None)
 
     async def finalize_shutdown(self) -> None:
-        """Nothing is left of it."""
+        """Do nothing: everything is gone already."""

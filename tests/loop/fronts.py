@@ -31,7 +31,7 @@ AT_SOCKET = "http://front"
 async def listening_in_memory(
     front: Front, settings: FrontSettings, temporal: Mapping[str, str]
 ) -> AsyncIterator[list[str]]:
-    """As web.server.listening. Errors: Unavailable where another front has the path."""
+    """Listen as web.server.listening does. Errors: Unavailable if another front has the path."""
     where = [] if settings.socket is None else [str(settings.socket)]
     if where and where[0] in _FRONTS:
         raise Unavailable(f"another front already listens at {where[0]}")

@@ -1,4 +1,4 @@
-"""What the server in memory knows of a run: its updates, its calls, and what its worker has been given."""
+"""The in-memory server's state of a run: its updates, its calls, and the tasks that its worker was given."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Update:
 
 
 class Mishap(StrEnum):
-    """What may happen to a call between a worker and its server."""
+    """A fault of a call between a worker and its server."""
 
     FAILS_ONCE = "fails once"
     """Before it does anything; its retry goes well."""

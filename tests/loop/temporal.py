@@ -252,7 +252,7 @@ class InMemoryTemporal(_BridgeServiceClient):
 
 
 def create(real: Callable[[Any, Any], Any], client: Any, config: Any) -> Any:
-    """As `temporalio.bridge.worker.Worker.create`, which is `real`, of a client in memory too."""
+    """Create a worker as `temporalio.bridge.worker.Worker.create` (`real`) does, also for a client in memory."""
     return Core(client, config.task_queue) if isinstance(client, Workflows) else real(client, config)
 
 

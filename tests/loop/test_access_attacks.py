@@ -1,4 +1,4 @@
-"""What somebody with Temporal's credentials tries past the front: commands, starts, questions, cancels, resets.
+"""Attempts past the front with Temporal's credentials: commands, starts, questions, cancels, resets.
 
 Each is refused or ignored, quotas stay as they are, and the archive tells of it where a worker heard it.
 """
@@ -26,14 +26,14 @@ ABORT = CommandRequest(actor="sre", reason="as the story goes")
 
 
 def signed(world: World, cluster: str, command: str = "rollout.abort", **more: Any) -> CommandRequest:
-    """What the front would have sent for `sre`."""
+    """Return the command as the front would have sent it for `sre`."""
     signer = world.signer("sre", **more)
     assert isinstance(signer, FrontSigner)
     return signer(ABORT, command, rollout_workflow_id(cluster))
 
 
 async def told(world: World, cluster: str, message: CommandRequest, update_id: str = "", name: str = "abort") -> str:
-    """What the workflow answers to an update by hand: why it was refused, or nothing."""
+    """Send an update by hand; return why the workflow refused it, or nothing."""
     try:
         await world.handle(cluster).execute_update(name, message, id=update_id or uuid.uuid4().hex)
     except WorkflowUpdateFailedError as error:

@@ -286,7 +286,7 @@ async def test_what_somebody_adopted_is_not_undone_by_an_abort_of_its_fleet_befo
 
 
 async def test_a_member_is_opened_within_the_pace_that_was_signed(ticketed: World) -> None:
-    """By a rogue in the fleet's place, which says that the budget is another one."""
+    """A rogue in the fleet rollout's place opens it, and claims another budget."""
     names = [fresh("paced") for _ in range(2)]
     await ticketed.fleet(*(worked_case(name, notice="1h") for name in names))
     await ticketed.start_fleet(fleet := fresh("fleet"), {"parallel": 1, "budget_per_hour": 300})

@@ -1,4 +1,4 @@
-"""What whoever has a viewer's or a team's token can do through a front: read, and speak for that team; nothing else."""
+"""The powers of a viewer's or a team's token through a front: to read, and to speak for that team; nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BRINGUP = ("check-in", "hold", "release", "retry", "skip", "stop", "revalidate",
 
 
 def changes(name: str, plan: str) -> list[tuple[str, dict[str, Any]]]:
-    """Whatever a person can change: each as it would be right from somebody who may."""
+    """Return every change that a person can make, each as a person with the right would make it."""
     why = {"reason": "a try"}
     rollout = {**why, "plan_hash": plan, "team": "research", "hold": "paused"}
     ask = {"request": "r-1", "cluster": name, "team": "research", "gpus": 1, "actor": "x", **why}
@@ -53,7 +53,7 @@ def changes(name: str, plan: str) -> list[tuple[str, dict[str, Any]]]:
 
 @asynccontextmanager
 async def speaking(world: World, role: Role, **bounds: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """Whoever has this token, at a front with rights."""
+    """Yield a client with this token, at a front with rights."""
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     grants = [{"to": [ME], "roles": ["admin"]}, {"to": ["service:eye"], "roles": [role.value], **bounds}]
     file = {"services": [{"name": "eye", "owner": ME}], "grants": grants}

@@ -49,7 +49,7 @@ def access(**more: Any) -> AccessFile:
 
 @pytest_asyncio.fixture(loop_scope="function")
 async def world(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
-    """Where keys are configured, and no access file yet."""
+    """Yield a world with keys, and no access file yet."""
     async with world_of(temporal, sqlite_ledger_url, tmp_path, keys=(FRONT_KEY, public_keys)) as found:
         yield found
 
@@ -141,7 +141,7 @@ async def test_what_somebody_changed_by_plain_sql_is_for_any_approver(world: Wor
 
 
 async def test_what_the_old_list_let_through_is_refused(world: World) -> None:
-    """Each was admitted with any front's signature, whoever gave it."""
+    """Each command had been admitted with any front's signature, whoever gave it."""
     name = fresh("grid")
     await world.fleet(worked_case(name))
     await configured(world, access())
@@ -201,7 +201,7 @@ async def test_an_open_breaker_lets_one_undo_the_fleet_rollout(world: World) -> 
 
 
 async def test_an_emergency_that_no_front_told_of_is_told_as_it_is_admitted(world: World) -> None:
-    """Whoever has a front's key tells nobody: the ticket says `emergency`, and that is all."""
+    """A caller with a front's key can stay silent about it: the ticket says `emergency`, and that is all."""
     name = fresh("emergency")
     await world.fleet(worked_case(name, soak_buffered="1h"))
     await configured(world, access())

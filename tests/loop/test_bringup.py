@@ -1,4 +1,4 @@
-"""From an entry to a cluster in production and out again; what needs servers and several workers is in tests/e2e."""
+"""Bring-ups from an entry to production and out again; tests that need servers and several workers are in tests/e2e."""
 
 from __future__ import annotations
 

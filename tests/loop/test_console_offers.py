@@ -1,4 +1,4 @@
-"""What a cluster's page offers is taken, and what is grey is refused for what stands beside it."""
+"""Commands that a cluster's page offers are accepted, and greyed ones are refused for the reason beside them."""
 
 from __future__ import annotations
 

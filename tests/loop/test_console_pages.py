@@ -153,7 +153,7 @@ async def test_the_calendar_has_what_the_ledger_has_and_ends_a_window(ana: Brows
 
 
 async def test_a_hold_of_several_clusters_ends_as_one(ana: Browser, story: Story, world: World) -> None:
-    """It was a window of each cluster here, to be ended one by one."""
+    """Each cluster here had a window of its own once, to be ended one by one."""
     starts = world.now().replace(microsecond=0) - timedelta(hours=1)
     freeze = Window(kind=WindowKind.FREEZE, starts=starts, ends=starts + timedelta(days=9), reason="year end")
     source, names = "fleet hold 3f2a91c07b5e", sorted((story.worked, story.roomy))

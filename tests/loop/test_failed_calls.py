@@ -195,7 +195,7 @@ def rows_of(world: World) -> dict[str, Any]:
 
 @dataclass
 class End:
-    """What a story leaves. `calls`: of which workflow and activity, in the order in which they were made."""
+    """The end of a story. `calls`: workflow and activity of each call, in order."""
 
     calls: list[tuple[str, str]] = field(default_factory=list)
     rows: dict[str, Any] = field(default_factory=dict)
@@ -260,7 +260,7 @@ async def settled(world: World) -> None:
 
 
 def differences(end: End, reference: End) -> dict[str, Any]:
-    """By table: what is missing, and what is too much."""
+    """Return, by table, the missing rows and the extra rows."""
 
     def of(rows: Any) -> Counter[str]:
         return Counter(map(str, rows.items() if isinstance(rows, dict) else rows))
@@ -278,7 +278,7 @@ def theatre(tmp_path_factory: pytest.TempPathFactory) -> Theatre:
 
 
 def nightly(item: pytest.Item) -> bool:
-    """By day every call of a story has the mishap; by night each in turn."""
+    """Return whether the test is for the night: by day every call of a story has the mishap, by night each in turn."""
     return "in_turn" in item.name
 
 
@@ -337,7 +337,7 @@ async def test_a_mishap_at_each_call_in_turn_changes_nothing(lifecycle: str, mis
 async def test_a_call_that_fails_for_good_leaves_the_same_quotas_and_effects(
     lifecycle: str, activity: str, number: int, theatre: Theatre
 ) -> None:
-    """Nothing that was written is left without a workflow that takes it back."""
+    """All that was written has a workflow that takes it back."""
     reference = await theatre.reference(lifecycle)
     end = await theatre.play(lifecycle, lambda *it: Mishap.FOR_GOOD if it[1:] == (activity, number) else None)
     for table in ("quotas", "clusters", "reserve_limits", "receipts"):

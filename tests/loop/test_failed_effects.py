@@ -92,7 +92,7 @@ class Case:
 
     @property
     def meant(self) -> int:
-        """How many calls meet the fault."""
+        """Return how many calls meet the fault."""
         if self.mode.way is not Way.NEVER_LANDED or (self.forward and self.mode.for_good) or self.kind is K.CLOSE:
             return 1
         return 2
@@ -106,8 +106,8 @@ CASES = (
 
 
 def nightly(item: pytest.Item) -> bool:
-    """By day on one database, and what the first retry heals; what fails for good in tests/e2e/test_stuck.py alone. A
-    breach takes its seconds, and so does each later retry: by night."""
+    """Return whether the case is for the night: by day one database, and faults that the first retry heals. Lasting
+    faults are in tests/e2e/test_stuck.py too; a breach and each later retry take seconds."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
     if "case" not in params:
         return "shadow" in item.name and params.get("database_url") == "postgresql"
@@ -247,7 +247,7 @@ class Story:
         return self.sql.rows("SELECT counter, kind FROM receipts WHERE rollout = ? ORDER BY counter", self.rollout)
 
     def landed(self) -> None:
-        """Each effect that landed has its one receipt, in the order of time, and the book knows the last."""
+        """Check that each applied effect has one receipt, in the order of time, and that the book knows the last."""
         calls = [(kind, it.landed if isinstance(it, Fault) else it) for kind, it in self.calls]
         expected = [(n, kind.value) for n, (kind, landed) in enumerate(calls, start=1) if landed]
         assert self.receipts() == expected
@@ -302,7 +302,7 @@ class Story:
         self.stands(BACKED, dict.fromkeys(BACKED, "soft"), (50, 190, 79))
 
     async def deliver_late(self) -> None:
-        """What hung on its way gets through now: it is refused, or answered as it was, and no row changes."""
+        """Deliver the late calls: each is refused, or gets its stored receipt, and no row changes."""
         for change in [change for fault in self.faults.values() for change in fault.kept]:
             before = self.rows()
             outcome = await asyncio.to_thread(self.quotas.deliver, change)
@@ -314,7 +314,7 @@ class Story:
                 assert isinstance(outcome, Conflict)
 
     def rows(self) -> list[list[tuple[Any, ...]]]:
-        """Whatever an effect could have changed."""
+        """Return all rows that an effect could have changed."""
         tables = {"quotas": "team", "reserve_limits": "islands", "receipts": "rollout, counter"}
         tables |= {"moves": "rollout, counter", "rollouts": "id"}
         found = [self.sql.rows("SELECT * FROM clusters WHERE name = ?", self.name)]
@@ -324,7 +324,7 @@ class Story:
         ]
 
     def met(self, *cases: Case) -> None:
-        """Each fault was reached as often as it was meant to be, and whoever was not heard had the stored receipt."""
+        """Check that each fault was met as often as meant, and that unheard callers got the stored receipt."""
         for case in cases:
             mode, fault = case.mode, self.faults[case]
             assert fault.reached == case.meant
@@ -433,7 +433,7 @@ class Story:
             await self.is_closed_by_the_next_rollout(case)
 
     async def is_closed_by_the_next_rollout(self, case: Case) -> None:
-        """What a lost `close` left reserved blocks the next launch until somebody takes it over."""
+        """Check that the reservation of a lost `close` blocks the next launch until somebody takes it over."""
         with pytest.raises(Refusal, match=f"still has effects of rollout {self.rollout}"):
             await self.world.launch(self.name, f"{self.name}/2")
         assert (await self.world.ended(self.name))["stage"] == "aborted"

@@ -48,7 +48,7 @@ def states(status: FleetStatus) -> dict[str, str]:
 
 
 async def idle(handle: WorkflowHandle[Any, Any]) -> None:
-    """It has taken in all that reached it: one that is terminated before cannot be asked anything."""
+    """Wait until the workflow has processed all its input: one terminated before that answers no query."""
     async for _ in async_attempts("nothing of it is under way"):
         raw = (await handle.describe()).raw_description
         if not (raw.pending_activities or raw.HasField("pending_workflow_task")):
@@ -87,7 +87,7 @@ async def test_a_fleet_goes_through_in_waves_pilots_first(world: World) -> None:
 
 
 async def test_a_rehearsal_is_no_member_of_a_fleet_rollout_that_writes(world: World) -> None:
-    """It would count as rolled out, and its undoing as a failure, where nothing was ever written."""
+    """Otherwise it would count as rolled out, and its undo as a failure, though nothing was ever written."""
     rehearsed, undone, other = fresh("rehearsed"), fresh("undone"), fresh("other")
     await world.fleet(*(cluster(name, 95, 98, busy=60) for name in (rehearsed, undone, other)))
     for name in (rehearsed, undone):

@@ -34,14 +34,14 @@ STILL = {"soak_buffered": "1h", "soak_enforced": "1h", "notice": "1h"}
 
 @pytest.fixture(autouse=True)
 def _asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was imported counts at the next request, and not within a second."""
+    """Read the access file at each request, instead of once a second."""
     monkeypatch.setattr(rights, "_ANEW_SECONDS", ASKS_ALWAYS)
     monkeypatch.setattr(rights, "_KEPT_SECONDS", ASKS_ALWAYS)
 
 
 @pytest_asyncio.fixture(loop_scope="function")
 async def front(world: World, tmp_path: Path) -> AsyncIterator[tuple[Path, str]]:
-    """At a socket, and at an address for those with tokens."""
+    """Yield a front at a socket, and at an address for callers with tokens."""
     by_file = LedgerRights(doors_of(world.client))
     tokens = (OwnTokens(by_file),)
     listen, socket = Address("127.0.0.1", 0), tmp_path / "s"
@@ -119,7 +119,7 @@ async def test_the_file_says_who_somebody_is_and_what_they_may(world: World, fro
 async def test_a_member_takes_the_own_teams_objection_back(
     temporal: Client, sqlite_ledger_url: str, tmp_path: Path
 ) -> None:
-    """As `backstop resolve` says it: by the hold alone. Nobody else's objection goes by it."""
+    """`backstop resolve` names only the hold. Nobody else's objection can be resolved so."""
     async with world_of(temporal, sqlite_ledger_url, tmp_path, keys=(FRONT_KEY, public_keys)) as world:
         by_file = LedgerRights(doors_of(world.client, FRONT_KEY))
         socket = tmp_path / "s"

@@ -20,7 +20,7 @@ WHY = "sacctmgr did not answer within 20 s"
 
 
 class HungQuotas(FaultyQuotas):
-    """As `SlurmQuotas` is of clusters whose sacctmgr hangs: tests/hostile/test_slurm.py has the real one's answers."""
+    """Quotas that answer as `SlurmQuotas` does while sacctmgr hangs; tests/hostile/test_slurm.py has the real answers."""
 
     hung: ClassVar[set[str]] = set()
 
@@ -60,7 +60,7 @@ async def short(world: World, name: str, **policy: Any) -> dict[str, int]:
 
 
 async def test_a_shortage_is_told_while_the_limits_hang(hanging: World) -> None:
-    """At risk, by the last known limits."""
+    """The team is at risk by the last known limits."""
     world, name = hanging, fresh("hung")
     promised = await short(world, name, breach_after="1h")
     status = await world.until(name, lambda s: bool(s.at_risk))
@@ -83,7 +83,7 @@ async def test_a_shortage_is_a_breach_while_the_limits_hang(hanging: World) -> N
 
 
 async def test_no_gate_opens_on_limits_that_nobody_could_read(hanging: World) -> None:
-    """What others changed meanwhile is not known: the next step waits until it is."""
+    """Changes by others are unknown meanwhile, so the next step waits."""
     world, name = hanging, fresh("gate")
     await world.fleet(cluster(name, {"main": (361, 361)}, [team("a", 300)], soak_buffered="1h", soak_enforced="1h"))
     await world.start(name)

@@ -367,7 +367,7 @@ async def test_who_may_target_a_quota_and_who_has_none(world: World) -> None:
 
 
 async def cancel(world: World, asked: RequestState) -> None:
-    """As somebody does in Temporal's UI."""
+    """Cancel the workflow, as a person can in Temporal's UI."""
     await world.client.get_workflow_handle(request_workflow_id(asked.ask.request)).cancel()
 
 
@@ -419,7 +419,7 @@ async def test_a_grant_whose_workflow_is_gone_is_named_and_given_back_by_the_wat
 async def test_a_dead_webhook_keeps_no_request_from_its_end_and_the_archive_says_who_was_not_told(
     monkeypatch: pytest.MonkeyPatch, world: World
 ) -> None:
-    """What is tried in vain is given up after its time; what comes new meanwhile does not wait for it."""
+    """A notice that fails is given up after its time; a new one does not wait for it."""
     monkeypatch.setattr(reducers, "MAIL_TIME", timedelta(seconds=2))
     monkeypatch.setattr(options, "MAIL_PAUSE", timedelta(seconds=1))
     name, port = fresh("dead"), free_port()

@@ -39,7 +39,7 @@ def waits_for(status: RolloutStatus) -> set[str]:
 
 
 async def only_waits_for(world: World, name: str, stage: Stage, condition: str, seconds: float) -> RolloutStatus:
-    """In this stage all else comes true, and then the rollout stays all the while."""
+    """Wait until only this condition is open, and check that the rollout then stays in the stage."""
     await world.until(name, lambda s: s.stage is stage and waits_for(s) == {condition})
     status = await stays(world, name, stage, seconds)
     assert waits_for(status) == {condition}
@@ -97,7 +97,7 @@ async def test_a_breach_rolls_back_to_what_is_backed_and_the_retry_starts_from_t
 
 
 async def breached_and_retried(world: World, name: str, answer: LaunchAnswer, promised: dict[str, int]) -> None:
-    """From monitored, with all 361 GPUs healthy, to monitored at the second attempt."""
+    """Play from monitored, with all 361 GPUs healthy, to monitored at the second attempt."""
     sql, rollout, forward = world.sql, f"{name}/1", FORWARD
     await world.healthy(name, main=(361, 300))
     await world.until(name, Stage.ROLLED_BACK)
@@ -336,7 +336,7 @@ async def test_a_lost_rollout_is_adopted_or_refused(world: World) -> None:
 
 @pytest.mark.parametrize(("changed", "to"), [("a", 70), ("b", 75)], ids=["was cut", "was not cut"])
 async def test_the_undo_of_an_adopted_rollout_leaves_what_others_changed(world: World, changed: str, to: int) -> None:
-    """Whether before it was lost or since: nobody but the ledger remembers it."""
+    """This holds for changes before the loss and after it: only the ledger remembers them."""
     name = await lost(world, Stage.MONITORED)
     world.sql.set(changed, to, name)
     await world.launch(name, rollout=f"{name}/9", adopt=True)

@@ -99,7 +99,7 @@ class Front2:
 
 @pytest_asyncio.fixture(loop_scope="function")
 async def ticketed(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
-    """Where keys are configured, and clusters are brought up; nothing may be run on the host."""
+    """Yield a world with keys and bring-ups, where nothing may run on the host."""
     allowed = Allowed(RunnerSettings())
     parts = BringupParts(Runners(allowed, tmp_path / "runs", Here()), OutsideChecks(allowed, None))
     keys = (FRONT_KEY, public_keys)
@@ -120,7 +120,7 @@ async def front(ticketed: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 async def fleet_of_two(front: Front2, document: dict[str, Any]) -> None:
-    """It comes with a policy of its own, which takes two admins."""
+    """Import a fleet with a policy of its own, which takes two admins."""
     with pytest.raises(AwaitsSecond) as waits:
         await front.door("tpm").import_fleet(Fleet.model_validate({"clusters": [document]}))
     done = await front.door("sre-lead").countersign(waits.value.digits)

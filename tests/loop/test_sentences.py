@@ -39,7 +39,7 @@ WRONG = {
 
 
 def wrong_in(text: str) -> list[str]:
-    """What of a text no person would write, with its place."""
+    """Return the parts of a text that no person would write, each with its place."""
     return [
         f"{what}: ...{text[max(0, m.start() - 60) : m.end() + 40]!r}"
         for what, pattern in WRONG.items()

@@ -41,7 +41,7 @@ async def site(temporal: Client, sqlite_ledger_url: str, tmp_path: Path, web: We
 
 
 async def approved(site: Site) -> str:
-    """By user:sre, in Slack; answers the hash of the plan."""
+    """Approve as user:sre in Slack; return the plan's hash."""
     plan = (await site.world.status(site.cluster)).plan_hash
     assert plan is not None
     status = await site.chat.type("U0SRE", f"status {quoted(site.cluster)}")
@@ -155,7 +155,7 @@ async def test_what_was_taken_once_is_not_taken_again(site: Site) -> None:
 async def test_from_slack_people_have_no_more_roles_than_the_file_gives(
     temporal: Client, sqlite_ledger_url: str, tmp_path: Path, web: Web, doors: None
 ) -> None:
-    """By default they speak for teams and read."""
+    """They speak for teams and read by default."""
     async with site_of(temporal, sqlite_ledger_url, tmp_path, web, file_of()) as site:
         status = await site.chat.type("U0SRE", f"status {quoted(site.cluster)}")
         (refused,) = await site.chat.press("U0SRE", status, "Approve…")

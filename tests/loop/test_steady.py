@@ -28,7 +28,7 @@ async def monitored(world: World, name: str, spec: dict[str, Any]) -> None:
 
 
 def flex(world: World, name: str) -> int | None:
-    """What a scheduler reads."""
+    """Return the flex that a scheduler reads."""
     found: int | None = world.sql.row("clusters", name=name)["flex_gpus"]
     return found
 

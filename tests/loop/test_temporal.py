@@ -54,7 +54,7 @@ _numbers = itertools.count(1)
 
 
 class Gates:
-    """Where a task of a workflow stands still until the test lets it go on: what comes meanwhile finds it busy."""
+    """A place where a workflow's task stops until the test lets it go on; meanwhile the worker is busy."""
 
     def __init__(self) -> None:
         self.reached, self.free = threading.Event(), threading.Event()
@@ -367,7 +367,7 @@ async def listener(client: Client, queue: str, **more: Any) -> WorkflowHandle[Li
 
 
 async def outcome(awaited: Awaitable[Any]) -> Any:
-    """What comes of it, or which error, with its cause and type."""
+    """Return the result, or the error with its cause and type."""
     try:
         return await awaited
     except RPCError as error:

@@ -24,7 +24,7 @@ ASSERTED = {"proof": "asserted"}
 
 
 class Access:
-    """Whether an access file is in force: asked as the ledger is, and known as a worker knows it, seconds later."""
+    """A fake of access: whether a file is in force, and the worker's view of that, which is seconds late."""
 
     def __init__(self) -> None:
         self.in_force = False
@@ -58,7 +58,7 @@ def straight_at_temporal(world: World) -> Iterator[None]:
 
 
 def proofs(world: World, cluster: str) -> dict[str, Any]:
-    """How the archive says that whoever gave each command was proven."""
+    """Return how the archive says that the author of each command was proven."""
     rows = [e for e in world.sql.archive(cluster) if e["kind"] == "command" and not e["refused"]]
     return {e["data"]["command"]: e["data"].get("proof") for e in rows}
 

@@ -30,7 +30,7 @@ nightly = on_postgresql
 
 @pytest_asyncio.fixture(loop_scope="function")
 async def world(temporal: Client, ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
-    """On each database, with a tally each half second."""
+    """Yield a world on each database, with a tally each half second."""
     replays = ledger_url.startswith("sqlite")
     async with world_of(temporal, ledger_url, tmp_path, tally_seconds=0.5, replays=replays) as found:
         yield found

@@ -1,4 +1,4 @@
-"""What the weekly report and the leader's page say of open rollouts: what each would answer, and nobody is asked."""
+"""Open rollouts in the weekly report and on the leader's page: as each would answer, without asking any."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def present(world: World) -> Live:
 
 
 def reported(live: Live, name: str) -> Told:
-    """What the report says of one cluster."""
+    """Return the report's statements on one cluster."""
     return {
         "unknown": [one for one in live.silent if one == name],
         "next": [(n.stage, n.at, n.waits_for, n.owner) for n in live.next if n.cluster == name],

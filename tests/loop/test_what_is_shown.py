@@ -1,4 +1,4 @@
-"""What status and doctor show beside what is so: a need that ended, health that nobody reports, a worker that died."""
+"""Changes that status and doctor show: a need that ended, health that nobody reports, a worker that died."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ async def test_a_name_that_the_ledger_does_not_have_is_bad_input_and_no_launch_i
 async def test_silence_of_temporal_is_not_taken_for_nothing_there(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It answered that there is no rollout, and was gone for a moment when it was asked whether there had been one."""
+    """Temporal answers that no rollout runs, and is away when asked whether there ever was one."""
     name = fresh("silent")
     await world.fleet(worked_case(name))
     there = InMemoryTemporal._describe_workflow_execution
@@ -207,7 +207,7 @@ async def held_on_page(world: World) -> dict[str, str]:
 
 
 async def test_what_is_on_hold_is_what_the_story_held(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the rollouts' own answers, and by the ledger alone where there are too many rollouts to ask."""
+    """The answer is checked by the rollouts' own status, and by the ledger alone if there are too many to ask."""
     free, paused, resumed, frozen, thawed, first, second = (
         fresh(name) for name in ("free", "paused", "resumed", "frozen", "thawed", "first", "second")
     )

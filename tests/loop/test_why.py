@@ -1,4 +1,4 @@
-"""Why can't I use my quota? Asked of the ledger through the desk."""
+"""`backstop why`: the reasons why a team cannot use its quota, asked of the ledger through the desk."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class TurnedLoop(asyncio.SelectorEventLoop):
         return EPOCH + timedelta(seconds=self._seconds)
 
     def turn(self, seconds: float) -> None:
-        """It is so much later. What was to happen meanwhile happens next, late."""
+        """Move the clock on. Timers of the time between fire next, late."""
         self._seconds += seconds
 
     @property
@@ -82,7 +82,7 @@ class TurnedLoop(asyncio.SelectorEventLoop):
     async def create_connection(  # type: ignore[override]
         self, protocol_factory: Callable[[], asyncio.Protocol], *args: Any, **more: Any
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """As asyncio's; while the connection is open, somebody outside works, and the clock stands still."""
+        """Connect as asyncio does; while the connection is open another process works, and the clock stands still."""
         self._working += 1
         ended = self._once_worked()
 
@@ -120,7 +120,7 @@ def _nothing() -> None:
 def run_coroutine_threadsafe(
     coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop
 ) -> concurrent.futures.Future[Any]:
-    """As asyncio's, for threads that then wait for it."""
+    """Run as asyncio does, for a thread that then waits for it."""
     future = _run_threadsafe(coroutine, loop)
     if isinstance(loop, TurnedLoop):
         loop.waited_for(future)
@@ -128,7 +128,7 @@ def run_coroutine_threadsafe(
 
 
 async def in_counted_thread(work: Callable[[], Any]) -> Any:
-    """As client.http_door's thread for a request; while it works, the clock stands still."""
+    """Work in a thread, as client.http_door does for a request; meanwhile the clock stands still."""
     return await asyncio.get_running_loop().run_in_executor(None, work)
 
 

@@ -140,7 +140,7 @@ class Workflows:
         self.add(run, job, events=0)
 
     def listed(self, query: str) -> list[Run]:
-        """Of a query that is made of `Name = 'value'` and `!=`, joined by AND; the newest first."""
+        """Return the runs of a query made of `Name = 'value'` and `!=`, joined by AND; the newest first."""
         runs = [run for runs in self._runs.values() for run in runs]
         for name, sign, quoted in _conditions(query):
             value = re.sub(r"\\(.)", r"\1", quoted)
@@ -203,7 +203,7 @@ class Workflows:
         run.worker.tasks.put_nowait(task)
 
     def done(self, completion: WorkflowActivationCompletion) -> None:
-        """What a worker made of its task."""
+        """Take a worker's result of a task."""
         if completion.run_id in self._replays:
             self._replays.pop(completion.run_id).set_result(completion)
             return
@@ -355,7 +355,7 @@ class Workflows:
         self._begin(after)
 
     async def replay(self) -> None:
-        """Each run that a worker has is played again from its tasks. Errors: AssertionError where it goes elsewhere."""
+        """Replay each run that a worker has, from its tasks. Errors: AssertionError for other commands."""
         for run in list(self._by_run.values()):
             if run.worker in self.cores and not run.busy:
                 await self._replayed(run)
@@ -378,7 +378,7 @@ class Workflows:
         self.wake(run)
 
     async def _handed(self, run: Run, task: WorkflowActivation) -> WorkflowActivationCompletion:
-        """What its worker makes of this, which leads to nothing."""
+        """Give the task to the run's worker; return its result, which has no effect."""
         done: asyncio.Future[WorkflowActivationCompletion] = self._loop.create_future()
         self._replays[task.run_id] = done
         assert run.worker is not None

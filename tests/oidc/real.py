@@ -41,7 +41,7 @@ def a_key(key_id: str, algorithm: str = "RS256") -> Key:
 def provider(
     folder: Path, *keys: Key, port: int = 0, algorithm: str = "RS256", redirect: str = "", secret: str = ""
 ) -> Iterator[str]:
-    """It runs with these keys. Yields its issuer. `redirect`: where browsers come back to; `secret`: their client's."""
+    """Run a provider with these keys; yield its issuer. `redirect`: where browsers return to; `secret`: of the client."""
     port = port or free_port()
     file = folder / f"jwks-{port}.json"
     file.write_text(json.dumps({"keys": [key.as_dict(private=True) for key in keys]}))
@@ -59,7 +59,7 @@ def provider(
 
 
 def fields_of(form: re.Match[str], name: str) -> dict[str, str]:
-    """What a browser would send of a form of the provider's, with the name where it asks for one."""
+    """Return the fields that a browser would send of a provider's form, with the name if the form asks for one."""
     fields = {}
     for tag in INPUT.findall(form[2]):
         field = dict(re.findall(r'(name|value)="([^"]*)"', tag))
@@ -69,7 +69,7 @@ def fields_of(form: re.Match[str], name: str) -> dict[str, str]:
 
 
 def says_yes(address: str, name: str) -> None:
-    """In a browser: each form is sent as it stands, with the name where it asks for one."""
+    """Send each form in a browser, as it is, with the name if the form asks for one."""
     with httpx.Client(follow_redirects=True, timeout=120) as browser:
         page = browser.get(address)
         for _ in range(8):

@@ -42,7 +42,7 @@ async def nowhere() -> tuple[Client, TemporalTarget]:
 
 @asynccontextmanager
 async def a_front(asked: Provider) -> AsyncIterator[str]:
-    """At a port of this machine, for the tokens of one provider. Yields its address."""
+    """Run a front at a port of this machine, for the tokens of one provider. Yields its address."""
     front = Front(Doors(nowhere), Callers((asked,)), about=partial(how_to_log_in, asked))
     async with listening(front, FrontSettings(None, listen=Address("127.0.0.1", 0)), {}) as where:
         yield where[0]
@@ -185,7 +185,7 @@ async def test_a_token_counts_for_whom_where_and_when_it_is_meant(issuer: str, t
 
 
 def token_of_a_job(issuer: str, client: str, audience: str) -> str:
-    """Nobody is there to say yes: the job's own secret gets it."""
+    """Return a token of a job, which logs in by its own secret because nobody is there to agree."""
     about = httpx.get(f"{issuer}/.well-known/openid-configuration", timeout=PATIENCE).json()
     given = {"grant_type": "client_credentials", "resource": audience}
     answer = httpx.post(about["token_endpoint"], data=given, auth=(client, "of a job"), timeout=PATIENCE)

@@ -45,7 +45,7 @@ class Site:
         return self.front.console.log_in
 
     def who(self, browser: httpx.AsyncClient) -> str:
-        """Whose session the browser has; empty: nobody's."""
+        """Return the owner of the browser's session; empty: none."""
         assert self.front.console is not None
         session = self.front.console.sessions.session_of(browser.cookies.get("backstop") or "")
         return "" if session is None else session.principal.name
@@ -67,7 +67,7 @@ async def a_site(folder: Path, key: Key, secret: str = "", known: str = "") -> A
 
 
 def made_of(browser: httpx.AsyncClient, what: str) -> str:
-    """What is to be made for a login of the secret in this browser's cookie."""
+    """Return the value that belongs to the login secret in this browser's cookie."""
     return made_by((browser.cookies.get("backstop-login") or "").split(".")[0], what)
 
 

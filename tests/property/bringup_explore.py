@@ -145,7 +145,7 @@ class Node:
             self._ended(b)
 
     def run(self) -> datetime | None:
-        """Until nothing begins by itself; answers until when."""
+        """Run until nothing begins by itself; return until when."""
         for _ in range(PATIENCE):
             self.set(reducers.advance(self.b, self.now))
             action = decide(self.b, self.now, self.calls)
@@ -383,7 +383,7 @@ def _refused(w: Node, action: do.BringupAction) -> None:
 
 
 def _lets_go(w: Node) -> None:
-    """What is followed and asked is let go of: by a worker that dies, or a history that begins anew."""
+    """End the calls that follow and ask: a worker dies, or the workflow continues as new."""
     w.calls = tuple(a for a in w.calls if not isinstance(a, do.Follow | do.AskChecks | do.Stop))
 
 
@@ -492,7 +492,7 @@ def _relative(node: Node) -> Iterator[do.BringupAction]:
 
 @dataclass
 class Found:
-    """What an exploration came to."""
+    """The figures of an exploration."""
 
     depth: int
     states: int = 0

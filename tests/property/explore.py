@@ -56,7 +56,7 @@ _ZERO = timedelta(0)
 
 @dataclass(frozen=True)
 class Setting:
-    """Where an exploration begins: a policy (what differs from `COMMON`), and what has happened already."""
+    """The start of an exploration: a policy (its differences from `COMMON`), and what has happened already."""
 
     policy: dict[str, Any] = field(default_factory=dict)
     before: tuple[str, ...] = ()
@@ -205,7 +205,7 @@ def commands(world: Node) -> Iterator[tuple[Command, dict[str, str]]]:
 
 
 def happenings(world: Node) -> Iterator[tuple[str, Callable[[Node], object]]]:
-    """What may come from outside but for commands."""
+    """Yield what may come from outside, except commands."""
     if world.flight is not None:
         yield from _failures(world.flight)
         if world.merges and world.flight.change is not None and world.flight.change.kind in _MERGED:
@@ -373,7 +373,7 @@ def _plan_before(r: Rollout) -> Plan | None:
 
 
 def _rollout(world: Node) -> dict[str, Any]:
-    """By field of Rollout: what counts of it."""
+    """Return what matters of a rollout's state, by field."""
     r, policy, clock = world.r, world.policy, _Clock(world.now)
     rank = _ranks(world)
     looked = r.looked_at or r.launched_at
@@ -622,7 +622,7 @@ def cells() -> frozenset[Cell]:
 
 @dataclass
 class Found:
-    """What an exploration came across."""
+    """The figures of an exploration."""
 
     depth: int
     events: int = 0
@@ -681,7 +681,7 @@ class Exploration:
         return self.most_states is not None and self.found.states >= self.most_states
 
     def path(self, state: int) -> list[str]:
-        """What happened, from the launch on."""
+        """Return what happened, from the launch on."""
         steps = []
         while state >= 0:
             state, step = self.paths[state]
@@ -767,7 +767,7 @@ class Exploration:
 
 
 def step_by_name(world: Node, name: str) -> None:
-    """What is called so happens."""
+    """Let the step of this name happen."""
     for command, fields in commands(world):
         if command.value == name:
             world.say(command, run=True, **fields)

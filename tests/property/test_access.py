@@ -1,4 +1,4 @@
-"""Of any access file: nothing is allowed beside the table, more roles never allow less, and one human is never two."""
+"""For any access file: nothing is allowed beyond the table, more roles never allow less, and one human is never two."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def rows_of(key: str, target: Target) -> tuple[Right, ...]:
 
 
 def owner_of(file: AccessFile, name: str) -> str:
-    """Whose doing it is, as the world that the test made knows it: not asked of the code."""
+    """Return the human behind a name, as the world that the test made knows it; the code is not asked."""
     owners = {f"service:{s.name}": s.owner for s in file.services}
     bare = owners.get(name, name)
     for head in ("user:", "machine:", "oidc:"):

@@ -1,4 +1,4 @@
-"""Of any access file and any ledger: admission lets through nothing that the table of rights denies."""
+"""For any access file and any ledger: admission lets nothing through that the table of rights denies."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def asked(draw: st.DrawFn) -> tuple[str, str, dict[str, Any]]:
 
 
 def target_by_hand(command: str, cluster: str, fields: dict[str, Any], world: cells.Ledger, short: bool) -> Target:
-    """What the sentence of docs/access.md would be asked of, put together of what the test made."""
+    """Return the target of a command by docs/access.md, put together from the world that the test made."""
     team, cases = fields.get("team", ""), set[Case]()
     if fields.get("undo"):
         cases.add(Case.UNDO)
@@ -72,7 +72,7 @@ def target_by_hand(command: str, cluster: str, fields: dict[str, Any], world: ce
 
 
 def lacks(file: AccessFile, who: Principal, right: Right, target: Target, human: str, emergency: bool) -> str:
-    """What is missing, by the words of docs/access.md and none of the code: a role anywhere, and a second human."""
+    """Return what is missing by docs/access.md, without our code: a role anywhere, or a second human."""
     names = {who.name, *(f"group:{group}" for group in who.groups if who.proof is Proof.OIDC)}
     held = {role for one in file.grants if names & {*one.to} for role in with_included(one.roles)}
     if not held & {*right.roles}:

@@ -42,7 +42,7 @@ FUZZ = settings(
 
 
 def said_by(*arguments: str) -> tuple[int, str, str]:
-    """What a command answers: its exit code, standard output and standard error."""
+    """Run a command; return its exit code, standard output and standard error."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run(arguments)
@@ -209,7 +209,7 @@ def dump(tool: ForeignTool) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def standing(tool: ForeignTool) -> dict[str, list[tuple[Any, ...]]]:
-    """What a file says, without the samples and the imports, of which each import adds some."""
+    """Return the ledger's tables, without the samples and imports that each import adds."""
     return {
         name: rows for name, rows in dump(tool).items() if name not in ("health_samples", "usage_samples", "imports")
     }

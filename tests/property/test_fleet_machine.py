@@ -71,7 +71,7 @@ class Fleet:
     # --- what happens ---------------------------------------------------------------------------
 
     def step(self) -> Wait | Finish:
-        """Until there is nothing to do; checked after everything."""
+        """Step until there is nothing to do; check after each step."""
         for _ in range(10_000):
             before, self.f = self.f, reducers.advance(self.f, self.now)
             if before.wave is Wave.PILOT and self.f.wave is not Wave.PILOT:

@@ -71,7 +71,7 @@ def quota_only(job: FlexJob) -> bool:
 
 
 def stay_and_could_go(story: FlexStory, scene: Scene, team: str, *, for_flex: bool) -> list[FlexJob]:
-    """Who runs on, and could have been taken in place of another of this team."""
+    """Return the team's jobs that keep running although they could have been preempted."""
     specs = spec_of(story)
     mine = (specs[j.job] for j in scene.running if j.team == team and j.job not in scene.started)
     return [s for s in mine if s.preemptible and (s.target is JobTarget.FLEX) is for_flex]
@@ -94,7 +94,7 @@ def test_no_stronger_job_is_taken_where_weaker_ones_of_its_quota_would_have_done
 @settings(max_examples=examples(2000), deadline=None)
 @given(story=st.one_of(crowded(), classed(whole=True, unprotected=True)))
 def test_no_stronger_job_waits_where_weaker_ones_of_its_team_would_make_room(story: FlexStory) -> None:
-    """Whether the weaker ones have run for long or have just started."""
+    """This holds whether the weaker jobs have run for long or have just started."""
     specs, teams = spec_of(story), {t.team: t for t in story.teams}
     for scene in tell_story(story.model_copy(update={"min_run": timedelta(0)})):
         for job in scene.queued:
@@ -119,7 +119,7 @@ def test_no_stronger_job_waits_where_weaker_ones_of_its_team_would_make_room(sto
 @settings(max_examples=examples(2000), deadline=None)
 @given(story=crowded())
 def test_a_claim_by_class_takes_its_own_team_s_alone_and_lets_no_team_grow_beyond_its_share(story: FlexStory) -> None:
-    """Of jobs of all sizes, each claim by itself: others in the same step may do more."""
+    """Each claim is judged by itself, with jobs of all sizes: other claims of the step may take more."""
     claim = _Play._claim
 
     def watched(play: _Play, before: Mapping[str, StoryJob], gone: dict[str, tuple[str, Claim] | None]) -> bool:
@@ -243,7 +243,7 @@ def test_with_classes_a_step_that_changes_nothing_changes_nothing(story: FlexSto
 
 
 def before(scenes: Sequence[Scene], step: int) -> Sequence[JobNow]:
-    """Who runs as a step comes."""
+    """Return the running jobs as a step begins."""
     return next((s.running for s in reversed(scenes) if s.step < step), ())
 
 

@@ -1,4 +1,4 @@
-"""What must hold of every division of flex, on random trees of teams."""
+"""Properties of every division of flex, on random trees of teams."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def shares(asked: FlexDemand) -> dict[str, int]:
 
 
 def room(asked: FlexDemand, name: str, got: dict[str, int]) -> int:
-    """How many more this team could take, by its own demand and every limit above it."""
+    """Return how many more GPUs this team could take, by its own demand and every limit above it."""
     by_name = {t.team: t for t in asked.teams}
 
     def taken(top: str) -> int:
@@ -112,7 +112,7 @@ def test_the_order_of_the_teams_does_not_matter(
 
 @given(capacity=capacities, mode=modes, among=teams())
 def test_nobody_envies_a_sibling_of_its_own_weight(capacity: int, mode: FlexMode, among: tuple[FlexTeam, ...]) -> None:
-    """Of two siblings alike in weight, quota and priority the one with less flex has all that it can use."""
+    """Of two siblings with equal weight, quota and priority, the one with less flex has all that it can use."""
     asked = demand(capacity, mode, among, [])
     got = shares(asked)
     by_name = {t.team: t for t in asked.teams}

@@ -1,4 +1,4 @@
-"""What must hold after every step of every story of jobs on flex, by docs/design.md alone ("Jobs and flex")."""
+"""Properties after every step of every story of jobs on flex, by docs/design.md alone ("Jobs and flex")."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def has(scene: Scene, team: str, *on: On) -> Fraction:
 
 
 def fit(sizes: Sequence[Fraction], gpus: int) -> bool:
-    """Whether jobs can lie on so many GPUs, each on one or on whole ones: all ways are tried."""
+    """Return whether the jobs fit on so many GPUs, each on one or on whole ones: all ways are tried."""
     left = gpus - sum(int(s) for s in sizes if s >= 1)
     parts = sorted((s for s in sizes if s < 1), reverse=True)
 
@@ -210,7 +210,7 @@ def test_no_team_waits_for_its_quota_while_others_have_what_is_junior_to_it(stor
 @settings(max_examples=examples(400), deadline=None)
 @given(story=stories(flat=True, whole=True, unprotected=True))
 def test_no_team_waits_for_its_share_while_others_are_above_theirs_on_flex(story: FlexStory) -> None:
-    """What others have above share and beyond quota, in GPUs, always covers a claim: shares add up to what there is."""
+    """The GPUs of others above share and beyond quota always cover a claim: shares add up to what there is."""
     specs = spec_of(story)
     for scene in tell_story(story):
         shares = {t.team: t.share_gpus for t in scene.teams}

@@ -27,7 +27,7 @@ NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def unused_after(snapshot: Snapshot, quotas: dict[str, int], running: dict[str, int]) -> Fraction:
-    """What `flex simulate` leaves free where these run, each team's as one job."""
+    """Return what `flex simulate` leaves free with these jobs, each team's as one job."""
     story = FlexStory(
         capacity_gpus=snapshot.healthy_gpus,
         teams=tuple(FlexTeam(team=team, quota_gpus=gpus) for team, gpus in quotas.items()),

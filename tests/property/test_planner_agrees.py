@@ -177,7 +177,7 @@ OUT_OF_REACH = Snapshot(
 @given(snapshots(TINY, blocks=False))
 @example(OUT_OF_REACH)
 def test_the_haircut_is_the_smallest_total_cut_that_makes_the_quotas_backed(snapshot: Snapshot) -> None:
-    """By trying every cut of the leaves, ancestors alike; the ceiling is H, and floors are left out."""
+    """Every cut of the leaves is tried, ancestors alike; the ceiling is H, and floors are left out."""
     snapshot = snapshot.model_copy(
         update={"quotas": tuple(q.model_copy(update={"minimum_gpus": 0}) for q in snapshot.quotas)}
     )
@@ -209,7 +209,7 @@ SIBLING_UNSCHEDULED = Snapshot(
 @example(SIBLING_UNSCHEDULED, "0")
 @example(OUT_OF_REACH, "0")
 def test_no_cut_that_suffices_is_cheaper_than_the_plan(snapshot: Snapshot, buffer: str) -> None:
-    """By trying every cut of the leaves: the smallest in all, then the least in use, then the least idle."""
+    """Every cut of the leaves is tried: the smallest in all, then the least in use, then the least idle."""
     snapshot = snapshot.model_copy(
         update={"quotas": tuple(q.model_copy(update={"minimum_gpus": 0}) for q in snapshot.quotas)}
     )

@@ -1,4 +1,4 @@
-"""What could start is what a linear program says, and the reasons add up to the gap, whatever the cluster."""
+"""For any cluster, the GPUs that could start match a linear program, and the reasons add up to the gap."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Observed(World):
             self.short_total[team] = self.short_total.get(team, _NOTHING) + until - self.now
 
     def account(self) -> None:
-        """Which promises are short now, and since when anybody could have known."""
+        """Note which promises are short now, and since when that could have been known."""
         if self.blind or not self.r.stage.is_guarded:
             self.ever_blind = self.ever_blind or self.blind
             self.short_since = {}
@@ -333,14 +333,14 @@ class Observed(World):
                 self.tells_what_is_so(notice)
 
     def tells_what_is_so(self, notice: Notice) -> None:
-        """Of a quota as it stands: its value, and what hardware backs of it by the last look."""
+        """Check the quota's value in the notice, and what hardware backs of it by the last look."""
         team = notice.audience
         assert notice.after_gpus == self.values.get(team), notice
         if notice.backing_gpus is not None and self.looked_on == self.snapshot().islands:
             assert notice.backing_gpus == self.backing().of[team], notice
 
     def is_taken_as_printed(self, texts: Iterable[str], actor: str) -> None:
-        """Whoever types what a notice or the status prints is not refused."""
+        """Check that each command in a notice or status is accepted as printed."""
         for line in lines_in(texts):
             sent = typed(line, actor)
             if sent is not None:
@@ -406,7 +406,7 @@ class Observed(World):
             assert self.limit is not None
 
     def flex_promises_no_gpu_that_is_not_there(self) -> None:
-        """Where the rollout can know: the published surplus is healthy, and no quota stands on it."""
+        """Check, where the rollout can know: the published surplus is healthy, and no quota counts on it."""
         r = self.r
         if (
             r.stage is not Stage.MONITORED

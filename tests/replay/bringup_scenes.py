@@ -94,7 +94,7 @@ async def brought_up(story: Story) -> None:
 
 
 async def unmade(story: Story) -> None:
-    """It begins anew while a command runs, goes on with it, and is cancelled: what runs is stopped, and all unmade."""
+    """Continue as new while a command runs, then cancel: the command is stopped, and everything torn down."""
     site = story.site
     site.ends = {"bootstrap": RunPhase.SUCCEEDED, "bootstrap/undo": RunPhase.SUCCEEDED}
     site.ends["nodes/undo"] = RunPhase.SUCCEEDED

@@ -197,7 +197,7 @@ async def stuck(world: World, name: str, faults: FaultyQuotas) -> None:
 
 
 async def becomes_stuck(world: World, name: str, faults: FaultyQuotas) -> Fault:
-    """By a person's undo; answers what is in its way."""
+    """Become stuck by a person's undo; return the fault."""
     await world.start(name)
     await world.until(name, Stage.MONITORED)
     broken = Fault(Way.NEVER_LANDED, refused, times=None)
@@ -208,7 +208,7 @@ async def becomes_stuck(world: World, name: str, faults: FaultyQuotas) -> Fault:
 
 
 async def is_undone(world: World, name: str, broken: Fault) -> None:
-    """What was in its way is mended."""
+    """Mend the fault, and let the undo end."""
     broken.mend()
     await world.say(name, Command.RETRY)
     await world.until(name, Stage.ROLLED_BACK)
@@ -408,7 +408,7 @@ async def risen(world: World, name: str, _: FaultyQuotas) -> None:
 
 
 async def ticketed(world: World, name: str, _: FaultyQuotas) -> None:
-    """Where every command has a ticket: admitted, carried into the next run; a cancel from Temporal is ignored."""
+    """Play with a ticket for every command: admitted, carried into the next run; a cancel from Temporal is ignored."""
     await world.start(name)
     await world.until(name, Stage.MONITORED)
     for number in range(8):
@@ -579,7 +579,7 @@ async def import_fleet(world: World, name: str) -> list[str]:
 
 
 async def rested(world: World, name: str, _: FaultyQuotas) -> None:
-    """At rest it waits for a day; a pause ends that, and so does hardware that is short for a while."""
+    """Rest: the rollout waits for a day; a pause ends that, and so does hardware that is short for a while."""
     await world.start(name)
     await world.until(name, Stage.MONITORED)
     await world.archived(name)
@@ -593,7 +593,7 @@ async def rested(world: World, name: str, _: FaultyQuotas) -> None:
 
 
 async def together(world: World, name: str, faults: FaultyQuotas) -> None:
-    """What is archived travels together, and not where an effect takes longer than it may wait."""
+    """Archive entries together, except where an effect takes longer than they may wait."""
     faults.inject(name, EffectKind.SET_SOFT, Fault(Way.NEVER_LANDED, away, times=3))
     await world.start(name)
     await close(world, name)
@@ -657,7 +657,7 @@ async def record(names: list[str]) -> None:
 
 
 def workflow_id(name: str) -> str:
-    """Of the workflow that the scene is about."""
+    """Return the id of the workflow that the scene is about."""
     if name in FLEETS:
         return FLEET_ID
     return request_workflow_id(name) if name in REQUESTS else rollout_workflow_id(name)

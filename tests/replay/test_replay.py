@@ -85,7 +85,7 @@ async def test_a_golden_history_replays(path: Path) -> None:
 async def test_a_task_that_took_too_long_leaves_a_run_that_can_be_played_anew(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine so slow that an activation is called a deadlock.
+    """The machine is so slow that an activation is called a deadlock.
 
     Before the core may have the run anew it has to leave the cache. One in which two threads lived at once never did,
     and this did not end: by chance, about once in ten times, or once in three beside other work.
@@ -111,7 +111,7 @@ def test_each_scene_has_its_history_and_it_is_small() -> None:
 
 
 async def calls(path: Path, activity: str) -> list[Any]:
-    """What each call of an activity was given, as plain JSON."""
+    """Return the input of each call of an activity, as plain JSON."""
     history = parsed(path)
     found: list[Any] = []
     for event in history.events:
@@ -170,7 +170,7 @@ async def test_bring_ups_together_pass_every_stage_and_make_every_call() -> None
 
 
 async def results(path: Path, activity: str) -> list[Any]:
-    """What each call of an activity answered, as plain JSON."""
+    """Return the result of each call of an activity, as plain JSON."""
     called: dict[int, str] = {}
     found: list[Any] = []
     for event in parsed(path).events:
@@ -277,7 +277,7 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
 
 
 def renewed_timers(path: Path) -> int:
-    """How many timers were started for the moment, and the purpose, of an earlier one."""
+    """Count the timers that were started for the moment, and the purpose, of an earlier one."""
     dues = list[tuple[bytes, datetime]]()
     for event in parsed(path).events:
         if event.HasField("timer_started_event_attributes"):
@@ -290,7 +290,7 @@ def renewed_timers(path: Path) -> int:
 
 
 def marks_beside_others(path: Path) -> int:
-    """How many marks were left by workflow tasks that left another event, and obeyed no command."""
+    """Count the marks of workflow tasks that left another event and obeyed no command."""
     commands = {e.event_id for e in parsed(path).events if "update_accepted" in str(e.WhichOneof("attributes"))}
     left = Counter[int]()
     marks = list[int]()
@@ -303,14 +303,14 @@ def marks_beside_others(path: Path) -> int:
 
 
 async def late_notices(path: Path) -> int:
-    """How many calls to the archive of an open rollout had nothing but what mail brought."""
+    """Count the calls to an open rollout's archive that had nothing but notices."""
     made = [call for call in await calls(path, "record") if call["entries"] and not call["ended"]]
     return sum({entry["kind"] for entry in call["entries"]} == {"notice"} for call in made)
 
 
 @pytest.mark.parametrize("name", LEAN)
 async def test_a_run_with_fewer_events_writes_nothing_twice(name: str) -> None:
-    """It renews no timer, and what mail brings travels with what it was sent for; still no task leads to nothing."""
+    """It renews no timer, notices travel with the entries that caused them, and no task leads to nothing."""
     path, before = HISTORIES / f"{name}.json.gz", HISTORIES / "together.json.gz"
     assert sum(event.HasField("marker_recorded_event_attributes") for event in parsed(path).events) == 1
     assert renewed_timers(path) == 0 < renewed_timers(before)

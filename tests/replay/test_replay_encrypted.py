@@ -67,7 +67,7 @@ async def test_a_history_that_was_switched_over_replays(path: Path, tmp_path: Pa
 
 
 async def test_one_that_began_after_the_switch_is_refused_in_clear(tmp_path: Path) -> None:
-    """Whoever starts a rollout past the keys has it fail at once, which the history did not."""
+    """A rollout that is started without the keys fails at once, unlike the one in the history."""
     with pytest.raises(NondeterminismError, match="Fail workflow machine"):
         await played(parsed(FEW[0]), ring_of(tmp_path))
 

@@ -56,7 +56,7 @@ class BringupStory(Story):
         return {**super().environment, **files}
 
     def write_files(self) -> None:
-        """What the worker allows, the recipe and the entry, each with the places of this machine."""
+        """Write the worker's allowed programs, the recipe and the entry, with the paths of this machine."""
         self.home.mkdir(parents=True, exist_ok=True)
         (self.site / CLUSTER / "bin").mkdir(parents=True)  # the worker's own file names it before anything is there
         (self.home / "runners.yaml").write_text(f"programs: [{{program: {EXAMPLE}/cluster.py}}]\n")
@@ -145,7 +145,7 @@ def tell_bringup(story: BringupStory) -> None:
 
 @contextlib.contextmanager
 def told_by(say: object) -> Iterator[BringupStory]:
-    """Nothing of it is left afterwards."""
+    """Yield a story, and remove all of it afterwards."""
     with tempfile.TemporaryDirectory(prefix="backstop-bringup-") as folder:
         Path(folder).chmod(0o755)
         story = BringupStory(Path(folder), say)

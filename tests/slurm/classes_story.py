@@ -56,7 +56,7 @@ class Scene:
         self.lab.until(lambda: self.lab.job(self.jobs[name]) == ("PENDING", reason), f"{name} waits: {reason}")
 
     def ended(self, name: str) -> list[str]:
-        """How its runs ended that are over, the first one first."""
+        """Return how its ended runs ended, the first one first."""
         shown = self.lab.run("sacct", "-n", "-P", "-D", "-X", "-j", self.jobs[name], "-o", "State")
         return [state for state in shown.split("\n") if state in ("PREEMPTED", "NODE_FAIL")]
 
@@ -71,7 +71,7 @@ class Scene:
             assert self.ended(other) == self.went.get(other, []), f"{other} is {self.ended(other)}"
 
     def stopped(self, *names: str) -> list[str]:
-        """Those of them that ran, and do not any more."""
+        """Return those of them that no longer run."""
         return [n for n in names if n not in self.went and self.lab.job(self.jobs[n])[0] != "RUNNING"]
 
     def queue(self) -> None:

@@ -75,11 +75,11 @@ class Site:
         return f"{self.root}-{letter}"
 
     def limits(self) -> list[str]:
-        """Of the root and both teams, as sacctmgr tells them."""
+        """Return the limits of the root and both teams, from sacctmgr."""
         return self.lab.limits(self.root, self.team("a"), self.team("b"))
 
     def flex_limit(self, qos: str = "flex") -> int | None:
-        """Of a QOS, as sacctmgr tells it."""
+        """Return the limit of a QOS, from sacctmgr."""
         shown = self.lab.run("sacctmgr", "-n", "-P", "show", "qos", f"name={qos}", "format=GrpTRES")
         return int(shown.removeprefix("gres/gpu=")) if shown else None
 

@@ -86,14 +86,14 @@ class Lab:
     # --- what people do -------------------------------------------------------------------------
 
     def run(self, *command: str) -> str:
-        """What the command printed. Errors: subprocess.SubprocessError."""
+        """Run a command; return what it printed. Errors: subprocess.SubprocessError."""
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=90, check=True, cwd="/"
         )
         return done.stdout.strip()
 
     def until(self, true: Callable[[], Any], what: str, seconds: float = _PATIENCE) -> None:
-        """It has become true. Errors: AssertionError with what was waited for."""
+        """Wait until the condition is true. Errors: AssertionError naming it."""
         ends = time.monotonic() + seconds
         while True:
             with contextlib.suppress(subprocess.SubprocessError):
@@ -125,7 +125,7 @@ class Lab:
         return self.limits(account)[0]
 
     def limits(self, *accounts: str) -> list[str]:
-        """Those of several, in this order."""
+        """Return the limits of several accounts, in this order."""
         rows = self.run(
             *("sacctmgr", "-n", "-P", "show", "assoc", f"cluster={CLUSTER}", f"account={','.join(accounts)}", "user="),
             "format=Account,GrpTRES",
@@ -137,7 +137,7 @@ class Lab:
         ]
 
     def set_limit(self, account: str, gpus: int) -> None:
-        """As an administrator would."""
+        """Set a limit, as an administrator would."""
         self.run(
             *("sacctmgr", "-i", "-Q", "modify", "account", account, f"Cluster={CLUSTER}", "set"),
             f"GrpTRES=gres/gpu={gpus}",

@@ -60,13 +60,13 @@ class Story:
             self.lines.append(self.steady(line))
 
     def steady(self, line: str) -> str:
-        """As the page has it, where what differs from day to day is the same."""
+        """Return the line as the page has it, with fixed dates, ids and hashes."""
         told = re.sub(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?Z?", "2026-11-22 09:00:00Z", line)
         told = re.sub(rf"{CLUSTER}/\d{{8}}T\d{{6}}Z-[0-9a-f]{{6}}", f"{CLUSTER}/1", told)
         return re.sub(r"\b([Pp])lan [0-9a-f]{16}", r"\1lan 0123456789abcdef", told).rstrip()
 
     def waits(self, what: str) -> None:
-        """What it waits for is said when that changes, and is no part of the page: a file shows that it goes on."""
+        """Print what the story waits for whenever that changes; it is no part of the page."""
         if what != self._waited_for:
             self._waited_for = what
             self._say(f"  ... {what}")
@@ -78,7 +78,7 @@ class Story:
         self._tell("```console", f"$ {command}", *output.splitlines(), "```")
 
     def backstop(self, *arguments: str, show: bool = True) -> str:
-        """What the command printed. Errors: AssertionError where it failed."""
+        """Run a command; return what it printed. Errors: AssertionError if it failed."""
         done = subprocess.run(
             [*BACKSTOP, *arguments],
             env=self.environment,

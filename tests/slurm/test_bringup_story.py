@@ -27,7 +27,7 @@ def test_a_cluster_comes_from_an_entry_to_monitored_by_two_touches_and_the_docs_
 
 
 def _steady(page: str) -> list[str]:
-    """What it has waited for, and has read yet of jobs and of a rollout's stage, is a matter of how fast it is."""
+    """Remove what depends on the machine's speed: waits, and how far jobs and a rollout's stage were read."""
     lines = [re.sub(r" +", " ", line) for line in page.splitlines() if not line.startswith("waited for")]
     alike = [line.replace("jobs of 1 team run", "1 job runs") for line in lines]
     alike = [re.sub(r"(rollout retire-lab-1 of capacity is) \w+", r"\1 buffered", line) for line in alike]

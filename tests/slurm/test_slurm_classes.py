@@ -38,14 +38,14 @@ def brought_in(site: Site, source: SlurmSource, classes: tuple[str, ...] = CLASS
 
 
 def policy(site: Site, *classes: str, source: SlurmSource | None = None, block: int = 8) -> None:
-    """What is said of the cluster by this import, or by a later one: a rollout holds the blocks that it began with."""
+    """Import the cluster's classes and blocks; an open rollout keeps the blocks that it began with."""
     found = site.slurms.describe(site.cluster, source or written(site))
     blocks = tuple(q.model_copy(update={"protected_blocks": (block,)}) for q in found.quotas)
     site.import_clusters(found.model_copy(update={"quotas": blocks, "policy": {"classes": list(classes)}}))
 
 
 def look(site: Site) -> None:
-    """As the watch does, but for the waiting."""
+    """Look at the classes as the watch does, without waiting."""
     site.slurms.look_at_classes(site.cluster, site.ledger.schedulers.sources([site.cluster])[site.cluster])
 
 
@@ -117,7 +117,7 @@ def running(site: Site, *jobs: str) -> None:
 
 
 def ends(site: Site, job: str) -> list[str]:
-    """How each of its runs ended so far, as sacct tells."""
+    """Return how each of its runs ended so far, from sacct."""
     return site.lab.run("sacct", "-n", "-P", "-D", "-X", "-j", job, "-o", "State").split("\n")
 
 
@@ -137,7 +137,7 @@ def test_engines_leave_room_for_the_block_and_never_go_beyond_the_quota(full: Si
 
 
 def failed(site: Site, node: str) -> None:
-    """It takes no job, though its daemon is well: what is only down comes back by itself."""
+    """Fail a node whose daemon is well: it takes no job, and does not come back by itself as one that is only down."""
     for state in ("drain", "down"):
         site.lab.run("scontrol", "update", f"nodename={node}", f"state={state}", "reason=Xid 79")
 

@@ -26,9 +26,8 @@ def test_engines_yield_to_training_of_their_account_alone_and_the_docs_show_it(l
 
 
 def _steady(text: str) -> str:
-    """Which of several alike goes, which node fails, and whether Slurm has looked again at what it has just put back
-    into the queue (BeginTime, then None), is Slurm's choice and no part of it.
-    """
+    """Remove what Slurm chooses: which of several equal jobs goes, which node fails, and whether it has looked again at
+    a job that it has just put back into the queue (BeginTime, then None)."""
     alike = re.sub(r"\b(grade|sweep)-\d\b|\bgpu\d{3}\b", r"\1", text)
     alike = alike.replace(" PENDING None ", " PENDING BeginTime ")
     return re.sub(

@@ -169,7 +169,7 @@ def test_gpus_that_accounts_outside_the_tree_hold_are_not_free(site: Site) -> No
 
 
 def evidence(site: Site) -> Evidence:
-    """What Backstop knows of the cluster, read now."""
+    """Return what Backstop knows of the cluster, read now."""
     name, now = site.cluster, site.ledger.now()
     reading, sample, usage = (
         site.quotas.read(name),

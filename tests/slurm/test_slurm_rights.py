@@ -1,4 +1,4 @@
-"""What the worker's user has to be in Slurm, told by a real Slurm to a user that is nobody's friend (docs/slurm.md)."""
+"""The rights that the worker's user needs in Slurm, told by a real Slurm to a user without any (docs/slurm.md)."""
 
 from __future__ import annotations
 

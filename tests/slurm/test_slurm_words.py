@@ -111,7 +111,7 @@ def other(site: Site) -> Iterator[Site]:
 
 
 def adopt_other(other: Site) -> None:
-    """As its own Slurm would tell it, which has no controller here."""
+    """Put the other cluster into the ledger as its own Slurm would report it; it has no controller here."""
     spec = ClusterSpec(
         name=OTHER,
         islands=(Island(name="island1", total_gpus=16, healthy_gpus=16),),
@@ -171,6 +171,6 @@ def test_a_qos_of_its_own_is_found_and_the_old_one_given_back(site: Site, other:
 
 
 def test_the_packaged_release_tells_nodes_as_json(site: Site) -> None:
-    """What the adapter goes by: where this fails, the release has other forms (docs/slurm.md)."""
+    """The adapter relies on this: if it fails, the release has other forms (docs/slurm.md)."""
     rows = json.loads(site.lab.run("sinfo", "--json"))["nodes"]
     assert {"name", "state", "state_flags", "gres", "tres"} <= set(rows[0])

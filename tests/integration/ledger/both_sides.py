@@ -1,4 +1,4 @@
-"""What two ledgers hold, by plain SQL and each database's own driver: one in a file, one on PostgreSQL."""
+"""The content of two ledgers, by plain SQL and each database's own driver: one in a file, one on PostgreSQL."""
 
 from __future__ import annotations
 

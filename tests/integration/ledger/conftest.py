@@ -10,7 +10,7 @@ from tests.integration.ledger.world import LEDGER_NOW, ForeignTool, fleet, impor
 
 @pytest.fixture(scope="session")
 def ledgers() -> Iterator[dict[str, Ledger]]:
-    """By URL, kept for the whole run: each knows its compiled statements."""
+    """Yield ledgers by URL, for the whole run: each keeps its compiled statements."""
     made: dict[str, Ledger] = {}
     yield made
     for ledger in made.values():
@@ -26,7 +26,7 @@ def empty_ledger(ledger_url: str, ledgers: dict[str, Ledger]) -> Ledger:
 
 @pytest.fixture
 def ledger(empty_ledger: Ledger) -> Ledger:
-    """With the small fleet in it."""
+    """Return the ledger with the small fleet in it."""
     import_fleet(empty_ledger, fleet())
     return empty_ledger
 

@@ -1,4 +1,4 @@
-"""Whose doing something is, as both databases say: the same as reading the archive from its beginning, and few rows."""
+"""Attribution on both databases: it equals a reading of the archive from its beginning, and reads few rows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def proven(who: str) -> Principal:
 
 
 def archived(ledger: Ledger, entries: Sequence[AuditEntry]) -> None:
-    """In this order, each by whoever it names, and proven."""
+    """Archive the entries in this order, each as spoken and proven by its actor."""
     for one in entries:
         with spoken_by(proven(one.actor)):
             ledger.registry.archive([one])

@@ -68,7 +68,7 @@ UNTIL = NOW + timedelta(days=90)
 
 
 class Rollouts:
-    """What is launched and told, and orders written as an open rollout writes them: under its fence, by the ledger."""
+    """A fake of rollouts: it notes calls, and writes grants as an open rollout does, under its fence, by the ledger."""
 
     def __init__(self, ledger: Ledger, clusters: ClusterActivities) -> None:
         self.ledger, self.clusters = ledger, clusters
@@ -113,7 +113,7 @@ class Rollouts:
 
 
 class Slurm:
-    """What a Slurm cluster says of itself."""
+    """A Slurm cluster's description of itself."""
 
     def __init__(self, **limits: int) -> None:
         self.limits = limits
@@ -216,7 +216,7 @@ def noted(ledger: Ledger, stage: BringupStage, number: int = 1, *keys: str) -> N
 def test_how_long_one_waits_is_counted_when_the_board_is_read(
     empty_ledger: Ledger, ledger_url: str, stage: BringupStage
 ) -> None:
-    """Nothing happens to it for a month, so nothing is written."""
+    """Nothing happens to the bring-up for a month, so nothing is written."""
     empty_ledger.bringups.open_bringup(start(), NOW)
     b = reducers.open_bringup(start(), 1, NOW)
     later = NOW + timedelta(hours=2)
@@ -273,7 +273,7 @@ def test_a_cluster_has_one_bring_up_at_once_and_its_numbers_count_on(ledger: Led
 def test_an_attempt_to_open_it_that_comes_after_its_end_opens_none(
     ledger: Ledger, tool: ForeignTool, entered_again: int
 ) -> None:
-    """Nobody would drive that one. `entered_again`: minutes later, once its workflow was lost."""
+    """Nobody would drive such a bring-up. `entered_again`: minutes later, once its workflow was lost."""
     calls = [NOW, NOW + timedelta(minutes=entered_again)]
     for at in (*calls, NOW):
         assert ledger.bringups.open_bringup(start(), at).number == 1
@@ -718,7 +718,7 @@ ORDERED: dict[str, Any] = {"islands": [{"name": "x", "nodes": 6}, {"name": "y", 
 def test_the_sum_is_never_above_what_may_be_promised(
     sqlite_ledger_url: str, wanted: tuple[int, int, int], came: list[tuple[int, int, int]], floor: int, taken: int
 ) -> None:
-    """Whatever comes in which order, ails, and is granted to others between: by plain SQL, and C by hand."""
+    """Values change in any order, hardware fails, and others get grants in between: by plain SQL, and C by hand."""
     tool = ForeignTool(sqlite_ledger_url)
     for table in ("owed", "quotas", "health_samples", "islands", "grant_receipts", "imports", "bringups"):
         tool.run(f"DELETE FROM {table}")

@@ -120,7 +120,7 @@ def test_a_window_is_ended_or_taken_back(ledger: Ledger) -> None:
 
 
 def test_an_end_whose_answer_was_lost_is_answered_alike_and_archived_once(ledger: Ledger, tool: ForeignTool) -> None:
-    """Also of windows that had not begun, of which no row is left. The desk is asked again under the same request."""
+    """This includes windows that had not begun, which leave no row. The desk is asked again under the same request."""
     years = 3650 * DAY
     (ahead,) = declare(ledger, declared("hold 1", window(years, 2 * years))).stand
     live = (("alpha", window(-DAY, years)), ("beta", window(years, 2 * years, islands=None)))
@@ -146,7 +146,7 @@ def test_an_end_whose_answer_was_lost_is_answered_alike_and_archived_once(ledger
 
 
 def test_a_hold_of_several_clusters_is_ended_as_one(ledger: Ledger, tool: ForeignTool) -> None:
-    """What has begun is cut short in each, what has not is gone, and what others declared stays."""
+    """Windows that have begun are cut short in each cluster, later ones are removed, and other people's stay."""
     live = (("alpha", window(-DAY)), ("beta", window(-DAY, islands=None)), ("beta", window(DAY, 2 * DAY, islands=None)))
     declare(ledger, Declared(source="hold 1", windows=live), declared("hold 2", window(-DAY)))
     ended = ledger.fleet.end_hold("hold 1", ["alpha", "beta"], NOW, deed("1"))
@@ -174,7 +174,7 @@ def test_a_hold_of_every_cluster_holds_those_that_are_imported_later(ledger: Led
 
 
 def test_an_older_ledger_keeps_its_windows(ledger: Ledger, tool: ForeignTool) -> None:
-    """As another tool writes them, which knows nothing of sources."""
+    """Another tool writes the windows, which knows nothing of sources."""
     tool.run(
         "INSERT INTO windows (cluster, kind, starts, ends, reason) SELECT cluster, 'freeze', starts, ends, 'holidays' "
         "FROM windows"

@@ -1,4 +1,4 @@
-"""Who changed a quota past Backstop, as the database itself notes it; and what a scheduler reads of flex."""
+"""The database's own record of who changed a quota past Backstop, and the flex that a scheduler reads."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_reading_says_that_modes_count_and_what_they_are(mode: LimitMode, ledg
 
 
 def test_a_tool_needs_no_more_rights_than_before(postgres_ledger_url: str) -> None:
-    """It may write quotas and count the generation; the note is the database's own to make."""
+    """It may write quotas and count the generation; the database itself makes the note."""
     with Ledger(postgres_ledger_url) as ledger, psycopg.connect(postgres_ledger_url, autocommit=True) as owner:
         import_fleet(ledger, fleet())
         open_rollout(ledger)

@@ -150,7 +150,7 @@ def activities_on(ledger: Ledger) -> ClusterActivities:
 
 
 def test_what_is_told_of_classes_is_what_the_view_has(empty_ledger: Ledger, tool: ForeignTool) -> None:
-    """In flex, in a plan of GPUs in use, of a breach; and nothing of a team of whose jobs some are not known."""
+    """This holds in flex, in a plan of GPUs in use and in a breach; a team with jobs of unknown class is left out."""
     import_fleet(empty_ledger, classed(all=["training", "engines"]))
     jobs = [
         *(job("t1", "a", 50, job_class="training"), job("t2", "a", 2)),

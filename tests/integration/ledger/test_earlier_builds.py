@@ -177,7 +177,7 @@ def test_the_database_still_guards_a_ledger_of_an_earlier_build(old_url: str, to
 
 @pytest.mark.parametrize("revision", ["0018", "0025"])
 def test_a_worker_waits_for_the_step_where_tables_are_missing(revision: str, old_url: str, tool: ForeignTool) -> None:
-    """From 0025 on nothing is missing, so the worker runs and `migrate` only writes the new number."""
+    """Since 0025 no table is missing, so the worker runs and `migrate` only writes the new number."""
     if revision == "0025":
         upgrade(old_url)
         tool.run("UPDATE alembic_version SET version_num = '0025'")

@@ -220,7 +220,7 @@ def test_a_damaged_server_is_unavailable(cause: type[psycopg.Error]) -> None:
 
 
 def test_every_adapter_of_the_ledger_reaches_it_where_errors_are_translated() -> None:
-    """Whoever else opened a session or an engine would let the driver's errors out."""
+    """A session or engine opened elsewhere would let the driver's errors out."""
     openers = {
         (path.name, call.func.id)
         for path in Path(database.__file__).parent.glob("*.py")

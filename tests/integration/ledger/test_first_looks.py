@@ -1,4 +1,4 @@
-"""What pages tell of all clusters has been worked out before anybody looks, and is as true as if it had not."""
+"""Figures of all clusters on pages are computed before anybody looks, and are as true as if computed then."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_what_was_imported_is_shown_again(ledger: Ledger) -> None:
 
 
 def test_a_window_of_any_year_is_shown_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, ledger_url: str) -> None:
-    """Also where the database's own clock is far from Greenwich."""
+    """This holds also if the database's own clock is far from Greenwich."""
     monkeypatch.setenv("PGTZ", "Asia/Tokyo")
     document = fleet()
     spans = [
@@ -220,7 +220,7 @@ def test_windows_are_those_of_the_last_file(ledger: Ledger, tool: ForeignTool) -
 
 
 def large_fleet(changed: bool) -> dict[str, Any]:
-    """So many rows of everything that they travel in bulk; `changed`: other values, and other names from 40 on."""
+    """Return a fleet with enough rows to travel in bulk; `changed`: other values, and other names from 40 on."""
     names = [f"t{n:02}" if n < 40 or not changed else f"u{n}" for n in range(80)]
     more = 1 if changed else 0
     window = {"kind": "sev", "starts": "2026-03-02T00:00:00.000007+02:00", "ends": "2026-03-03T00:00:00Z"}
@@ -360,7 +360,7 @@ def test_a_default_policy_that_makes_no_sense_with_what_the_file_leaves_out_is_r
 def test_an_import_that_wrote_nothing_keeps_its_answer_and_no_secrets(
     way: str, ledger: Ledger, tool: ForeignTool
 ) -> None:
-    """Whoever asks again, as the first answer was lost, gets the same; parts with contacts' secrets are gone."""
+    """A caller who lost the first answer asks again and gets the same; parts with contacts' secrets are gone."""
     document = fleet(a=101)
     document["teams"] = [{"name": "b", "contacts": ["slack://***" if way == "refused" else "slack://T/B/ToKeN"]}]
     if way == "malformed":

@@ -1,4 +1,4 @@
-"""What buffers would cost a ledger's fleet: the plans of what each cluster is at the moment, added up."""
+"""The cost of buffers to a ledger's fleet is the sum of the plans of each cluster's present state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def activities_on(ledger: Ledger) -> ClusterActivities:
 
 
 def one_by_one(ledger: Ledger, names: list[str], buffer: Fraction, now: datetime) -> list[tuple[int, int, int, str]]:
-    """Each cluster as a launch would plan from it, in a process that has kept nothing."""
+    """Plan each cluster by itself, as a launch would, in a process that has cached nothing."""
     fresh = activities_on(ledger)
     plans = [make_plan(s, p.but(buffer=buffer)) for s, p in (fresh.present(name, now) for name in names)]
     return [(p.cut_gpus, p.phantom_gpus, p.ceiling_gpus, p.wave.value) for p in plans]
@@ -70,7 +70,7 @@ def _policy(ledger: Ledger, tool: ForeignTool, now: datetime) -> None:
 
 
 def _history(ledger: Ledger, tool: ForeignTool, now: datetime) -> None:
-    """What is held last is as before; what is usual is more."""
+    """Let the usual use rise, while the last samples stay."""
     for team, gpus in (("research", 30), ("grading", 20), ("evals", 48)):
         _sampled(tool, "many-2", team, [*[70] * 24, gpus], now + timedelta(seconds=30))
 

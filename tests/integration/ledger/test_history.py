@@ -14,7 +14,7 @@ from tests.integration.ledger.world import CLUSTER, ForeignTool
 
 
 def sampled(tool: ForeignTool, island: str, samples: dict[datetime, tuple[int, int]]) -> None:
-    """By time: total and healthy GPUs."""
+    """Write samples by time: total and healthy GPUs."""
     tool.run("DELETE FROM health_samples WHERE cluster = 'alpha' AND island = ?", island)
     for at, (total, healthy) in samples.items():
         given = at if tool.postgresql else f"{at:%Y-%m-%dT%H:%M:%S.%f}Z"

@@ -1,4 +1,4 @@
-"""What is worked out once and kept is what would be worked out now: whatever moved, and whoever moved it."""
+"""Cached results equal fresh ones, whatever has changed and whoever changed it."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_thousand_clusters_take_no_more_questions_than_three(ledger: Ledger, m
 
 
 def test_a_first_look_asks_as_often_whatever_there_is(empty_ledger: Ledger) -> None:
-    """Of three clusters as of thirty: a question for each would be three thousand in a fleet."""
+    """Three clusters and thirty take as many queries: one query a cluster would be three thousand in a fleet."""
     took = dict[tuple[str, int], int]()
     for many in (3, 30):
         clusters = [{**document()["clusters"][0], "name": f"many-{n}"} for n in range(many)]

@@ -208,7 +208,7 @@ def test_only_an_empty_ledger_of_this_schema_is_copied_into(book: Path, empty: s
 
 @pytest.mark.nightly
 def test_a_file_that_is_in_use_is_refused_with_one_sentence(book: Path, empty: str) -> None:
-    """By the command itself; nothing is made on the other side, and whoever has it does not notice."""
+    """The command itself refuses it; nothing is made on the other side, and the other user notices nothing."""
     words = [sys.executable, "-m", "workers.migrate", str(book.parent)]
 
     def run() -> tuple[int, str, str]:

@@ -1,4 +1,4 @@
-"""What is read in a hurry, where no worker answers, is what the registry would have said."""
+"""The fast reading, without a worker, says what the registry would have said."""
 
 from __future__ import annotations
 

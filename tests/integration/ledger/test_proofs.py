@@ -1,4 +1,4 @@
-"""What a warrant proves of the archive's rows, on both databases: one row, which says what was signed."""
+"""A warrant proves exactly one row of the archive, which says what was signed, on both databases."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def said(key: str, warrant: str, command: str = "approve", **more: Any) -> Audit
 
 
 def proofs(ledger: Ledger, cluster: str = "alpha") -> dict[str, Any]:
-    """By key, of the rows that name a warrant; the chain holds together, but for what stands beside another."""
+    """Return the proofs of rows that name a warrant, by key; check the hash chain."""
     rows = [row.entry for row in ledger.registry.entries_after(cluster, 0, 1000)]
     return {one.key: one.data["proof"] for one in rows if one.kind is AuditKind.COMMAND and "warrant" in one.data}
 

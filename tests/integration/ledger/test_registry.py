@@ -373,7 +373,7 @@ def test_a_refused_write_gives_its_booking_back_and_one_that_landed_keeps_it(led
     activities = QuotaActivities(ledger.ports)
 
     def perform(counter: int, generation: int) -> str:
-        """How it ended; each call is delivered twice."""
+        """Return how the call ended; each call is delivered twice."""
         change = effect(
             EffectKind.SET_SOFT,
             counter,

@@ -1,4 +1,4 @@
-"""What the weekly report asks of the ledger, on both databases: ways of rollouts, means, milestones and notes."""
+"""The weekly report's questions to the ledger, on both databases: rollouts' passages, means, milestones and notes."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def url_of(user: str, url: str) -> str:
 
 @pytest.fixture
 def ledger(owner: ForeignTool, postgres_ledger_url: str) -> Iterator[Ledger]:
-    """As Backstop's own role."""
+    """Yield the ledger as Backstop's own role reaches it."""
     with Ledger(url_of("worker", postgres_ledger_url), now=lambda: LEDGER_NOW) as ledger:
         import_fleet(ledger, fleet())
         yield ledger

@@ -1,4 +1,4 @@
-"""What takes a second person, on both databases: it waits for a day, one other human gives it, and SQL says so."""
+"""Commands that need a second person, on both databases: they wait a day, another human gives them, and SQL says so."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_who_does_not_count_is_told_who_could(desk: Desk, tool: ForeignTool, who
 
 
 def test_the_same_human_under_another_name_does_not_count(empty_ledger: Ledger, tool: ForeignTool) -> None:
-    """Who enters has both roles, and comes in once as a user of the machine and once by the provider."""
+    """The person has both roles, and comes in once as a user of the machine and once by the provider."""
     file = access(grant("user:sre", "operator", "approver"), grant("user:hw-lead", "approver"))
     desk = Desk(empty_ledger, file)
     waits = desk.keeps(file.at_machine("sre"))

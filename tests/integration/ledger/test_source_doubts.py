@@ -1,4 +1,4 @@
-"""Whether a source is in doubt is judged by the few clusters that lost anything, and comes out as by all of them."""
+"""A source is judged by the few clusters that lost anything, with the same result as by all of them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def shown(tool: ForeignTool, at: datetime) -> Any:
 
 
 def doubted_by_hand(samples: list[Sample], named: dict[str, str], most: int) -> dict[str, str]:
-    """By cluster: the first source in doubt by which it has fallen. Reckoned from the rows alone, all of them."""
+    """Return, by cluster, the first doubted source by which it has fallen, computed from all rows alone."""
     since, sources, before, present = LEDGER_NOW - HOUR, dict[str, set[str]](), dict[str, int](), dict[str, int]()
     for cluster in CLUSTERS:
         last, often, best, newest = set[str](), set[str](), 0, 0
@@ -86,7 +86,7 @@ def doubted_by_hand(samples: list[Sample], named: dict[str, str], most: int) -> 
 
 
 def some_samples(dice: random.Random) -> list[Sample]:
-    """Each cluster has an hour in which nothing, one or several things happen, said by one or several."""
+    """Return samples of an hour in which each cluster has no, one or several falls, by one source or several."""
     samples = dict[tuple[str, str, datetime], Sample]()
     shared = dice.choice(WRITERS)
     for cluster in CLUSTERS:
@@ -129,7 +129,7 @@ def test_the_seeds_have_what_they_are_to_show() -> None:
 def test_a_fall_among_a_hundred_clusters_looks_closely_at_itself_alone(
     empty_ledger: Ledger, tool: ForeignTool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has an exporter of its own. All have fallen, and each is asked while somebody else writes for long."""
+    """Each has an exporter of its own. All have fallen, and each is asked while another program writes for long."""
     names = tuple(f"site-{number:03}" for number in range(100))
     import_fleet(empty_ledger, small_fleet(names))
     samples = [

@@ -53,7 +53,7 @@ def lived(ledger: Ledger, since: datetime = BEGAN, until: datetime = LEDGER_NOW)
 
 
 def spans(names: Sequence[str] = NAMES) -> list[Span]:
-    """From and to midnight and beside it, in other zones too, within a day, over weeks, and of times without any."""
+    """Return spans from and to midnight and near it, in other zones, within a day, over weeks, and without tallies."""
     east = timezone(timedelta(hours=5, minutes=45))
     moments = [
         BEGAN - 3 * DAY,
@@ -165,7 +165,7 @@ def test_what_comes_after_the_sums_counts_at_once(ledger: Ledger, tool: ForeignT
 
 
 def test_a_mean_up_to_now_is_kept_until_the_next_tally_and_no_longer(ledger: Ledger, tool: ForeignTool) -> None:
-    """Each look ends at its own time; between two of them there may be no tally, or one, of any cluster and slot."""
+    """Each look ends at its own time; between two looks there may be a tally or none, of any cluster and slot."""
     name, end = NAMES[1], LEDGER_NOW - 2 * HOUR
     lived(ledger, until=end)
     sum_up(ledger)
@@ -258,7 +258,7 @@ def test_a_cluster_that_is_called_otherwise_or_goes(ledger: Ledger, tool: Foreig
 
 
 def test_a_cluster_that_an_earlier_build_calls_otherwise_has_its_means(ledger: Ledger, tool: ForeignTool) -> None:
-    """It leaves the sums with the old name, and these go with it."""
+    """Its daily sums are gone with the old name; the means are right all the same."""
     lived(ledger)
     sum_up(ledger, 5)
     tool.run("DELETE FROM tally_days WHERE cluster = 'beta'")

@@ -1,4 +1,4 @@
-"""What the database itself does to the writes of a tool that knows nothing of Backstop."""
+"""The database's own treatment of writes by a tool that knows nothing of Backstop."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_quota_with_children_cannot_rise_while_capacity_is_reserved(ledger: Le
 
 
 def test_a_refused_statement_writes_none_of_its_rows(ledger: Ledger, tool: ForeignTool) -> None:
-    """Also where the tool goes on in its transaction as if nothing had happened."""
+    """This holds also if the tool continues its transaction as if nothing had happened."""
     open_rollout(ledger)
     reserve(ledger, 1, LEAF_SUM + 3)
     before = (tool.quotas(), tool.generation())

@@ -89,7 +89,7 @@ def import_fleet(
 def take(
     ledger: Ledger, document: dict[str, Any], import_id: str = "second", now: datetime = NOW, **terms: Any
 ) -> FleetOutcome:
-    """What became of the document, taken on these terms."""
+    """Take the document on these terms; return the outcome."""
     stage(ledger, document, import_id)
     return ledger.fleet.take_import(import_id, 2, ImportTerms(file="fleet.yaml", **terms), "tpm", now)
 

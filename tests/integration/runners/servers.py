@@ -192,7 +192,7 @@ class Buildkite(Server):
         return 200, shown, {"Link": link} if page * size < len(found) else {}
 
     def move(self, pipeline: str, number: int, **fields: Any) -> None:
-        """It goes on with a build."""
+        """Let a build go on."""
         with self.lock:
             build = self.builds[pipeline][number - 1]
             build.update(fields)

@@ -38,7 +38,7 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """What the runner reads to know how old a list is, and how long it shall leave Buildkite alone."""
+    """Return the clock that tells the runner how old a list is, and how long to leave Buildkite alone."""
     clock = Clock()
     monkeypatch.setattr(buildkite, "time", SimpleNamespace(monotonic=lambda: clock.seconds))
     return clock

@@ -89,7 +89,7 @@ def ended(of: CommandRunner, what: RunOrder) -> RunReport:
 
 
 def no_supervisor(path: Path) -> bool:
-    """Of this run none is there, nor on its way."""
+    """Return whether no supervisor of this run is there, nor about to start."""
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             if str(path).encode() in process.read_bytes():
@@ -256,7 +256,7 @@ wrapper.main(pathlib.Path(sys.argv[1]))
 
 
 def test_one_that_is_seen_as_it_begins_beats_already(folder: Path) -> None:
-    """Who follows by the shared folder alone takes a record without a pulse for a run that is over, or cut off."""
+    """A reader of the shared folder takes a record without a pulse for a run that is over, or cut off."""
     what, home = order("/bin/sh", "-c", "exit 0"), runner(folder)
     run = RunDirectory(folder / "runs", what.key)
     assert run.claim(home._order_document(what))

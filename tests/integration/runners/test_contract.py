@@ -1,4 +1,4 @@
-"""What every runner keeps: at most one run for a key, found again by whoever looks.
+"""The contract of every runner: at most one run for a key, and any worker finds it again.
 
 Commands are real processes; Buildkite and the service are servers of ours that behave as documented (servers.py). How
 often something ran is counted by the program's own file and by the servers, never by the runner.
@@ -40,7 +40,7 @@ class Bench(Protocol):
     """It can be told to end a run."""
 
     def worker(self) -> Runners:
-        """Of another worker process: nothing is remembered in it."""
+        """Return the runners of another worker process, which remembers nothing."""
         ...
 
     def order(self, step: str, limit: timedelta = HOUR, attempt: int = 1) -> RunOrder: ...
@@ -50,15 +50,15 @@ class Bench(Protocol):
 
     def end(self, order: RunOrder, well: bool) -> None: ...
     def over(self, order: RunOrder) -> bool:
-        """It has ended, as whoever runs it knows."""
+        """Return whether the run has ended, by the system that runs it."""
         ...
 
     def grows_old(self, order: RunOrder) -> None:
-        """It began an hour ago, as far as whoever runs it keeps a time."""
+        """Make the run an hour old, if the system that runs it keeps a time."""
         ...
 
     def ran(self, order: RunOrder) -> int:
-        """How often."""
+        """Return how often it ran."""
         ...
 
     def forget(self, order: RunOrder) -> None: ...
@@ -179,7 +179,7 @@ class Services:
         return bool(self.site.runs[order.key.text]["state"] != {"name": "working"})
 
     def grows_old(self, order: RunOrder) -> None:
-        """Nobody keeps its time."""
+        """Do nothing: this system keeps no time."""
 
     def ran(self, order: RunOrder) -> int:
         return int(order.key.text in self.site.runs)

@@ -241,7 +241,7 @@ PLACES = ("step", "undo", "status", "check", "supply", "capacity")
 
 
 def of_recipe(place: str, url: str, value: str) -> RunOrder | CheckOrder:
-    """What a recipe with this URL asks for, once the entry's value fills it."""
+    """Return the order of a recipe with this URL, filled with the entry's value."""
     step: dict[str, Any] = {"name": "x", "with": "http", "url": "http://h/runs"}
     reading = {"with": "http", "url": url}
     ways: dict[str, dict[str, Any]] = {
