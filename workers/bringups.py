@@ -35,7 +35,7 @@ def bringup_parts(ledger: Ledger, slurms: Slurms, settings: Settings) -> Bringup
     """Build the parts. Without a file of runners nothing is run or asked outside, and orders for it are refused."""
     secrets = SecretFiles(settings.secrets)
     allowed, here = Allowed(settings.runners or RunnerSettings(), secrets=secrets), Here()
-    health = ledger.health.fed_by(slurms.refresh_health)
+    health = ledger.health.feed_from(slurms.refresh_health)
     prometheuses = Prometheuses(ledger, settings.prometheus, slurms.every, secrets=secrets)
     kuberneteses = Kuberneteses(ledger, settings.kubernetes, slurms.every)
     outside = OutsideChecks(allowed, settings.prometheus, ledger.now)

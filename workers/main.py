@@ -251,9 +251,9 @@ def _calls(
     now: Clock,
 ) -> _Calls:
     registry = ledger.registry
-    usage = ledger.usage.fed_by(slurms.refresh_use, kuberneteses.refresh_use)
+    usage = ledger.usage.feed_from(slurms.refresh_use, kuberneteses.refresh_use)
     # Usage is sampled beside health, at its own pace: the watch reads health all the time, and nobody reads usage.
-    health = ledger.health.fed_by(
+    health = ledger.health.feed_from(
         *(prometheuses.refresh_health, kuberneteses.refresh_health, kuberneteses.refresh_use),
         *(slurms.refresh_health, slurms.refresh_use),
     )
@@ -265,7 +265,7 @@ def _calls(
     evidence = None
     if warrants.can_verify:
         evidence = EvidenceRoom(
-            warrants, ports, rollouts.surplus, rollouts.standing_now, owed, partial(next_order, ledger.bringups)
+            warrants, ports, rollouts.surplus, rollouts.snapshot_now, owed, partial(next_order, ledger.bringups)
         )
     tallier, sweeper = Tallier(ports, ledger.tallies), Sweeper(client, registry)
     sender = Sender(notify, ledger.outbox, registry, telling.pace, telling.console)
@@ -459,7 +459,7 @@ def refuse_without_keys(ledger: Ledger) -> None:
     a database.
     """
     try:
-        signed = ledger.access.newest_version() > 0 and ledger.warrants.signed_by()
+        signed = ledger.access.newest_version() > 0 and ledger.warrants.list_signing_keys()
     except Unavailable as error:
         logger.warning(
             "cannot read whether fronts sign commands; this worker has no book of keys and accepts unsigned ones: %s",

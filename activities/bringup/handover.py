@@ -57,13 +57,15 @@ class FleetBringups(BringupExit):
 
     def hand_over(self, request: HandOverRequest) -> HandedOver:
         entry = request.entry
-        handed = self.ledger.handed_over(entry.cluster, request.number)
+        handed = self.ledger.read_handover(entry.cluster, request.number)
         if handed is None:
-            incoming = self._incoming(request) if entry.slurm is None else self._incoming_from_slurm(request)
+            incoming = (
+                self._prepare_incoming(request) if entry.slurm is None else self._read_incoming_from_slurm(request)
+            )
             handed = self.ledger.take_in(incoming)
         return self.grant_owed(request) if entry.slurm is not None and entry.quotas else handed
 
-    def _incoming(self, request: HandOverRequest) -> Incoming:
+    def _prepare_incoming(self, request: HandOverRequest) -> Incoming:
         entry = request.entry
         policy = self._policy(entry)
         stand = first_stand(entry, request.islands, policy)
@@ -74,7 +76,7 @@ class FleetBringups(BringupExit):
             self._refuse_unbacked(entry, spec.but(quotas=quotas), f"quotas that {source.title}", "quotas there")
         return self._make_incoming(request, stand.plan, spec, stand.granted_gpus, stand)
 
-    def _incoming_from_slurm(self, request: HandOverRequest) -> Incoming:
+    def _read_incoming_from_slurm(self, request: HandOverRequest) -> Incoming:
         """Take Slurm's limits as the first quotas. Errors: Refusal if they are no honest ones."""
         entry = request.entry
         assert entry.slurm is not None
@@ -111,7 +113,7 @@ class FleetBringups(BringupExit):
     ) -> Incoming:
         entry = request.entry
         wanted = of_leaves(entry, {quota.team: quota.gpus for quota in entry.quotas})
-        lacks = _lacking(wanted, granted)
+        lacks = _count_lacking(wanted, granted)
         owed = lacks if entry.owed_until is not None else {}
         handed = HandedOver(
             plan_hash=plan.hash,
@@ -139,7 +141,7 @@ class FleetBringups(BringupExit):
     def grant_owed(self, request: HandOverRequest) -> HandedOver:
         """Grant what fits. Errors: Unavailable while a rollout is on its way, or somebody else has just written."""
         entry, cluster = request.entry, request.entry.cluster
-        owed = self.ledger.owed(cluster)
+        owed = self.ledger.read_owed(cluster)
         if owed is None or self.ledger.is_over(cluster, request.number):  # then it comes late
             granted = request.granted or {}
             return HandedOver(granted=granted, islands=request.islands, said="nothing is owed")
@@ -156,8 +158,8 @@ class FleetBringups(BringupExit):
             sentence = self._grant_through(request, owed, plan, more, opened)
         elif more:
             sentence = self._grant_alone(request, owed, plan, more)
-        now = self.ledger.owed(cluster) or owed
-        still = _lacking(now.wanted, now.granted) if now.until is not None else {}
+        now = self.ledger.read_owed(cluster) or owed
+        still = _count_lacking(now.wanted, now.granted) if now.until is not None else {}
         if not (more or still):
             sentence = "all that was owed is granted"  # by an earlier attempt, whose answer was lost
         return HandedOver(plan_hash=plan.hash, granted=dict(now.granted), owed=still, islands=islands, said=sentence)
@@ -165,14 +167,14 @@ class FleetBringups(BringupExit):
     def _catch_up(self, request: HandOverRequest, owed: Owed) -> Owed:
         """Record grants that took effect, but that nobody has recorded yet: a worker died, or is about to."""
         entry = request.entry
-        landed = self._landed(entry.cluster, owed)
+        landed = self._find_landed(entry.cluster, owed)
         if landed is None:
             return owed
         plan, _ = due_grants(entry, request.islands, owed.granted, self._policy(entry))
         self._note(request, owed.orders + 1, plan.hash, landed.raised, landed.by)
-        return self._catch_up(request, self.ledger.owed(entry.cluster) or owed)
+        return self._catch_up(request, self.ledger.read_owed(entry.cluster) or owed)
 
-    def _landed(self, cluster: str, owed: Owed) -> LandedGrant | None:
+    def _find_landed(self, cluster: str, owed: Owed) -> LandedGrant | None:
         """Return the next grant if it took effect already."""
         order = owed.orders + 1
         return self.ledger.landed_grant(
@@ -183,11 +185,11 @@ class FleetBringups(BringupExit):
         """Write in one piece while no rollout is open. Errors: Unavailable if somebody else wrote meanwhile."""
         cluster, order = request.entry.cluster, owed.orders + 1
         snapshot, policy = self.clusters.present(cluster, request.at)
-        fits, why = _fitting(snapshot, policy, request.islands, more)
+        fits, why = _fit_grants(snapshot, policy, request.islands, more)
         if fits != more:
             self._require_sight(request, snapshot)
         if not fits:
-            if self._landed(cluster, owed) is not None:
+            if self._find_landed(cluster, owed) is not None:
                 raise Unavailable(
                     f"another attempt has just written first quotas of {cluster}: Backstop computes the rest again"
                 )
@@ -232,7 +234,7 @@ class FleetBringups(BringupExit):
         snapshot, policy = self.clusters.present(cluster, request.at)
         before = {quota.team: quota.gpus for quota in opened.baseline.quotas}
         claimed = snapshot.with_values({q.team: max(q.gpus, before.get(q.team, 0)) for q in snapshot.quotas})
-        fits, why = _fitting(claimed, policy, request.islands, more)
+        fits, why = _fit_grants(claimed, policy, request.islands, more)
         if fits != more:
             self._require_sight(request, snapshot)
         sentences = [] if fits else [why]
@@ -287,12 +289,12 @@ class FleetBringups(BringupExit):
         return what
 
 
-def _lacking(wanted: Mapping[str, int], granted: Mapping[str, int]) -> dict[str, int]:
+def _count_lacking(wanted: Mapping[str, int], granted: Mapping[str, int]) -> dict[str, int]:
     lacks = {team: gpus - granted.get(team, 0) for team, gpus in wanted.items()}
     return {team: gpus for team, gpus in lacks.items() if gpus > 0}
 
 
-def _fitting(
+def _fit_grants(
     snapshot: Snapshot, policy: Policy, came: Sequence[Island], more: Mapping[str, int]
 ) -> tuple[dict[str, int], str]:
     """Return how much of it fits, by leaf, and why not all: never above C, and nobody loses backing.
@@ -327,7 +329,7 @@ def _order_id(cluster: str, number: int, order: int) -> str:
 
 def next_order(ledger: BringupLedger, cluster: str) -> str:
     """Return the id under which the next of what is owed is to be granted; empty: nothing is owed."""
-    owed = ledger.owed(cluster)
+    owed = ledger.read_owed(cluster)
     return "" if owed is None else _order_id(cluster, owed.number, owed.orders + 1)
 
 

@@ -59,7 +59,7 @@ class BringupExit:
         if came_late or not self.ledger.in_fleet(cluster):
             return _OUT
         opened = self.ports.registry.open_rollout_of(cluster)
-        stands, running = self._assigned_gpus(cluster), self._running(request)
+        stands, running = self._assigned_gpus(cluster), self._count_running(request)
         if opened is not None and not opened.rollout.startswith(retires_cluster(cluster)):
             return self._make_way(request, opened, running.but(quota_gpus=stands))
         if opened is None and stands:
@@ -165,7 +165,7 @@ class BringupExit:
     def _assigned_gpus(self, cluster: str) -> int:
         return QuotaTree(quota.as_quota() for quota in self.ports.quotas.read(cluster).quotas).assigned_gpus()
 
-    def _running(self, request: WindDownRequest) -> WoundDown:
+    def _count_running(self, request: WindDownRequest) -> WoundDown:
         """Count jobs by name or, if no source names them, teams whose jobs hold GPUs."""
         cluster, now = request.cluster, request.at
         use = self.ports.usage.latest([cluster], now).get(cluster, {})

@@ -83,7 +83,7 @@ class AccessDesk:
     def _import_first(
         self, file: AccessFile, outcome: AccessOutcome, who: Principal, by: Signature, *, dry_run: bool
     ) -> AccessOutcome:
-        name = named_by(file, who).name
+        name = find_importer(file, who).name
         if name not in file.admins:
             raise Refusal(
                 f"the first access file must name the person who imports it as an admin: {name} is not among "
@@ -176,7 +176,7 @@ class AccessDesk:
             configured=True,
             admins=len(standing.file.admins),
             two_person=standing.file.two_person,
-            expiring=_expiring(self.book, self.book.now()),
+            expiring=_list_expiring(self.book, self.book.now()),
         )
 
     def _file(self) -> AccessFile:
@@ -186,13 +186,13 @@ class AccessDesk:
         return standing.file
 
 
-def named_by(file: AccessFile, who: Principal) -> Principal:
+def find_importer(file: AccessFile, who: Principal) -> Principal:
     """Return the importer of the first file as that file names them: none is in force that could."""
     importer = file.principal_of(who)
     return importer if importer.is_proven or ":" in importer.name else importer.but(name=USER + importer.name)
 
 
-def asserted_by(actor: str) -> Principal:
+def assert_caller(actor: str) -> Principal:
     """Return the principal of a caller without a front's signature."""
     return asserted_principal(actor or "nobody")
 
@@ -200,9 +200,9 @@ def asserted_by(actor: str) -> Principal:
 def _warnings(standing: AccessVersion | None, file: AccessFile, who: Principal) -> tuple[str, ...]:
     """Warn of oddities in the file itself, and of readers who lose a right that they use each day."""
     before = None if standing is None else standing.file
-    return (*warnings_of(file), *no_longer_read(before, file, named_by(file, who) if before is None else who))
+    return (*warnings_of(file), *no_longer_read(before, file, find_importer(file, who) if before is None else who))
 
 
-def _expiring(book: AccessPort, now: datetime) -> tuple[str, ...]:
+def _list_expiring(book: AccessPort, now: datetime) -> tuple[str, ...]:
     soon = (token for token in book.tokens() if token.expires_at < now + EXPIRES_SOON)
     return tuple(f"{token.name} of {token.owner}, {token.expires_at:%Y-%m-%d}" for token in soon)

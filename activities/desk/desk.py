@@ -15,10 +15,10 @@ from temporalio import activity
 
 from activities.bad_rows import its_own_trouble, one_of
 from activities.clock import Clock, utc_now
-from activities.desk.access import AccessDesk, asserted_by
+from activities.desk.access import AccessDesk, assert_caller
 from activities.desk.report_facts import ReportFacts
 from activities.desk.second_persons import SecondPersonsDesk
-from activities.desk.speaker import speaker, spoken_by
+from activities.desk.speaker import speak_as, speaker
 from activities.failures import translate_errors
 from activities.ports.access import AccessPort
 from activities.ports.bringup import BringupLedger
@@ -202,7 +202,7 @@ class DeskActivities:
             FleetKept: lambda _, __: registry.kept_fleet(),
             ask.Tallies: lambda q, _: self._reports.curve(q),
             ask.PastWeek: lambda q, _: self._reports.week(q),
-            ask.BringupsOf: lambda q, _: self._with_could(ledger.bringups.bringups(q.ended), _awaited),
+            ask.BringupsOf: lambda q, _: self._with_could(ledger.bringups.bringups(q.ended), _command_for_row),
             ask.GiveUpBringup: self._give_up,
             ask.OneRequest: self._request,
             RequestsOf: self._requests,
@@ -222,13 +222,13 @@ class DeskActivities:
             TokenOf: lambda q, _: ledger.access.token_of(q.hash),
             EndedSessions: lambda q, _: ledger.access.end_sessions(q.end, q.at),
             two.KeepWaiting: lambda q, by: two_persons.keep(*_with_signature(q, by)),
-            two.WaitingNow: lambda _, __: two_persons.waiting(),
+            two.WaitingNow: lambda _, __: two_persons.list_waiting(),
             two.WaitingOne: lambda q, _: two_persons.one(q),
             two.TurnWaiting: lambda q, by: two_persons.turn(*_with_signature(q, by)),
             two.WithdrawWaiting: lambda q, by: two_persons.withdraw(*_with_signature(q, by)),
             two.TellEmergency: lambda q, by: two_persons.notify_emergency(*_with_signature(q, by)),
             two.UnseenEmergencies: lambda _, __: two_persons.emergencies(),
-            two.SeenEmergency: lambda q, by: two_persons.seen(*_with_signature(q, by)),
+            two.SeenEmergency: lambda q, by: two_persons.record_review(*_with_signature(q, by)),
         }
 
     @activity.defn(name="ledger_desk", no_thread_cancel_exception=True)
@@ -238,7 +238,7 @@ class DeskActivities:
             asks = self.warrants.desk(request)
             kind = QUESTIONS[request.kind]
             try:
-                with spoken_by(asks):
+                with speak_as(asks):
                     answer = self._answers[kind](kind.model_validate(request.arguments), request)
             except NoSuchCluster as error:
                 raise BadInput(error.message) from None
@@ -381,7 +381,7 @@ class DeskActivities:
         rows = self.ledger.registry.entries_after(
             question.cluster, last if question.newest else question.after, question.limit
         )
-        seals = self.ledger.seals.sealed_to(question.cluster) if question.newest else ()
+        seals = self.ledger.seals.read_last_seals(question.cluster) if question.newest else ()
         page = _first_rows(rows, lambda row: len(row.model_dump_json()), _BYTES_A_PAGE)
         return ask.ArchivePage(rows=tuple(page), head=head, seals=seals)
 
@@ -443,11 +443,11 @@ class DeskActivities:
 
     def _overview(self, question: OpenRollouts, _: DeskRequest) -> tuple[Overview, ...]:
         rows = self.ledger.registry.overview(noted=question.noted, quiet=question.quiet)
-        return self._with_could(rows, _awaited) if question.could else rows
+        return self._with_could(rows, _command_for_row) if question.could else rows
 
     def _requests(self, question: RequestsOf, _: DeskRequest) -> tuple[RequestState, ...]:
         requests = self.ledger.registry.requests(question.cluster, ended=question.ended)[-_REQUESTS_SHOWN:]
-        return self._with_could(self._name_deciders(requests), _decided)
+        return self._with_could(self._name_deciders(requests), _command_for_request)
 
     def _name_deciders(self, requests: tuple[RequestState, ...]) -> tuple[RequestState, ...]:
         """Say who decides now: an access file may have come into force after the ask."""
@@ -507,20 +507,20 @@ class DeskActivities:
         )
 
 
-def _awaited(row: Overview | BringupRow) -> AwaitedCommand | None:
+def _command_for_row(row: Overview | BringupRow) -> AwaitedCommand | None:
     """Return the command that it needs first; None: it needs none."""
     command, cases = command_awaited(row.needs) if row.needs else ("", frozenset[Case]())
     return AwaitedCommand(command, Target(cluster=row.cluster, cases=cases)) if command else None
 
 
-def _decided(request: RequestState) -> AwaitedCommand | None:
+def _command_for_request(request: RequestState) -> AwaitedCommand | None:
     if request.stage is not RequestStage.ASKED:
         return None
     return AwaitedCommand("request.approve", Target(cluster=request.ask.cluster), request.ask.request)
 
 
 def _with_signature(question: Any, by: DeskRequest) -> tuple[Any, Principal, Signature]:
-    return question, speaker() or asserted_by(by.actor), _signature(by, question.reason)
+    return question, speaker() or assert_caller(by.actor), _signature(by, question.reason)
 
 
 def _without_secrets(team: Team) -> Team:

@@ -118,9 +118,9 @@ class SecondPersonsDesk:
             raise Refusal(why)
         return self._describe(self._book.keep(kept, by), file)
 
-    def waiting(self) -> tuple[Waiting, ...]:
+    def list_waiting(self) -> tuple[Waiting, ...]:
         file = self._file_in_force()
-        return tuple(self._describe(one, file).but(message={}) for one in self._book.awaited())
+        return tuple(self._describe(one, file).but(message={}) for one in self._book.list_awaited())
 
     def one(self, question: ask.WaitingOne) -> Waiting:
         waiting = self._book.awaited_one(question.hash)
@@ -200,7 +200,7 @@ class SecondPersonsDesk:
 
     def notify_admitted(self, nonce: str, chain: str) -> None:
         """Notify all admins of a warrant's deed without a second person, if no front has."""
-        emergency, file = self._book.admitted_alone(nonce), self._file_in_force()
+        emergency, file = self._book.find_admitted_alone(nonce), self._file_in_force()
         if emergency is not None and file is not None:
             self._tell_admins(emergency, file, chain)
 
@@ -222,7 +222,7 @@ class SecondPersonsDesk:
         """Return those that nobody else has reviewed."""
         return tuple(self._book.emergencies())
 
-    def seen(self, question: ask.SeenEmergency, who: Principal, by: Signature) -> Emergency:
+    def record_review(self, question: ask.SeenEmergency, who: Principal, by: Signature) -> Emergency:
         """Record a review. Errors: Refusal unless the caller is an admin other than the person who acted."""
         file, emergency = self._file(), self._book.emergency(question.number)
         if emergency is None:

@@ -12,7 +12,7 @@ _SPEAKER: ContextVar[Principal | None] = ContextVar("speaker", default=None)
 
 
 @contextmanager
-def spoken_by(principal: Principal) -> Iterator[None]:
+def speak_as(principal: Principal) -> Iterator[None]:
     """Attribute to this person what this thread archives of them within."""
     token = _SPEAKER.set(principal)
     try:

@@ -109,7 +109,7 @@ class FleetCosts:
         waves = {}
         with self._one_at_a_time:
             for cluster, one in self._read(clusters, now).items():
-                kept = self._kept_of(cluster, one)
+                kept = self._renew_kept(cluster, one)
                 if not kept.wave:
                     try:
                         kept.wave = make_plan(one.snapshot, one.policy).wave_name
@@ -120,7 +120,7 @@ class FleetCosts:
 
     def _costs(self, cluster: str, seen: _Seen, buffers: Mapping[str, Fraction]) -> dict[str, Cost]:
         """Return the costs by the buffer's text: a fraction's hash takes long. Errors: Refusal."""
-        kept = self._kept_of(cluster, seen)
+        kept = self._renew_kept(cluster, seen)
         costs = {text: cost for text in buffers if (cost := kept.by.pop(text, None)) is not None}
         if missing := buffers.keys() - costs.keys():
             snapshot = seen.snapshot
@@ -130,7 +130,7 @@ class FleetCosts:
             del kept.by[text]
         return costs
 
-    def _kept_of(self, cluster: str, seen: _Seen) -> _Kept:
+    def _renew_kept(self, cluster: str, seen: _Seen) -> _Kept:
         kept, basis = self._kept.get(cluster), seen.basis
         if kept is None or kept.basis != basis:
             kept = self._kept[cluster] = _Kept(basis)

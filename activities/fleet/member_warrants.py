@@ -72,7 +72,7 @@ def _check_budget(launch: LaunchRequest, fleet: FleetLaunch, signed: SignedWords
             )
 
 
-def ended_with_fleet(rollout: str, fleet: str, signed: SignedWords) -> Warrant | None:
+def find_fleet_abort(rollout: str, fleet: str, signed: SignedWords) -> Warrant | None:
     """The abort of its fleet rollout that has ended this member, whether or not anybody told the member."""
     aborts = signed.book.warrants(fleet, "fleet.abort") if fleet else ()
     return next((one for one in reversed(aborts) if signed.good(one) and ends_member(one, rollout, signed.book)), None)

@@ -71,7 +71,7 @@ class Sender:
     def noted_keys(self, keys: Sequence[str]) -> frozenset[str]:
         """Return notices whose fate is in the archive already, from a round without their senders."""
         fates = {f"{key}/{fate}": key for key in keys for fate in (_SENT, _REFUSED)}
-        return frozenset(fates[entry] for entry in self._archive.archived_of(list(fates)))
+        return frozenset(fates[entry] for entry in self._archive.find_archived(list(fates)))
 
     def _note(self, message: Letter, own: Collection[str], did: str, why: str = "", **data: object) -> None:
         """Archive once for each cluster whom Backstop notified, unless the sender does. A repeat writes the same."""

@@ -137,14 +137,14 @@ class NoticeActivities:
                     meters.held_back.add(1, {"lane": first[key].value})
 
 
-def _leaving() -> bool:
+def _is_leaving() -> bool:
     """Return whether the worker is stopping, and must not be held up by a receiver that drips."""
     return activity.in_activity() and activity.is_worker_shutdown()
 
 
 def _await(away: Sequence[Future[None]], ends: float) -> None:
     """Wait until all are back, the time is over, or the worker stops."""
-    while time.monotonic() < ends and not _leaving() and wait(away, timeout=_MOMENT_SECONDS).not_done:
+    while time.monotonic() < ends and not _is_leaving() and wait(away, timeout=_MOMENT_SECONDS).not_done:
         pass
 
 

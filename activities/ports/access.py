@@ -58,7 +58,7 @@ class SecondPersonsPort(Protocol):
     def keep(self, kept: KeptCommand, by: Signature) -> Awaited:
         """Let the command wait; a giver's same command is kept once. Errors: Refusal for too many."""
 
-    def awaited(self) -> Sequence[Awaited]:
+    def list_awaited(self) -> Sequence[Awaited]:
         """Return the commands that may still be countersigned, the oldest first."""
 
     def awaited_one(self, digits: str) -> Awaited:
@@ -85,7 +85,7 @@ class SecondPersonsPort(Protocol):
         Errors: Refusal unless `by` acted in it.
         """
 
-    def admitted_alone(self, nonce: str) -> Emergency | None:
+    def find_admitted_alone(self, nonce: str) -> Emergency | None:
         """Return the emergency of this warrant, if no front had reported it before it was admitted."""
 
     def emergencies(self) -> Sequence[Emergency]:
@@ -114,16 +114,16 @@ class AttributionPort(Protocol):
 
     def open_one(self, cluster: str) -> OpenOne | None: ...
 
-    def begun_by(self, rollout: str) -> str:
+    def read_launcher(self, rollout: str) -> str:
         """Return who launched the rollout or fleet rollout, by the archive; empty if it does not say."""
 
     def newest_fleet(self, but: str = "") -> str:
         """Return the fleet rollout that was launched last, other than `but`; empty if there never was one."""
 
-    def entered_by(self, cluster: str) -> str:
+    def read_who_entered(self, cluster: str) -> str:
         """Return who entered the cluster for the bring-up that began last; empty if nobody did."""
 
-    def changed_by(self, cluster: str, *, proven: bool) -> tuple[str, ...]:
+    def list_who_changed(self, cluster: str, *, proven: bool) -> tuple[str, ...]:
         """Return who changed the policy or quotas of the cluster, or of all (empty), since the last approved plan.
 
         `proven`: only an approval with a ticket counts. Names that nobody checked, and changes by plain SQL, are left

@@ -153,7 +153,7 @@ class BringupLedger(Protocol):
     def is_over(self, cluster: str, number: int) -> bool:
         """Return whether this bring-up has ended, was given up, or was followed by another one."""
 
-    def handed_over(self, cluster: str, number: int) -> HandedOver | None:
+    def read_handover(self, cluster: str, number: int) -> HandedOver | None:
         """Return what this bring-up put into the fleet; None: nothing yet."""
 
     def take_in(self, incoming: Incoming) -> HandedOver:
@@ -165,7 +165,7 @@ class BringupLedger(Protocol):
     def add_islands(self, cluster: str, islands: Sequence[Island], actor: str, at: datetime) -> None:
         """Raise T to what came, if that is more than is installed; T never shrinks by this. A change by others."""
 
-    def owed(self, cluster: str) -> Owed | None:
+    def read_owed(self, cluster: str) -> Owed | None:
         """Return what is owed; None: it has no first quotas."""
 
     def owed_gpus(self, cluster: str, now: datetime) -> dict[str, int]:

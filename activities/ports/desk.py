@@ -124,7 +124,7 @@ class SealPort(Protocol):
     def sealing_state(self) -> Sealing | None:
         """Return how the archive is sealed; None if nobody has sealed it."""
 
-    def sealed_to(self, cluster: str) -> tuple[SealedTo, ...]:
+    def read_last_seals(self, cluster: str) -> tuple[SealedTo, ...]:
         """Return the last seals that name this chain, the newest first."""
 
 

@@ -68,7 +68,7 @@ class RolloutsPort(Protocol):
     def open_rollout_of(self, cluster: str) -> OpenRollout | None:
         """Return the open rollout of the cluster, with its baseline."""
 
-    def adopted_from(self, rollout: str) -> str:
+    def read_adopted(self, rollout: str) -> str:
         """Return the lost rollout whose effects this one took over; empty for none, and for an unknown one."""
 
     def record(self, request: RecordRequest) -> None:
@@ -119,7 +119,7 @@ class ArchivePort(Protocol):
 
     def entries_after(self, cluster: str, after_seq: int, limit: int) -> tuple[ChainedEntry, ...]: ...
 
-    def archived_of(self, keys: Sequence[str]) -> frozenset[str]:
+    def find_archived(self, keys: Sequence[str]) -> frozenset[str]:
         """Return those of these entries' keys that are archived."""
 
     def chain_head(self, cluster: str) -> ChainHead | None: ...

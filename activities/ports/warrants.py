@@ -70,10 +70,10 @@ class WarrantPort(Protocol):
     def proofs(self, rollout: str) -> tuple[EffectProof, ...]:
         """Return the rollout's proofs by their fences."""
 
-    def standing_on(self, nonce: str) -> tuple[EffectProof, ...]:
+    def list_effects_of(self, nonce: str) -> tuple[EffectProof, ...]:
         """Return the effects whose first justification is this warrant."""
 
-    def signed_by(self) -> frozenset[str]:
+    def list_signing_keys(self) -> frozenset[str]:
         """Return the ids of the keys that live warrants were signed with."""
 
     def receipts(self, rollout: str) -> tuple[Receipt, ...]:

@@ -88,7 +88,7 @@ class RequestActivities:
             if not owners and not self._by_roles:
                 why = f"nobody owns {ask.cluster}: name its owners in its policy (owners: [...])"
                 return assessment.but(why=why)
-            barred = self._barred_by_policy(opened, policy)
+            barred = self._policy_bar(opened, policy)
             if barred:
                 return assessment.but(why=barred, **self._alternatives(ask, snapshot, now))
             owed = self.owed(ask.cluster, now)
@@ -123,7 +123,7 @@ class RequestActivities:
         snapshot, policy = self.clusters.present(cluster, now, opened.ceiling, within)
         return snapshot.but(completed_rollouts=opened.baseline.completed_rollouts), policy
 
-    def _barred_by_policy(self, opened: OpenRollout | None, policy: Policy) -> str:
+    def _policy_bar(self, opened: OpenRollout | None, policy: Policy) -> str:
         if opened is None or policy.requests is Requests.WAIT or _takes_grants(opened):
             return ""
         return f"{_opened_text(opened)}, and the policy refuses requests until {_passes(opened)}"
@@ -156,7 +156,7 @@ class RequestActivities:
             headroom = max(0, ceiling_of(claimed, policy) - claimed.tree.assigned_gpus())
             has = ask.team in snapshot.tree.leaves
             if headroom and has:
-                may_ask = (_owners(policy, opened) or self._by_roles) and not self._barred_by_policy(opened, policy)
+                may_ask = (_owners(policy, opened) or self._by_roles) and not self._policy_bar(opened, policy)
                 headroom = room(claimed, policy, ask.team, headroom).fits_gpus if may_ask else 0
             elif headroom:
                 headroom = min(headroom, back(claimed).surplus_gpus)
@@ -197,15 +197,15 @@ class RequestActivities:
     def _prepare_beside(self, request: PrepareRequest, opened: OpenRollout) -> Prepared:
         """Prepare while a rollout is open: it makes every write once it is monitored; until then, a request waits."""
         if _takes_grants(opened):
-            barred = self._barred_by_owed(request, opened)
+            barred = self._owed_bar(request, opened)
             return Prepared(outcome=GrantOutcome.NO, said=barred) if barred else Prepared(through=True)
         if not request.order.ends:
             policy = self.ports.registry.facts(request.cluster).policy
-            if barred := self._barred_by_policy(opened, policy):
+            if barred := self._policy_bar(opened, policy):
                 return Prepared(outcome=GrantOutcome.NO, said=barred)
         return Prepared(said=f"{_opened_text(opened)}, and requests wait until {_passes(opened)}")
 
-    def _barred_by_owed(self, request: PrepareRequest, opened: OpenRollout) -> str:
+    def _owed_bar(self, request: PrepareRequest, opened: OpenRollout) -> str:
         """Return why owed first quotas bar the order: the rollout knows the quotas it writes, and not what is owed."""
         order, cluster = request.order, request.cluster
         owed = {} if order.ends else self.owed(cluster, request.at)

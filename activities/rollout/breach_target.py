@@ -52,18 +52,18 @@ def aim_at(
 def _ours(opened: OpenRollout, registry: RegistryPort, warrants: Warrants) -> dict[str, int]:
     """Return the values by the last receipts of this rollout and of those that it adopted, else of the baseline."""
     values = opened.baseline.values
-    for rollout in reversed([opened.rollout, *adopted_by(opened, registry)]):
+    for rollout in reversed([opened.rollout, *list_adopted(opened, registry)]):
         for receipt in warrants.book.receipts(rollout):
             theirs = {conflict.team for conflict in receipt.conflicts}
             values |= {team: gpus for team, gpus in receipt.after.items() if team not in theirs}
     return values
 
 
-def adopted_by(opened: OpenRollout, registry: RegistryPort) -> list[str]:
+def list_adopted(opened: OpenRollout, registry: RegistryPort) -> list[str]:
     """Return the rollouts whose effects it took over, the last one first."""
     chain: list[str] = []
     before = opened.adopted_from
     while before and before not in chain:
         chain.append(before)
-        before = registry.adopted_from(before)
+        before = registry.read_adopted(before)
     return chain

@@ -226,7 +226,7 @@ class ClusterActivities:
         gpus_per_node = self.ports.registry.facts(cluster).gpus_per_node
         return surplus_of(as_it_stands(self.ports.quotas.read(cluster), gpus_per_node, sample))
 
-    def standing_now(self, cluster: str, now: datetime) -> Snapshot:
+    def snapshot_now(self, cluster: str, now: datetime) -> Snapshot:
         """Return as `present`, without its policy."""
         return self.present(cluster, now)[0]
 

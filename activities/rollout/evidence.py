@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
-from activities.fleet.member_warrants import ended_with_fleet
+from activities.fleet.member_warrants import find_fleet_abort
 from activities.ports.clusters import ClusterPorts
 from activities.ports.registry import OpenRollout
 from activities.ports.warrants import EffectProof, Outcome
-from activities.rollout.breach_target import adopted_by
+from activities.rollout.breach_target import list_adopted
 from activities.tickets.warrants import UNDO_WORDS, Warrants
 from models.access.warrants import Warrant
 from models.cluster.policy import Policy, RollbackTo
@@ -129,7 +129,7 @@ class EvidenceRoom:
             present_modes={quota.team: quota.mode for quota in reading.quotas},
             changed=frozenset(one.team for one in changed),
             receipts=receipts,
-            written_before=self._written_before(opened),
+            written_before=self._read_adopted_values(opened),
             adopted=bool(opened.adopted_from),
             grounds={proof.fence.counter: proof.ground for proof in proofs},
             failed=_has_failed(proofs, receipts),
@@ -159,10 +159,10 @@ class EvidenceRoom:
         others = {team for team in {*ours, *evidence.present} if ours.get(team) != evidence.present.get(team)}
         return Accepted(answer.nonce, baseline_beside(evidence.baseline, reading.quotas, others))
 
-    def _written_before(self, opened: OpenRollout) -> dict[str, int]:
+    def _read_adopted_values(self, opened: OpenRollout) -> dict[str, int]:
         """Return the last values of the rollouts that it adopted."""
         written: dict[str, int] = {}
-        for rollout in adopted_by(opened, self.ports.registry):
+        for rollout in list_adopted(opened, self.ports.registry):
             own: dict[str, int] = {}
             for receipt in self.warrants.book.receipts(rollout):
                 own |= receipt.after
@@ -176,7 +176,7 @@ class EvidenceRoom:
     def _orders(self, rows: Sequence[Warrant], opened: OpenRollout) -> tuple[Warrant | None, Warrant | None]:
         """Return the approval, and the order to undo, which may be its fleet rollout's abort."""
         approval = self.warrants.live_among(rows, "rollout.approve")
-        ended = ended_with_fleet(opened.rollout, opened.fleet, self.warrants)
+        ended = find_fleet_abort(opened.rollout, opened.fleet, self.warrants)
         if ended is None or (approval is not None and approval.admitted_at > ended.admitted_at):
             return approval, self.warrants.live_among(rows, *UNDO_WORDS)
         return None, ended
@@ -224,7 +224,7 @@ class EvidenceRoom:
 
     def _grants_by(self, nonce: str, order: str) -> dict[str, int] | None:
         """Return what this decision granted for the order, by team, recorded or not; None: nothing."""
-        for proof in self.warrants.book.standing_on(nonce):
+        for proof in self.warrants.book.list_effects_of(nonce):
             receipts = self.warrants.book.receipts(proof.fence.rollout) if order_name(order) in proof.evidence else ()
             raised = next((dict(r.raised) for r in receipts if r.fence == proof.fence and r.raised), None)
             if raised is not None:

@@ -198,7 +198,7 @@ class Admission:
     def _with_changers(self, command: str, target: Target, cluster: str, signed: SignedBook) -> Target:
         if not _asks_for(command, target, Second.NOT_CHANGER):
             return target
-        return target.but(changed=self.attribution.changed_by(cluster, proven=bool(signed.keys)))
+        return target.but(changed=self.attribution.list_who_changed(cluster, proven=bool(signed.keys)))
 
     def _is_at_risk(self, cluster: str, one: OpenOne) -> bool:
         stage = one.stage
@@ -210,16 +210,16 @@ class Admission:
         if own is not None and not (own.inherits and one.fleet):
             return giver_of(own, signed.keys)
         if one.fleet:
-            return self._fleet_launcher(one.fleet, signed) or self.attribution.begun_by(one.rollout)
-        return self.attribution.begun_by(one.rollout)
+            return self._fleet_launcher(one.fleet, signed) or self.attribution.read_launcher(one.rollout)
+        return self.attribution.read_launcher(one.rollout)
 
     def _fleet_launcher(self, fleet: str, signed: SignedBook) -> str:
         launch = signed.live(fleet, "fleet.launch")
-        return self.attribution.begun_by(fleet) if launch is None else giver_of(launch, signed.keys)
+        return self.attribution.read_launcher(fleet) if launch is None else giver_of(launch, signed.keys)
 
     def _enterer(self, cluster: str, signed: SignedBook) -> str:
         added = signed.live(f"{_BRINGUP}{cluster}", "bringup.add")
-        return self.attribution.entered_by(cluster) if added is None else giver_of(added, signed.keys)
+        return self.attribution.read_who_entered(cluster) if added is None else giver_of(added, signed.keys)
 
 
 _STAGES = frozenset(stage.value for stage in Stage)

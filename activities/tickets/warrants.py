@@ -14,8 +14,8 @@ from typing import Any
 from temporalio import activity
 
 from activities.clock import Clock, utc_now
-from activities.desk.access import asserted_by
-from activities.desk.speaker import spoken_by
+from activities.desk.access import assert_caller
+from activities.desk.speaker import speak_as
 from activities.failures import translate_errors
 from activities.fleet.member_warrants import ends_member, inherited_nonce, member_launched
 from activities.ports.registry import OpenRollout, RegistryPort
@@ -133,7 +133,7 @@ class Warrants:
 
     def unknown_keys(self) -> tuple[str, ...]:
         """Return keys that live warrants were signed with, and that the book lacks: those warrants justify nothing."""
-        return tuple(sorted(self.book.signed_by() - self.keys.keys())) if self.can_verify else ()
+        return tuple(sorted(self.book.list_signing_keys() - self.keys.keys())) if self.can_verify else ()
 
     # --- what starts ----------------------------------------------------------------------------
 
@@ -145,13 +145,13 @@ class Warrants:
         if launch.ticket:
             return self._answer(self._admit_start(launch, "rollout.launch", launch.rollout, content))
         try:
-            return self._launched_by_machine(launch, content)
+            return self._admit_machine_launch(launch, content)
         except Refusal:
             if self.is_required:
                 raise
             return None
 
-    def _launched_by_machine(self, launch: LaunchRequest, content: dict[str, Any]) -> AdmitAnswer:
+    def _admit_machine_launch(self, launch: LaunchRequest, content: dict[str, Any]) -> AdmitAnswer:
         """Admit a launch by the command that was given to a fleet rollout or a bring-up. Errors: Refusal."""
         command = "fleet.approve" if launch.fleet else "bringup.retire"
         parent = self.live(launch.fleet or f"bringup/{launch.cluster}", command)
@@ -192,7 +192,7 @@ class Warrants:
     def desk(self, request: DeskRequest) -> Principal:
         """Return who asks: proven by the ticket, or as the caller says. Errors: Refusal."""
         if not self.judges(request):
-            return asserted_by(request.actor)
+            return assert_caller(request.actor)
         command, workflow = f"desk.{request.kind}", here()
         run = str(activity.info().workflow_run_id)
         if request.kind in READS_DESK:
@@ -291,7 +291,7 @@ class Warrants:
     def _store(self, warrant: Warrant, alone: LoneDeed | None = None) -> Warrant:
         """Admit it, and notify admins if somebody acts alone. Errors: Refusal if its key counts no more."""
         still_signed(warrant, self.keys)
-        with spoken_by(warrant.principal):
+        with speak_as(warrant.principal):
             stands = self.book.admit(warrant, _VOIDS.get(warrant.command, frozenset()), alone)
         if alone is not None:
             self.tell_alone(stands.nonce, alone.chain)

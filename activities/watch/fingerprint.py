@@ -192,7 +192,7 @@ def cursor_of(told_marks: Iterable[bytes]) -> str:
     return base64.b64encode(b"".join(told_marks)).decode()
 
 
-def told_of(cursor: object) -> Set[bytes]:
+def unpack_cursor(cursor: object) -> Set[bytes]:
     """Unpack a cursor; anything else is an empty one. Earlier versions kept the marks themselves by cluster."""
     if isinstance(cursor, dict):
         return {digest(cluster, str(mark)) for cluster, mark in cursor.items()}

@@ -43,7 +43,7 @@ from activities.watch.fingerprint import (
     fingerprint,
     is_short,
     is_wrong,
-    told_of,
+    unpack_cursor,
 )
 from activities.watch.tallies import Tallier
 from models.cluster.readings import HealthSample
@@ -124,7 +124,7 @@ class WatchActivities:
         if request.source != SOURCE:
             raise ApplicationError(f"this worker has no health source {request.source!r}", type=Unavailable.__name__)
         details = activity.info().heartbeat_details
-        cursor = told_of(details[0] if details else request.cursor)
+        cursor = unpack_cursor(details[0] if details else request.cursor)
         ends = self._now() + _ROUND
         while self._now() < ends:
             try:
@@ -209,7 +209,7 @@ class WatchActivities:
         marks, judged = {c: digest(c, mark) for c, mark in seen.items()}, self._marks[request.watch_id]
         told_marks = {mark for c, mark in marks.items() if mark in cursor or judged[c].is_known}
         last = self._turns.get(request.watch_id, "")
-        again = self._due_again(request.watch_id, seen, loop.time()) if only is None else set()
+        again = self._list_due_again(request.watch_id, seen, loop.time()) if only is None else set()
         edges = sorted(
             (c for c in seen if marks[c] not in told_marks or c in again),
             key=lambda c: (not is_short(seen[c]), c <= last, c),
@@ -234,7 +234,7 @@ class WatchActivities:
             beats.cancel()
         return told_marks
 
-    def _due_again(self, watch_id: str, seen: Mapping[str, str], now: float) -> set[str]:
+    def _list_due_again(self, watch_id: str, seen: Mapping[str, str], now: float) -> set[str]:
         """Return the clusters with a fault whose last signal is so long ago."""
         earlier, judged = self._insisted.get(watch_id, {}), self._marks.get(watch_id, {})
         wrong = {c: earlier.get(c, now) for c in seen if judged[c].facts.guarded and is_wrong(seen[c], judged[c].facts)}

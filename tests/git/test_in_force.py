@@ -38,7 +38,7 @@ class Site:
             *(self.ledger, {"here": connection}, timedelta(0), timedelta(0), timedelta(seconds=PATIENCE)),
             *(pause_briefly, self.git.last_read),
         )
-        self._health = self.ledger.health.fed_by(self.adapter.refresh_health, self.adapter.refresh_use)
+        self._health = self.ledger.health.feed_from(self.adapter.refresh_health, self.adapter.refresh_use)
         server.put(NODES, node("n1"))
         for name in "ab":
             self.applies(name)

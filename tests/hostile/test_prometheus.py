@@ -120,7 +120,7 @@ class World:
             "there": PrometheusConnection(url=there.url, **own),
         }
         self.sources = Prometheuses(ledger, connections, timedelta(0), patience=timedelta(seconds=PATIENCE))
-        self._health = ledger.health.fed_by(self.sources.refresh_health)
+        self._health = ledger.health.feed_from(self.sources.refresh_health)
 
     def read(self) -> dict[str, HealthSample]:
         return self._health.read(["bad", "east", "west", "south"])

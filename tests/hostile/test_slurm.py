@@ -121,7 +121,7 @@ class World:
         self.slurms = Slurms(
             ledger, ledger.schedulers, connections, timedelta(0), timedelta(0), patience=timedelta(seconds=PATIENCE)
         )
-        self._health = ledger.health.fed_by(self.slurms.refresh_health, self.slurms.refresh_use)
+        self._health = ledger.health.feed_from(self.slurms.refresh_health, self.slurms.refresh_use)
 
     def healthy(self) -> dict[str, tuple[int, int]]:
         found = self._health.read(list(self.tools))
@@ -489,7 +489,7 @@ def test_a_slurmdbd_that_hangs_hides_no_health_from_the_guard(world: World, monk
     monkeypatch.setattr(aside, "_patience", 0.3)
     (folder / "sacctmgr").write_text(f"#!/bin/sh\nwhile [ ! -e {folder}/go ]; do sleep 0.05; done\n")
     world.tools["bad"].says(nodes=json.dumps({"nodes": [node(1)]}))
-    health = ledger.health.fed_by(world.slurms.refresh_health)
+    health = ledger.health.feed_from(world.slurms.refresh_health)
     ports = replace(ledger.ports, quotas=SlurmQuotas(world.slurms), health=health)
     rollouts = ClusterActivities(ports)
     monkeypatch.setattr(world.slurms, "every", timedelta(hours=1))  # one look at nodes, which a judgement stands on

@@ -634,9 +634,9 @@ def test_a_book_that_was_replaced_is_opened_anew(tmp_path: Path) -> None:
     book.remember(["k"], "a", NOW)
     for file in tmp_path.glob("book*"):
         file.unlink()
-    assert book.sent_at(["k"], "a") == {}
+    assert book.read_sent_times(["k"], "a") == {}
     book.remember(["k"], "b", NOW)
-    assert SqliteBook(tmp_path / "book").sent_at(["k"], "b") == {"k": NOW}
+    assert SqliteBook(tmp_path / "book").read_sent_times(["k"], "b") == {"k": NOW}
 
 
 def keyed(*keys: str) -> list[tuple[Notice, str, str]]:
@@ -697,11 +697,11 @@ def test_a_log_that_cannot_be_written_fails_them_all_and_a_retry_writes_each_onc
 
 def test_the_book_keeps_the_first_time(tmp_path: Path) -> None:
     book = SqliteBook(tmp_path / "deep" / "book")
-    assert book.sent_at(["k"], "a") == {}
+    assert book.read_sent_times(["k"], "a") == {}
     book.remember(["k"], "a", NOW)
     book.remember(["k"], "a", NOW + timedelta(days=1))
-    assert SqliteBook(tmp_path / "deep" / "book").sent_at(["k"], "a") == {"k": NOW}
-    assert book.sent_at(["k"], "b") == {}
+    assert SqliteBook(tmp_path / "deep" / "book").read_sent_times(["k"], "a") == {"k": NOW}
+    assert book.read_sent_times(["k"], "b") == {}
 
 
 def test_half_a_line_left_by_a_crash_spoils_no_other(notifier: Notifier, log_file: Path) -> None:

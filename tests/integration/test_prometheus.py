@@ -151,7 +151,7 @@ def prometheuses(url: str, ledger_url: str) -> Iterator[Prometheuses]:
 
 @pytest.fixture
 def health(prometheuses: Prometheuses) -> HealthPort:
-    return prometheuses._ledger.health.fed_by(prometheuses.refresh_health)
+    return prometheuses._ledger.health.feed_from(prometheuses.refresh_health)
 
 
 def counts(sample: HealthSample) -> dict[str, tuple[int, int]]:

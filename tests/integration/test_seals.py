@@ -166,14 +166,15 @@ def test_who_verifies_reads_how_many_rows_no_seal_covers_yet(small: Site, capsys
 
 
 def test_which_seals_name_a_chain_is_told_the_newest_first(small: Site) -> None:
-    assert small.ledger.seals.sealed_to("alpha") == ()
+    assert small.ledger.seals.read_last_seals("alpha") == ()
     small.happens(3)
     small.sealer().look()
     small.passes()
     small.happens(4, ("alpha",))
     small.sealer().look()
     told = {
-        name: [(s.number, s.length) for s in small.ledger.seals.sealed_to(name)] for name in (*CLUSTERS, "alph", "%")
+        name: [(s.number, s.length) for s in small.ledger.seals.read_last_seals(name)]
+        for name in (*CLUSTERS, "alph", "%")
     }
     assert told == {"alpha": [(2, 7), (1, 3)], "beta": [(1, 3)], "alph": [], "%": []}
 

@@ -54,8 +54,8 @@ class World:
         self.adapter = Kuberneteses(
             *(ledger, connections, timedelta(0), timedelta(0)), timedelta(seconds=patience), pause_briefly
         )
-        self._health = ledger.health.fed_by(self.adapter.refresh_health)
-        self._usage = ledger.usage.fed_by(self.adapter.refresh_use)
+        self._health = ledger.health.feed_from(self.adapter.refresh_health)
+        self._usage = ledger.usage.feed_from(self.adapter.refresh_use)
         self._names = list(clusters)
 
     def health(self, cluster: str = "east") -> HealthSample:

@@ -17,7 +17,7 @@ from activities.adapters.kubernetes.devices import (
     DeviceClaim,
     claim_in,
     count_devices,
-    held_by,
+    list_held_gpus,
     slice_in,
     taint_rule_in,
 )
@@ -169,7 +169,7 @@ def test_a_claim_holds_the_devices_that_it_has_allocated_each_once() -> None:
     }
     read = {name: one for name, raw in claims.items() if (one := claim_in(raw, SOURCE)) is not None}
     assert sorted(read) == ["a", "b", "c"]
-    assert held_by(read, seen) == [
+    assert list_held_gpus(read, seen) == [
         HeldGpus("vision", 1, "n1"),
         HeldGpus("vision", 1, "n2"),
         HeldGpus("language", 1, "n1"),

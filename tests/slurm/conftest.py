@@ -65,11 +65,11 @@ class Site:
 
     @property
     def health(self) -> HealthPort:
-        return self.ledger.health.fed_by(self.slurms.refresh_health)
+        return self.ledger.health.feed_from(self.slurms.refresh_health)
 
     @property
     def usage(self) -> UsagePort:
-        return self.ledger.usage.fed_by(self.slurms.refresh_use)
+        return self.ledger.usage.feed_from(self.slurms.refresh_use)
 
     def team(self, letter: str) -> str:
         return f"{self.root}-{letter}"

@@ -76,16 +76,16 @@ class Ledger:
     def open_one(self, cluster: str) -> OpenOne | None:
         return OpenOne("r-1", "", self.stage) if self.lost else None
 
-    def begun_by(self, rollout: str) -> str:
+    def read_launcher(self, rollout: str) -> str:
         return self.first
 
     def newest_fleet(self, but: str = "") -> str:
         return "f-1"
 
-    def entered_by(self, cluster: str) -> str:
+    def read_who_entered(self, cluster: str) -> str:
         return self.first
 
-    def changed_by(self, cluster: str, *, proven: bool) -> tuple[str, ...]:
+    def list_who_changed(self, cluster: str, *, proven: bool) -> tuple[str, ...]:
         return self.changed
 
     def breaker_open(self, fleet: str) -> bool:

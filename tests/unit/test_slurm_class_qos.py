@@ -15,13 +15,13 @@ from activities.adapters.slurm.class_qos import (
     commands_to_bring,
     config_in,
     defaults_in,
-    lacking_of,
+    list_missing_settings,
     named_classes,
     ours,
     qos_there,
-    taking_out,
     too_low,
     wanted_classes,
+    write_removals,
 )
 from models.cluster.sources import SlurmSource
 
@@ -68,11 +68,11 @@ Slurmctld(primary) at localhost is UP
 )
 def test_what_slurm_conf_lacks_is_named_with_what_it_has(line: str, instead: str, said: list[str]) -> None:
     assert line in CONFIG
-    assert lacking_of(config_in(CONFIG.replace(line, instead, 1)), SOURCE) == said
+    assert list_missing_settings(config_in(CONFIG.replace(line, instead, 1)), SOURCE) == said
 
 
 def test_where_slurm_tells_nothing_of_its_settings_all_are_lacking() -> None:
-    assert len(lacking_of(config_in("slurm_load_ctl_conf error"), SOURCE)) == 6
+    assert len(list_missing_settings(config_in("slurm_load_ctl_conf error"), SOURCE)) == 6
 
 
 def test_a_row_of_a_qos_is_read_whole_and_one_that_is_none_is_left_out() -> None:
@@ -215,7 +215,7 @@ def test_a_qos_in_use_stays_without_effect_and_the_others_go() -> None:
         "h100-a-t": Qos("backstop: t of a under root in h100", 100, frozenset({"h100-a-e"})),
         "h100-a-e": Qos("backstop: e of a under root in h100", 99, frozenset({"flex"}), "requeue", 5, 8),
     }
-    assert taking_out(mine, {"h100-a-t", "normal"}, site) == [
+    assert write_removals(mine, {"h100-a-t", "normal"}, site) == [
         "modify qos h100-a-t set Preempt= Priority=100 PreemptMode=cluster GraceTime=0 MaxTRESPerAccount=gres/gpu=-1",
         "remove qos h100-a-e",
     ]

@@ -19,7 +19,7 @@ from activities.ports.by_cluster import ByCluster
 from activities.ports.clusters import ClusterPorts
 from activities.ports.registry import OpenRollout
 from activities.watch import health_watch
-from activities.watch.fingerprint import cursor_of, digest, told_of
+from activities.watch.fingerprint import cursor_of, digest, unpack_cursor
 from activities.watch.health_watch import WatchActivities, shard_of
 from client.converter import data_converter
 from models.cluster.island import Island
@@ -191,7 +191,7 @@ async def test_a_round_that_is_cut_off_is_gone_on_with(monkeypatch: pytest.Monke
         call = asyncio.create_task(env.run(watching(temporal).watch, WatchInput(interval_seconds=60)))
         await meanwhile(call, lambda t=temporal: len(t.told) == 3, "three signals are through")  # type: ignore[misc]
         said = f"it says of {3 * calls} that they are told"
-        await meanwhile(call, lambda b=beats, n=calls: bool(b) and len(told_of(b[-1])) == 3 * n, said)  # type: ignore[misc]
+        await meanwhile(call, lambda b=beats, n=calls: bool(b) and len(unpack_cursor(b[-1])) == 3 * n, said)  # type: ignore[misc]
         await ended(call)
         cursor = beats[-1]
         told += temporal.told
@@ -398,7 +398,7 @@ async def test_a_server_that_refuses_is_left_alone_until_the_next_round(monkeypa
     await meanwhile(call, lambda: bool(beats), "the round ends")
     await ended(call)
     assert len(temporal.tried) == health_watch._AT_ONCE
-    assert [told_of(beat) for beat in beats] == [set()]
+    assert [unpack_cursor(beat) for beat in beats] == [set()]
 
 
 async def test_rollouts_that_cannot_be_signalled_keep_nobody_else_from_it() -> None:
@@ -432,7 +432,7 @@ async def test_a_call_that_returns_answers_with_its_cursor() -> None:
     temporal.signalled = signalled
     watch = watching(temporal, now=lambda: now).watch
     answer = await ActivityEnvironment().run(watch, WatchInput(interval_seconds=0.01))
-    assert len(told_of(answer)) == len(CLUSTERS)
+    assert len(unpack_cursor(answer)) == len(CLUSTERS)
 
 
 async def test_shards_share_the_clusters_among_them() -> None:
@@ -466,15 +466,15 @@ def test_the_cursor_of_10_000_clusters_is_small_and_is_read_again() -> None:
     assert len(told) == len(MANY)
     cursor = cursor_of(told)
     assert len(cursor) <= 80_000
-    assert told_of(cursor) == told
+    assert unpack_cursor(cursor) == told
     asked = WatchInput(cursor=cursor)
     (payload,) = data_converter.payload_converter.to_payloads([asked])
     assert data_converter.payload_converter.from_payloads([payload], [WatchInput]) == [asked]
 
 
 def test_the_cursor_of_an_earlier_version_is_understood_and_nonsense_is_none() -> None:
-    assert told_of({"a": "backed", "b": "no health"}) == {digest("a", "backed"), digest("b", "no health")}
-    assert told_of("") == told_of("not base64!") == told_of(None) == set()
+    assert unpack_cursor({"a": "backed", "b": "no health"}) == {digest("a", "backed"), digest("b", "no health")}
+    assert unpack_cursor("") == unpack_cursor("not base64!") == unpack_cursor(None) == set()
 
 
 def test_the_ids_of_watches() -> None:

@@ -142,7 +142,7 @@ class ApiServer:
 
     async def page(self, kind: ObjectKind, selector: str | None, limit: int = PAGE, rest: str = "") -> Page:
         """Read one page. Errors: Gone, NoSuchKind, Unavailable."""
-        asked = {"limit": str(limit), **_selecting(kind, selector), **({"continue": rest} if rest else {})}
+        asked = {"limit": str(limit), **_build_filter(kind, selector), **({"continue": rest} if rest else {})}
         paths = sorted(kind.paths, key=lambda path: path != self._paths.get(kind.plural))  # the last one first
         for path in paths:
             try:
@@ -166,7 +166,7 @@ class ApiServer:
         Errors: Gone, Unavailable.
         """
         watches = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
-        asked = {**watches, "timeoutSeconds": str(WATCH_SECONDS), **_selecting(kind, selector)}
+        asked = {**watches, "timeoutSeconds": str(WATCH_SECONDS), **_build_filter(kind, selector)}
         try:
             async with asyncio.timeout(WATCH_SECONDS + self.seconds):
                 path = self._paths.get(kind.plural, kind.paths[0])
@@ -241,7 +241,7 @@ class ApiServer:
                         )
                     yield chunk
         except ServerError as error:
-            raise (_refused(kind, error) if body is None else _not_applied(kind, name, error)) from None
+            raise (_explain_refusal(kind, error) if body is None else _not_applied(kind, name, error)) from None
         except APITimeoutError:
             raise Unavailable(f"it did not answer about {kind.plural} within {self.seconds:g} s") from None
         except httpx.HTTPError as error:
@@ -296,7 +296,7 @@ def _is_file(path: str) -> bool:
     return Path(path).is_file()
 
 
-def _selecting(kind: ObjectKind, selector: str | None) -> dict[str, str]:
+def _build_filter(kind: ObjectKind, selector: str | None) -> dict[str, str]:
     """Return the parameters that leave out objects that do not count: a selector of labels, or of a slice's fields."""
     if kind is PODS:
         return {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
@@ -348,7 +348,7 @@ def _event_in(kind: ObjectKind, line: bytes) -> tuple[str, Any]:
     return what, raw
 
 
-def _refused(kind: ObjectKind, error: Any) -> Exception:
+def _explain_refusal(kind: ObjectKind, error: Any) -> Exception:
     code, message, _ = _status_of(error)
     text = brief(message) if message else "it does not say why"
     if code == 410:

@@ -85,7 +85,7 @@ def queue_in(raw: Any) -> LiveQueue:
             f"{brief(meta)}"
         )
     document = {"apiVersion": api, "kind": "ClusterQueue", "metadata": {"name": name}}
-    text = json.dumps({**document, "spec": {"resourceGroups": spelled_out(groups)}}, ensure_ascii=False)
+    text = json.dumps({**document, "spec": {"resourceGroups": spell_out(groups)}}, ensure_ascii=False)
     own = {key.removeprefix(_NOTES): value for key, value in notes.items()}
     return LiveQueue(name, api, uid, version, number, text, managers, own)
 
@@ -102,15 +102,15 @@ def _managers(entries: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(sorted(latest, key=lambda name: (latest[name], name), reverse=True))
 
 
-def spelled_out(value: Any) -> Any:
+def spell_out(value: Any) -> Any:
     """Return the groups with thousands in digits: Kubernetes writes 1000 as 1k."""
     if isinstance(value, list):
-        return [spelled_out(one) for one in value]
+        return [spell_out(one) for one in value]
     if not isinstance(value, dict):
         return value
     digits = {key: _THOUSANDS.fullmatch(one) for key, one in value.items() if isinstance(one, str)}
     return {
-        key: f"{match[1]}000" if key.endswith(("Quota", "Limit")) and (match := digits.get(key)) else spelled_out(one)
+        key: f"{match[1]}000" if key.endswith(("Quota", "Limit")) and (match := digits.get(key)) else spell_out(one)
         for key, one in value.items()
     }
 

@@ -219,7 +219,7 @@ def nodes_with(gpus: Mapping[str, tuple[int, int]], nodes: Mapping[str, NodeGpus
     }
 
 
-def held_by(claims: Mapping[str, DeviceClaim], count: DeviceCount) -> list[HeldGpus]:
+def list_held_gpus(claims: Mapping[str, DeviceClaim], count: DeviceCount) -> list[HeldGpus]:
     """Return the GPUs that claims hold: each once, and none for a device that is no GPU.
 
     A device that is published no more still counts, on its pool's node: the claim's pod goes on.

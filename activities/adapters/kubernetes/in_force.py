@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from activities.adapters.kubernetes.api import QUEUES, ObjectKind
-from activities.adapters.kubernetes.clusterqueues import spelled_out, without_line
+from activities.adapters.kubernetes.clusterqueues import spell_out, without_line
 from activities.adapters.kubernetes.followed import Followed, Pause
 from activities.adapters.kubernetes.objects import BadObject, name_of
 from activities.clock import Clock
@@ -49,7 +49,7 @@ Branches = Callable[[str], BranchQuotas | None]
 def queue_quotas(raw: Any, source: GitSource) -> Mapping[str, int] | None:
     """Return the quotas of a queue by team, as the repository names teams; None if it has none. Errors: BadObject."""
     name, kind = name_of(raw), _KINDS[source.dialect]
-    spec = spelled_out(raw.get("spec"))
+    spec = spell_out(raw.get("spec"))
     document = {"apiVersion": kind.group, "kind": kind.name, "metadata": {"name": name}, "spec": spec}
     try:
         return {team: place.gpus for team, place in places_in({name: json.dumps(document)}, source).items()} or None

@@ -25,7 +25,7 @@ from activities.adapters.kubernetes.api import (
     ApiServer,
     KubernetesConnection,
 )
-from activities.adapters.kubernetes.devices import DeviceCount, Devices, claim_in, held_by, nodes_with
+from activities.adapters.kubernetes.devices import DeviceCount, Devices, claim_in, list_held_gpus, nodes_with
 from activities.adapters.kubernetes.followed import Followed, Pause, pause_longer
 from activities.adapters.kubernetes.in_force import Branches, InForce
 from activities.adapters.kubernetes.objects import (
@@ -116,7 +116,7 @@ class Follower:
         more = self.held, None if self.in_force is None else self.in_force.queues
         return [*self.health_parts, *(one for one in more if one is not None)]
 
-    def counted(self) -> tuple[dict[str, NodeGpus], DeviceCount | None]:
+    def count_nodes(self) -> tuple[dict[str, NodeGpus], DeviceCount | None]:
         """Return its nodes with their GPUs, and the devices that these are, if a driver publishes them."""
         changes, nodes = self._changes, dict(self.nodes.kept)
         if self.devices is None:
@@ -132,7 +132,7 @@ class Follower:
         times = [one.seen_at for one in parts if one.seen_at is not None]
         if len(times) < len(parts) or any(one.bad for one in parts):
             return None
-        nodes, count = self.counted()
+        nodes, count = self.count_nodes()
         if not nodes or (count is not None and count.fault):
             return None
         at = min(max(times), min(times) + _QUIET)
@@ -147,7 +147,7 @@ class Follower:
                 return text
         if any(one.seen_at is None for one in parts):
             return ""
-        nodes, count = self.counted()
+        nodes, count = self.count_nodes()
         if count is not None and count.fault:
             return count.fault
         return "" if nodes else f"no node has {self.source.gpu_text}"
@@ -158,13 +158,13 @@ class Follower:
             return None
         if self.held.kind is not RESOURCE_CLAIMS:
             return list(self.held.kept.values())
-        _, count = self.counted()
-        return None if count is None or count.fault else held_by(dict(self.held.kept), count)
+        _, count = self.count_nodes()
+        return None if count is None or count.fault else list_held_gpus(dict(self.held.kept), count)
 
     @property
     def uncounted(self) -> str:
         """The nodes whose GPUs do not count, in a sentence: a device plugin offers them; empty: there is none."""
-        nodes, count = self.counted()
+        nodes, count = self.count_nodes()
         others = sorted(name for name, node in self.nodes.kept.items() if node.installed and name not in nodes)
         if count is None or not others:
             return ""

@@ -56,7 +56,7 @@ class _Sight(NamedTuple):
     def gpus(self) -> dict[str, int]:
         return {team: place.gpus for team, place in self.places.items()}
 
-    def managed(self, names: Iterable[str]) -> tuple[str, ...]:
+    def find_foreign(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return those of these queues whose quotas another field manager has."""
         return tuple(name for name in sorted(names) if self.queues[name].managers)
 
@@ -84,7 +84,7 @@ class KueueQuotas(MirroredQuotas[KueueSource, _Sight]):
     def _barred_reason(self, cluster: str, source: KueueSource, sight: _Sight) -> str:
         """Say what bars a write: another manager, or what a write of the present values as a rehearsal meets."""
         names = {place.path for place in sight.places.values()}
-        if managed := sight.managed(names):
+        if managed := sight.find_foreign(names):
             return _managed_text({name: sight.queues[name].managers for name in managed})
         for queue in [sight.queues[name] for name in sorted(names)][:1]:
             same = object_with(queue, queue.text, queue.notes)
@@ -106,7 +106,7 @@ class KueueQuotas(MirroredQuotas[KueueSource, _Sight]):
                 begun = self._is_begun(sight, change)
                 after = self._rehearse_begun(change, sight) if begun else self._book.rehearse(change)
                 moves = moves_to(after, sight.gpus)
-                names = {sight.places[team].path for team in moves} | self._unfenced(sight, after, change)
+                names = {sight.places[team].path for team in moves} | self._find_unfenced(sight, after, change)
                 if not names:
                     return self._keep_effect(sight, after, change.but(expected_generation=None) if begun else change)
                 if self._write(source, sight, change, moves, names, begun=begun):
@@ -127,7 +127,7 @@ class KueueQuotas(MirroredQuotas[KueueSource, _Sight]):
                 begun = begun or ours.counter == fence.counter
         return begun
 
-    def _unfenced(self, sight: _Sight, after: MirroredCluster, change: Change) -> set[str]:
+    def _find_unfenced(self, sight: _Sight, after: MirroredCluster, change: Change) -> set[str]:
         """Return the queues that a delayed worker might still write, although the effect undoes that.
 
         A write moves their version and so keeps it out, unless our last write to them undid, too.

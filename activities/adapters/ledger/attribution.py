@@ -51,7 +51,7 @@ class LedgerAttribution(LedgerPart):
             row = session.execute(rows).first()
             return None if row is None else OpenOne(row[0], row[1] or "", row[2] or "")
 
-    def begun_by(self, rollout: str) -> str:
+    def read_launcher(self, rollout: str) -> str:
         with self._database.reading() as session:
             first = select(AuditRow.entry).where(AuditRow.key == f"{rollout}/{FIRST_ENTRY}")
             entries = list(_readable(session.exec(first)))
@@ -66,7 +66,7 @@ class LedgerAttribution(LedgerPart):
             key = session.exec(keys.order_by(col(AuditRow.seq).desc()).limit(1)).first()
             return "" if key is None else key.removesuffix(f"/{FIRST_ENTRY}")
 
-    def entered_by(self, cluster: str) -> str:
+    def read_who_entered(self, cluster: str) -> str:
         boards = select(BringupBookRow.board).where(BringupBookRow.cluster == cluster)
         with self._database.reading() as session:
             board = session.exec(boards.order_by(col(BringupBookRow.number).desc()).limit(1)).first()
@@ -75,7 +75,7 @@ class LedgerAttribution(LedgerPart):
         except ValidationError:
             return ""
 
-    def changed_by(self, cluster: str, *, proven: bool) -> tuple[str, ...]:
+    def list_who_changed(self, cluster: str, *, proven: bool) -> tuple[str, ...]:
         with self._database.reading() as session:
             since = _last_approval(session, cluster) if proven else _archived_approval(session, cluster)
             actors = _authors_of_changes(session, since, cluster) if cluster else _authors_of_any_change(session, since)
@@ -160,7 +160,7 @@ def _stored_entries(text: str) -> Iterable[AuditEntry]:
     return _readable(map(json.dumps, documents))
 
 
-def _given_by(entry: AuditEntry) -> str:
+def _giver_of(entry: AuditEntry) -> str:
     """Return who gave the command, if its actor countersigned it; empty if one person gave it alone."""
     given_by = entry.data.get("given_by")
     return given_by if isinstance(given_by, str) else ""
@@ -168,7 +168,7 @@ def _given_by(entry: AuditEntry) -> str:
 
 def _author(entry: AuditEntry, actor: str) -> str:
     """Return whose change it is: of two admins the first one's, as the second saw only the policies."""
-    return _given_by(entry) or actor
+    return _giver_of(entry) or actor
 
 
 def _is_asserted(entry: AuditEntry) -> bool:
@@ -183,7 +183,7 @@ def _has_changes(entry: AuditEntry) -> bool:
     A policy change that a second admin countersigned does not count; a cut list of lines counts as a change.
     """
     lines = entry.data.get("lines", ())
-    alone = _POLICY_OR_QUOTAS - {"policy"} if _given_by(entry) else _POLICY_OR_QUOTAS
+    alone = _POLICY_OR_QUOTAS - {"policy"} if _giver_of(entry) else _POLICY_OR_QUOTAS
     written = any(line.get("kind") in alone and line.get("verb") in WRITES for line in lines)
     return not entry.refused and (written or bool(entry.data.get("more_lines")))
 

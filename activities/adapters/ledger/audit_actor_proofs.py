@@ -83,7 +83,7 @@ class _Book(NamedTuple):
             return cls({}, (), {}, {})
         links = _links(session, {entry.rollout for entry in entries if entry.rollout})
         book = cls(warrants, links, _asked_clusters(session, warrants.values()), {})
-        for stored in _naming(session, cluster, warrants):
+        for stored in _read_entries_naming(session, cluster, warrants):
             if _says_proven(stored) and (row := book.row_for(stored)):
                 book.proven.setdefault(row, stored)
         return book
@@ -154,7 +154,7 @@ def _asked_clusters(session: Session, given: Iterable[Given]) -> dict[str, set[s
     return clusters
 
 
-def _naming(session: Session, cluster: str, nonces: Iterable[str]) -> list[AuditEntry]:
+def _read_entries_naming(session: Session, cluster: str, nonces: Iterable[str]) -> list[AuditEntry]:
     """Read the chain's rows that name one of these, in their order."""
     named = (col(AuditRow.entry).contains(f'"warrant":{canonical_json(nonce)}', autoescape=True) for nonce in nonces)
     rows = sa.select(col(AuditRow.entry)).where(col(AuditRow.cluster) == cluster, sa.or_(*named))

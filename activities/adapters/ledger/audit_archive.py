@@ -49,7 +49,7 @@ class LedgerArchive(LedgerPart):
                 ChainedEntry(seq=r.seq, previous_hash=r.previous_hash, hash=r.hash, entry=_entry(r)) for r in rows
             )
 
-    def archived_of(self, keys: Sequence[str]) -> frozenset[str]:
+    def find_archived(self, keys: Sequence[str]) -> frozenset[str]:
         with self._database.reading() as session:
             return frozenset(_texts(session, keys))
 

@@ -21,9 +21,9 @@ from activities.adapters.ledger.bulk import add, store, update
 from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from activities.adapters.ledger.fleet_diff_reader import fleet_policy
 from activities.adapters.ledger.fleet_file_port import archive_import, store_import, stored_import
-from activities.adapters.ledger.fleet_rows_writer import lock_clusters, told_by_others, write_fleet
+from activities.adapters.ledger.fleet_rows_writer import lock_clusters, read_other_sample_times, write_fleet
 from activities.adapters.ledger.health_and_usage import health_row
-from activities.adapters.ledger.quotas import locked_cluster, signed
+from activities.adapters.ledger.quotas import attribute_changes, locked_cluster
 from activities.adapters.ledger.removal_and_renaming import remove_rows
 from activities.bad_rows import those_that_do
 from activities.ports.bringup import Incoming, LandedGrant, Owed
@@ -154,7 +154,7 @@ class LedgerBringups(LedgerPart):
         with self._database.reading() as session:
             return _is_over(_last(session, cluster), number)
 
-    def handed_over(self, cluster: str, number: int) -> HandedOver | None:
+    def read_handover(self, cluster: str, number: int) -> HandedOver | None:
         with self._database.reading() as session:
             stored = stored_import(session, bringup_key(cluster, number))
         return None if stored is None else self._archive_stored(stored)
@@ -197,17 +197,17 @@ class LedgerBringups(LedgerPart):
             more = [i for i in islands if i.total_gpus > totals.get(i.name, -1)]
             if not more:
                 return
-            with signed(session, [cluster], actor):
+            with attribute_changes(session, [cluster], actor):
                 rows = [{"cluster": cluster, "name": i.name, "total_gpus": i.total_gpus} for i in more]
                 update(session, IslandRow, [row for row in rows if row["name"] in totals])
                 add(session, IslandRow, [row for row in rows if row["name"] not in totals])
-            fed = told_by_others(session, [cluster])
+            fed = read_other_sample_times(session, [cluster])
             seen = [i for i in more if (cluster, i.name) not in fed]
             store(session, HealthRow, [health_row(cluster, island, at, actor) for island in seen])
 
     # --- what is owed ---------------------------------------------------------------------------
 
-    def owed(self, cluster: str) -> Owed | None:
+    def read_owed(self, cluster: str) -> Owed | None:
         with self._database.reading() as session:
             last = _last(session, cluster)
             rows = session.exec(select(OwedRow).where(OwedRow.cluster == cluster).order_by(col(OwedRow.team))).all()
@@ -266,7 +266,7 @@ class LedgerBringups(LedgerPart):
         with never_dropped(), self._database.begin() as session:
             append_all(session, [by.entry(cluster, text, data)])
             rows = [{**row, "minimum": 0, "blocks": ""} for row in _floors(session, cluster)]
-            with signed(session, [cluster], by.actor):
+            with attribute_changes(session, [cluster], by.actor):
                 update(session, QuotaRow, rows)
 
     def leave_fleet(self, cluster: str, by: Signature) -> None:

@@ -124,10 +124,10 @@ def as_json(session: Session, rows: Sequence[Row]) -> str:
     def as_kept(value: datetime) -> Any:
         return time.process_bind_param(value, dialect)
 
-    def kept(value: object) -> object:
+    def convert(value: object) -> object:
         return as_kept(value) if isinstance(value, datetime) else value
 
-    return json.dumps([{name: kept(value) for name, value in row.items()} for row in rows], default=_instant)
+    return json.dumps([{name: convert(value) for name, value in row.items()} for row in rows], default=_instant)
 
 
 def rows_of(dialect: str, name: str, **types: TypeEngine[Any]) -> Any:

@@ -86,7 +86,7 @@ class LedgerCalendar(LedgerPart):
         Returns it as it was left. Errors: Refusal for one that the cluster does not have.
         """
         with never_dropped(), self._database.begin() as session:
-            for entry in _ended_by(session, deed.key):
+            for entry in _read_ended(session, deed.key):
                 return entry
             row = session.exec(select(WindowRow).where(WindowRow.cluster == cluster, WindowRow.id == number)).first()
             if row is None:
@@ -104,7 +104,7 @@ class LedgerCalendar(LedgerPart):
         """End all or none; windows that are over already are left out, unless this very deed has ended them."""
         with never_dropped(), self._database.begin() as session:
             one_at_a_time(session, "calendar")
-            if ended := _ended_by(session, deed.key):
+            if ended := _read_ended(session, deed.key):
                 return ended
             live = sa.select(*sa.inspect(WindowRow).columns).where(
                 col(WindowRow.source) == source, col(WindowRow.ends) > now, is_among(WindowRow.cluster, "clusters")
@@ -115,7 +115,7 @@ class LedgerCalendar(LedgerPart):
             return left
 
 
-def _ended_by(session: Session, key: str) -> tuple[Entry, ...]:
+def _read_ended(session: Session, key: str) -> tuple[Entry, ...]:
     """Return from the archive the windows that this deed has ended: those that had not begun have no row."""
     own = sa.or_(col(AuditRow.key) == key, col(AuditRow.key).startswith(f"{key}/", autoescape=True))
     texts = session.scalars(sa.select(col(AuditRow.entry)).where(own)).all()

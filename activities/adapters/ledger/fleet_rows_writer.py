@@ -27,7 +27,7 @@ from activities.adapters.ledger.fleet_diff_reader import (
     teams_by_name,
 )
 from activities.adapters.ledger.health_and_usage import health_row, latest_health
-from activities.adapters.ledger.quotas import signed
+from activities.adapters.ledger.quotas import attribute_changes
 from activities.adapters.ledger.removal_and_renaming import remove_rows
 from activities.bad_rows import those_that_do
 from models.cluster.fleet_diff import (
@@ -149,7 +149,10 @@ def _import_portion(
     if not terms.dry_run:
         lock_clusters(session, names)
     before = {**present_clusters(session, names, {c.name: c for c in clusters}), **being_made}
-    fed = (told_by_others(session, names), _others_samples_at(session, UsageRow, UsageRow.team, QuotaRow.team, names))
+    fed = (
+        read_other_sample_times(session, names),
+        _others_samples_at(session, UsageRow, UsageRow.team, QuotaRow.team, names),
+    )
     taken: list[ClusterSpec] = []
     changed: list[ClusterNow] = []
     for spec in clusters:
@@ -170,7 +173,7 @@ def _import_portion(
         done.counts["clusters"] += 1
         done.counts["quotas"] += sum(quota.team in after.by_team for quota in spec.quotas)
     if not terms.dry_run:
-        with signed(session, names, actor):
+        with attribute_changes(session, names, actor):
             _write_clusters(session, changed, done.counts)
         _write_windows(session, changed, actor)
         hold_new_clusters(session, [c.name for c in changed if before.get(c.name) is None], now)
@@ -344,7 +347,7 @@ def _write_windows(session: Session, clusters: Sequence[ClusterNow], actor: str)
     add(session, WindowRow, [window_row(c.name, window, FILE, actor) for c in changed for window in c.windows])
 
 
-def told_by_others(session: Session, clusters: Sequence[str]) -> dict[tuple[str, str], datetime]:
+def read_other_sample_times(session: Session, clusters: Sequence[str]) -> dict[tuple[str, str], datetime]:
     """Return the time of the last health sample that no fleet file brought, by cluster and island."""
     return _others_samples_at(session, HealthRow, HealthRow.island, IslandRow.name, clusters)
 

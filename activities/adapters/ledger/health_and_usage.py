@@ -54,7 +54,7 @@ class _Fed(LedgerPart):
         super().__init__(database)
         self._refreshes: tuple[Refresh, ...] = ()
 
-    def fed_by(self, *refreshes: Refresh) -> Self:
+    def feed_from(self, *refreshes: Refresh) -> Self:
         self._refreshes = refreshes
         return self
 
@@ -476,12 +476,12 @@ def _compute_usual(
         if one.team in instants[cluster]:
             usual[cluster][one.team] = one
     return {
-        c: _Usual(window, instant, now, until[c], _reading(c, instant, usual[c], window))
+        c: _Usual(window, instant, now, until[c], _build_reading(c, instant, usual[c], window))
         for c, instant in instants.items()
     }
 
 
-def _reading(
+def _build_reading(
     cluster: str, instant: Mapping[str, TeamUsage], usual: Mapping[str, TeamUsage], window: timedelta
 ) -> UsageReading:
     return UsageReading(

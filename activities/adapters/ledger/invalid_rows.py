@@ -59,7 +59,7 @@ def _policies(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
         merged_policy(default, settings_of(policy))
 
     policies = session.connection().execute(rows, _parameters(clusters))
-    return _tried(merge, ((name, "its policy, on the fleet's", policy) for name, policy in policies))
+    return _find_faults(merge, ((name, "its policy, on the fleet's", policy) for name, policy in policies))
 
 
 def _stages(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
@@ -69,18 +69,18 @@ def _stages(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
         .where(is_among(ClusterRow.name, "clusters"))
     )
     stages = session.connection().execute(rows, _parameters(clusters))
-    return _tried(Stage, ((cluster, "its rollout", stage) for cluster, stage in stages))
+    return _find_faults(Stage, ((cluster, "its rollout", stage) for cluster, stage in stages))
 
 
 def _uses(session: Session, clusters: Sequence[str], now: datetime) -> Iterator[_Fault]:
     uses = latest_usage_rows(session, clusters, now)
-    return _tried(usage_of, ((row.cluster, f"the use of team {row.team}", row) for row in uses))
+    return _find_faults(usage_of, ((row.cluster, f"the use of team {row.team}", row) for row in uses))
 
 
 def _jobs(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
     running = select(JobRow).where(is_among(JobRow.cluster, "clusters"), col(JobRow.ended).is_(None))
     jobs = session.exec(running, params=_parameters(clusters))
-    return _tried(job_of, ((row.cluster, f"its job {row.job}", row) for row in jobs))
+    return _find_faults(job_of, ((row.cluster, f"its job {row.job}", row) for row in jobs))
 
 
 def _classes(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
@@ -122,7 +122,7 @@ def _old_samples(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
             )
 
 
-def _tried(build: Callable[[Any], object], parts: Iterable[tuple[str, str, Any]]) -> Iterator[_Fault]:
+def _find_faults(build: Callable[[Any], object], parts: Iterable[tuple[str, str, Any]]) -> Iterator[_Fault]:
     """Yield the parts that nothing can be built of. `parts`: their clusters, what they are, and their rows."""
     for cluster, what, row in parts:
         try:

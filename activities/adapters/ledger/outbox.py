@@ -60,7 +60,7 @@ class LedgerOutbox(LedgerPart):
         now = self._database.now()
         with self._database.begin() as session:
             one_at_a_time(session, f"notices of {audience}")
-            waiting = [posted.notice for posted in _waiting(session, audience)]
+            waiting = [posted.notice for posted in _read_waiting(session, audience)]
             rows = []
             for notice, lane in posts:
                 rows.append(_row(notice, overtake_lane(notice, lane, waiting), now))
@@ -72,7 +72,7 @@ class LedgerOutbox(LedgerPart):
         with self._database.begin() as session:
             one_at_a_time(session, f"notices of {audience}")
             while going := notices_together(
-                _waiting(session, audience), _latest_messages(session, audience, now, pace), now, pace
+                _read_waiting(session, audience), _latest_messages(session, audience, now, pace), now, pace
             ):
                 _form(session, audience, going, now)
             own = {row.message for row in _rows(session, keys) if row.message is not None}
@@ -91,7 +91,7 @@ class LedgerOutbox(LedgerPart):
             names = set(session.exec(retried.distinct()))
             for audience in _audiences_waiting(session):
                 at = next_message_time(
-                    _waiting(session, audience), _latest_messages(session, audience, now, pace), pace
+                    _read_waiting(session, audience), _latest_messages(session, audience, now, pace), pace
                 )
                 names |= {audience} if at is not None and at <= now else set()
             return tuple(sorted(names))
@@ -123,7 +123,7 @@ class LedgerOutbox(LedgerPart):
             rows = _rows(session, keys)
             formed = {row.message for row in rows if row.message is not None}
             messages = {m.key: m for m in session.exec(select(MessageRow).where(col(MessageRow.key).in_(formed)))}
-            waiting = _waiting(session, audience)
+            waiting = _read_waiting(session, audience)
             next_at = next_message_time(waiting, _latest_messages(session, audience, now, pace), pace) or now
             own = {posted.notice.key: max(next_at, due_time_of(posted, pace)) for posted in waiting}
             return {row.key: _fate(row, messages, own.get(row.key, next_at)) for row in rows}
@@ -133,7 +133,7 @@ class LedgerOutbox(LedgerPart):
         with self._database.reading() as session:
             waits = []
             for audience in _audiences_waiting(session):
-                waiting = _waiting(session, audience)
+                waiting = _read_waiting(session, audience)
                 at = next_message_time(waiting, _latest_messages(session, audience, now, pace), pace)
                 if at is not None:
                     since, digest = min(w.posted_at for w in waiting), all(w.lane is Lane.DIGEST for w in waiting)
@@ -177,7 +177,7 @@ def _posted_notice(row: NoticeRow) -> Posted:
     return Posted(notice=Notice.model_validate_json(row.notice), posted_at=row.posted_at, lane=Lane(row.lane))
 
 
-def _waiting(session: Session, audience: str) -> list[Posted]:
+def _read_waiting(session: Session, audience: str) -> list[Posted]:
     those = select(NoticeRow).where(col(NoticeRow.message).is_(None), NoticeRow.audience == audience)
     rows = session.exec(those.order_by(col(NoticeRow.posted_at), col(NoticeRow.key))).all()
     return list(those_that_do(rows, _posted_notice))

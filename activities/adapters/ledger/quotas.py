@@ -44,7 +44,7 @@ class LedgerQuotas(LedgerPart):
     def read(self, cluster: str) -> QuotaReading:
         with self._database.reading() as session:
             of_cluster = {"cluster": cluster}
-            row = session.connection().execute(_standing(), of_cluster).first()
+            row = session.connection().execute(_build_row_query(), of_cluster).first()
             if row is None:
                 raise NoSuchCluster(cluster)
             quotas = session.connection().execute(_quotas(), of_cluster).all()
@@ -121,7 +121,7 @@ class LedgerQuotas(LedgerPart):
 
 
 @contextmanager
-def signed(session: Session, clusters: Sequence[str], actor: str) -> Iterator[None]:
+def attribute_changes(session: Session, clusters: Sequence[str], actor: str) -> Iterator[None]:
     """Attribute the foreign changes made inside to this person, not to the database user."""
     with_rollout = col(ClusterRow.name).in_(clusters), col(ClusterRow.open_rollout).is_not(None)
     of_clusters = sa.select(col(ClusterRow.name), col(ClusterRow.generation)).where(*with_rollout)
@@ -146,7 +146,7 @@ def locked_cluster(session: Session, cluster: str) -> ClusterRow:
 
 def _lock_standing(session: Session, cluster: str) -> ClusterLine:
     """Lock as `locked_cluster` does, about twice as fast."""
-    row = session.connection().execute(_standing_for_update(), {"cluster": cluster}).first()
+    row = session.connection().execute(_build_locking_query(), {"cluster": cluster}).first()
     if row is None:
         raise NoSuchCluster(cluster)
     return row
@@ -162,7 +162,7 @@ _STANDING: tuple[Any, ...] = tuple(
 
 
 @cache
-def _standing() -> sa.Select[Any]:
+def _build_row_query() -> sa.Select[Any]:
     return sa.select(*_STANDING).where(col(ClusterRow.name) == sa.bindparam("cluster"))
 
 
@@ -200,8 +200,8 @@ def _versions() -> sa.Select[Any]:
 
 
 @cache
-def _standing_for_update() -> sa.Select[Any]:
-    return _standing().with_for_update(key_share=True)
+def _build_locking_query() -> sa.Select[Any]:
+    return _build_row_query().with_for_update(key_share=True)
 
 
 @cache

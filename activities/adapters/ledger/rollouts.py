@@ -75,7 +75,7 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts, LedgerB
             with making_sense(cluster, "its rollout"):
                 return next(iter(open_rollouts(session, rows).values()), None)
 
-    def adopted_from(self, rollout: str) -> str:
+    def read_adopted(self, rollout: str) -> str:
         with self._database.reading() as session:
             row = session.get(RolloutRow, rollout)
             return "" if row is None else row.adopted_from or ""
@@ -105,7 +105,7 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts, LedgerB
             if lost is not None:
                 opening, adopt = opening.but(rollout=_next_name(opening.rollout)), True
             else:
-                lost = _left_behind(session, cluster)
+                lost = _find_left_behind(session, cluster)
             if lost is not None and not adopt:
                 raise Refusal(
                     f"cluster {cluster.name} still has effects of rollout {lost.id} "
@@ -201,7 +201,7 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts, LedgerB
                 needs="" if ended else row.needs,
                 held="" if ended else holds_text(holds) or (None if _noted_holds(row.held) is None else ""),
                 holds=holds,
-                note=noted_by(row.note) if noted and not ended else None,
+                note=parse_note(row.note) if noted and not ended else None,
                 health_at=health[row.cluster].at if not ended and row.cluster in health else None,
                 shadow=row.shadow,
                 ended=ended,
@@ -244,12 +244,12 @@ def _is_quiet(row: Any) -> bool:
     """Return whether a report says nothing of the rollout: holds of a monitored one have no gate to shut."""
     if row.stage != Stage.MONITORED or row.needs or row.shadow:
         return False
-    note = noted_by(row.note)
+    note = parse_note(row.note)
     return note is not None and not note.lacking_gpus and not note.lacking_team_count
 
 
 @lru_cache(maxsize=_NOTES_KEPT)
-def noted_by(column: str | None) -> RolloutNote | None:
+def parse_note(column: str | None) -> RolloutNote | None:
     """Return the note in this column; None if there is none, or none that makes sense."""
     try:
         return None if column is None else RolloutNote.model_validate_json(column)
@@ -258,7 +258,7 @@ def noted_by(column: str | None) -> RolloutNote | None:
 
 
 def _noted_ceiling(column: str | None) -> dict[str, Any]:
-    note = noted_by(column)
+    note = parse_note(column)
     try:
         Policy.model_validate({} if note is None else note.ceiling)
     except ValueError:
@@ -412,7 +412,7 @@ def _with_written(session: Session, opened: OpenRollout) -> OpenRollout:
     return opened.but(written=written)
 
 
-def _left_behind(session: Session, cluster: ClusterRow) -> RolloutRow | None:
+def _find_left_behind(session: Session, cluster: ClusterRow) -> RolloutRow | None:
     """Return the rollout whose effects are still in place in the cluster; None if there are none."""
     previous = None
     if cluster.open_rollout is not None:

@@ -18,7 +18,7 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import is_among, keep, store
 from activities.adapters.ledger.database import Database, LedgerPart, once_in_moment
-from activities.adapters.ledger.quotas import LedgerQuotas, locked_cluster, signed
+from activities.adapters.ledger.quotas import LedgerQuotas, attribute_changes, locked_cluster
 from activities.bad_rows import build_each, those_that_do
 from activities.ports.by_cluster import ByCluster
 from models.audit_chain import AuditEntry, AuditKind
@@ -277,14 +277,14 @@ class SchedulerBook(LedgerPart):
 
     def mirrored_cluster(self, cluster: str) -> MirroredCluster:
         with self._database.reading() as session:
-            return _standing(session, cluster)
+            return _read_mirror(session, cluster)
 
     def rehearse(self, change: Change) -> MirroredCluster:
         """Return the cluster as it would be after the effect; nothing is written. Errors: those of QuotaPort.apply."""
         with self._database.begin() as session:
             trial = session.begin_nested()
             LedgerQuotas(self._database).land(session, change)
-            after = _standing(session, change.cluster)
+            after = _read_mirror(session, change.cluster)
             trial.rollback()
         return after
 
@@ -372,11 +372,11 @@ class SchedulerBook(LedgerPart):
         """
         with self._database.begin() as session:
             locked_cluster(session, cluster)
-            if _standing(session, cluster) != seen:
+            if _read_mirror(session, cluster) != seen:
                 return False
             for team in foreign:
                 by = actors.get(team, "somebody, by sacctmgr")
-                with signed(session, [cluster], by), _lift_reservation(session, cluster):
+                with attribute_changes(session, [cluster], by), _lift_reservation(session, cluster):
                     _take_one(session, cluster, team, held.get(team))
             teams = {team for team in {*seen.quotas, *seen.limits, *held} if not team.startswith(_NO_TEAMS)}
             limits = {team: held[team].gpus if team in held else None for team in teams}
@@ -430,7 +430,7 @@ class SchedulerBook(LedgerPart):
             session.execute(sa.delete(SchedulerLimitRow).where(col(SchedulerLimitRow.cluster) == cluster))
 
 
-def _standing(session: Session, cluster: str) -> MirroredCluster:
+def _read_mirror(session: Session, cluster: str) -> MirroredCluster:
     row = session.get(ClusterRow, cluster)
     if row is None:
         raise NoSuchCluster(cluster)

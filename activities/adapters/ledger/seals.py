@@ -82,7 +82,7 @@ class LedgerSeals(LedgerPart):
         with self._database.reading() as session:
             return [(n, before, digest, text) for n, before, digest, text in session.connection().execute(links)]
 
-    def sealed_to(self, cluster: str) -> tuple[SealedTo, ...]:
+    def read_last_seals(self, cluster: str) -> tuple[SealedTo, ...]:
         """Return the last seals that name this chain, the newest first."""
         named = f'"cluster":{canonical_json(cluster)}'
         rows = select(SealRow.number, SealRow.at, SealRow.leaf).where(

@@ -62,7 +62,7 @@ class LedgerSecondPersons(LedgerPart):
             _archive(session, waits, by, text)
             return waits
 
-    def awaited(self) -> Sequence[Awaited]:
+    def list_awaited(self) -> Sequence[Awaited]:
         with self._database.reading() as session:
             return tuple(map(_awaited_command, _open_rows(session, self._database.now())))
 
@@ -148,7 +148,7 @@ class LedgerSecondPersons(LedgerPart):
                 append_all(session, [by.entry(chain, text, {"emergency": number})])
             return _emergency(row)
 
-    def admitted_alone(self, nonce: str) -> Emergency | None:
+    def find_admitted_alone(self, nonce: str) -> Emergency | None:
         with self._database.reading() as session:
             row = session.exec(select(EmergencyRow).where(EmergencyRow.key == f"{_ADMITTED}{nonce}")).first()
             return None if row is None else _emergency(row)

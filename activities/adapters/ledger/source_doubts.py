@@ -54,7 +54,7 @@ class _Standing:
     why: str
     levels: Mapping[str, Level]
 
-    def shown(self) -> DoubtedSource:
+    def describe(self) -> DoubtedSource:
         return DoubtedSource(source=self.source, why=self.why, since=self.since, clusters=tuple(sorted(self.levels)))
 
 
@@ -63,7 +63,7 @@ class LedgerDoubts(LedgerPart):
         now = self._database.now()
         with self._database.reading() as session:
             rows = _rows(session)
-            doubt = _doubt_of(cluster, _standing(session, now, rows, cluster))
+            doubt = _doubt_of(cluster, _list_standing(session, now, rows, cluster))
             if doubt is not None or plausible_drop is None or most_clusters is None:
                 return doubt
             limits = plausible_drop, most_clusters
@@ -72,11 +72,11 @@ class LedgerDoubts(LedgerPart):
         with self._database.begin() as session:
             one_at_a_time(session, "doubts")
             rows = _rows(session)
-            stand = _standing(session, now, rows, cluster)
+            stand = _list_standing(session, now, rows, cluster)
             for source, judgement in _judge_sources(session, cluster, limits, now, rows).items():
                 if source not in {one.source for one in stand}:
                     _store(session, source, since=now, judgement=judgement.model_dump_json())
-            return _doubt_of(cluster, _standing(session, now, only=cluster))
+            return _doubt_of(cluster, _list_standing(session, now, only=cluster))
 
     def doubted_clusters(self) -> dict[str, str]:
         return {cluster: one.source for one in self.sources_in_doubt() for cluster in one.clusters}
@@ -84,20 +84,20 @@ class LedgerDoubts(LedgerPart):
     def sources_in_doubt(self) -> tuple[DoubtedSource, ...]:
         now = self._database.now()
         with self._database.reading() as session:
-            stand = _standing(session, now)
+            stand = _list_standing(session, now)
         if any(not one.levels for one in stand):
             with self._database.begin() as session:
                 one_at_a_time(session, "doubts")
-                for one in _standing(session, now):
+                for one in _list_standing(session, now):
                     if not one.levels:
                         _store(session, one.source)
-        return tuple(one.shown() for one in stand if one.levels)
+        return tuple(one.describe() for one in stand if one.levels)
 
     def confirm(self, source: str, actor: str) -> DoubtedSource:
         now = self._database.now()
         with self._database.begin() as session:
             one_at_a_time(session, "doubts")
-            stand = {one.source: one for one in _standing(session, now)}
+            stand = {one.source: one for one in _list_standing(session, now)}
             if source not in stand and (done := _repeated_confirmation(session, source, actor, now)) is not None:
                 return done
             if source not in stand:
@@ -105,7 +105,7 @@ class LedgerDoubts(LedgerPart):
                 raise Refusal(f"source {source!r} is not in doubt; sources in doubt: {names}")
             judgement = session.get_one(SourceDoubtRow, source).judgement
             _store(session, source, judgement=judgement, confirmed_at=now, confirmed_by=actor)
-            return stand[source].shown()
+            return stand[source].describe()
 
 
 def _store(session: Session, source: str, **values: Any) -> None:
@@ -143,7 +143,9 @@ def _select_doubts() -> sa.Select[Any]:
     return sa.select(*sa.inspect(SourceDoubtRow).columns)
 
 
-def _standing(session: Session, now: datetime, rows: Sequence[Any] | None = None, only: str = "") -> list[_Standing]:
+def _list_standing(
+    session: Session, now: datetime, rows: Sequence[Any] | None = None, only: str = ""
+) -> list[_Standing]:
     """List every source in doubt, with its clusters that are not back where they were.
 
     `only`: look at this cluster alone. `rows`: the sources' rows, if they are read already.

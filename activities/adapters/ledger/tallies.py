@@ -42,7 +42,7 @@ class LedgerTallies(LedgerPart):
 
     def due_clusters(self, slot: datetime, most: int) -> tuple[str, ...]:
         with self._database.reading() as session:
-            return tuple(session.connection().execute(_due(), {"slot": slot, "most": most}).scalars())
+            return tuple(session.connection().execute(_build_due_query(), {"slot": slot, "most": most}).scalars())
 
     def keep(self, tallies: Sequence[Tally]) -> None:
         with self._database.begin() as session:
@@ -121,7 +121,7 @@ class LedgerTallies(LedgerPart):
 
 
 @cache
-def _due() -> sa.Select[str]:
+def _build_due_query() -> sa.Select[str]:
     tallied = sa.select(sa.literal(1)).where(
         col(TallyRow.cluster) == col(ClusterRow.name), col(TallyRow.at) == sa.bindparam("slot")
     )

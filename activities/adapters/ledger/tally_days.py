@@ -56,7 +56,7 @@ def sum_up(session: Session, since: datetime, until: datetime) -> bool:
     day = next_day(session, since, until)
     if day is None:
         return False
-    session.connection().execute(_summing(), {"day": day, "end": day + DAY})
+    session.connection().execute(_build_insert(), {"day": day, "end": day + DAY})
     return next_day(session, since, until) != day
 
 
@@ -77,7 +77,7 @@ def unsum(session: Session, tallies: Sequence[Tally]) -> None:
 
 
 @cache
-def _summing() -> Any:
+def _build_insert() -> Any:
     lacking, phantom = lacking_and_phantom()
     day, end = (sa.bindparam(name, type_=UtcTime()) for name in ("day", "end"))
     rows = (

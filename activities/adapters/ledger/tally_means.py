@@ -116,7 +116,7 @@ class TallyMeans:
         if kept is None or kept.version != version or version.tail is None or len(kept.means) > _MOST_KEPT:
             kept = self._kept = _Kept(version, _last_seen_at(session), {})
         if kept.seen_to is not None and until <= kept.seen_to:
-            spans = [_ended(span, until) for span in spans]
+            spans = [_end_span(span, until) for span in spans]
         new = [span for span in spans if span not in kept.means]
         means = kept.means | self._compute(session, new, until, kept) if new else kept.means
         return [means[span] for span in spans]
@@ -126,7 +126,7 @@ class TallyMeans:
     ) -> dict[Span, Mean | None]:
         version, clusters = kept.version, sorted({span.cluster for span in spans})
         summed = _summed_days(session, version.since, clusters)
-        parts = {span: _parts(_ended(span, until), summed.get(span.cluster)) for span in spans}
+        parts = {span: _parts(_end_span(span, until), summed.get(span.cluster)) for span in spans}
         sums = self._sums(session, [part for of_one in parts.values() for part in of_one])
         means = {
             span: _mean([one for _ in of_one if (one := next(sums)) is not None]) for span, of_one in parts.items()
@@ -183,7 +183,7 @@ def _summed_days(session: Session, since: datetime, clusters: Sequence[str]) -> 
     return {cluster: _Summed(first, last + DAY, tuple(map(int, total))) for cluster, first, last, *total in reach}
 
 
-def _ended(span: Span, until: datetime) -> Span:
+def _end_span(span: Span, until: datetime) -> Span:
     return span._replace(until=until) if span.until is None else span
 
 

@@ -113,7 +113,7 @@ class LedgerWarrants(LedgerPart):
     def proofs(self, rollout: str) -> tuple[EffectProof, ...]:
         return self._proofs(col(EffectProofRow.rollout) == rollout)
 
-    def standing_on(self, nonce: str) -> tuple[EffectProof, ...]:
+    def list_effects_of(self, nonce: str) -> tuple[EffectProof, ...]:
         first = col(EffectProofRow.stood_on)
         return self._proofs(sa.or_(first == nonce, first.startswith(f"{nonce},", autoescape=True)))
 
@@ -133,7 +133,7 @@ class LedgerWarrants(LedgerPart):
                 for row in session.exec(rows)
             )
 
-    def signed_by(self) -> frozenset[str]:
+    def list_signing_keys(self) -> frozenset[str]:
         head = sa.func.substr(col(WarrantRow.ticket), 1, _HEAD)
         heads = select(head).where(col(WarrantRow.ticket) != "", col(WarrantRow.voided_at).is_(None)).distinct()
         with self._database.reading() as session:

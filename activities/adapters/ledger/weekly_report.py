@@ -15,7 +15,7 @@ from sqlmodel import Session, col
 
 from activities.adapters.ledger.bulk import is_among
 from activities.adapters.ledger.database import Database, LedgerPart
-from activities.adapters.ledger.rollouts import noted_by
+from activities.adapters.ledger.rollouts import parse_note
 from activities.adapters.ledger.tally_means import TallyMeans
 from activities.bad_rows import those_that_do
 from activities.watch.tallies import KEPT_WHOLE
@@ -165,7 +165,7 @@ class LedgerReport(LedgerPart):
         with self._database.reading() as session:
             notes = sa.select(col(RolloutRow.cluster), col(RolloutRow.note)).where(of_open)
             rows = session.connection().execute(notes).all()
-        noted = ((cluster, noted_by(note)) for cluster, note in rows)
+        noted = ((cluster, parse_note(note)) for cluster, note in rows)
         return {cluster: note.wave for cluster, note in noted if note is not None and note.wave}
 
 

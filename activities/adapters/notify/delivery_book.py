@@ -26,7 +26,7 @@ from models.errors import Unavailable
 class DeliveryBook(Protocol):
     """Records which notice went to which address. Addresses are the masked ones: no secret is kept."""
 
-    def sent_at(self, keys: Sequence[str], address: str) -> dict[str, datetime]:
+    def read_sent_times(self, keys: Sequence[str], address: str) -> dict[str, datetime]:
         """Return when notices went there, by key; one whose delivery is not recorded is left out."""
 
     def remember(self, keys: Sequence[str], address: str, at: datetime) -> None:
@@ -47,7 +47,7 @@ class SqliteBook:
         self._path = path
         self._mine = _Mine()
 
-    def sent_at(self, keys: Sequence[str], address: str) -> dict[str, datetime]:
+    def read_sent_times(self, keys: Sequence[str], address: str) -> dict[str, datetime]:
         among = "SELECT key, at FROM deliveries WHERE address = ? AND key IN (SELECT value FROM json_each(?))"
         with self._open() as book:
             return {key: datetime.fromisoformat(at) for key, at in book.execute(among, (address, json.dumps(keys)))}

@@ -152,7 +152,7 @@ class Notifier:
         with ExitStack() as turns:
             for turn in sorted({_turn_of(notice, LOG) for notice, _, _ in notices}):  # taken in one order by everybody
                 turns.enter_context(self._turns.take_turn(turn, LOG))
-            before, at = self._book.sent_at(keys, LOG), self._now()
+            before, at = self._book.read_sent_times(keys, LOG), self._now()
             fresh = {n.key: Message(n, subject, body, at) for n, subject, body in notices if n.key not in before}
             if fresh:
                 try:
@@ -203,7 +203,7 @@ class Notifier:
     def _deliver_once(self, route: Route, message: Message) -> Delivery:
         key = message.notice.key
         with self._turns.take_turn(_turn_of(message.notice, route.address), route.address):
-            at = self._book.sent_at([key], route.address).get(key)
+            at = self._book.read_sent_times([key], route.address).get(key)
             repeated = at is not None
             if at is None:
                 with self._slow.try_address(route.address):

@@ -68,7 +68,7 @@ def dcgm(
     up = f" and on (Hostname) ({nodes})" if nodes else ""
     # A count over no GPU has no answer, and a node whose GPUs are all broken must count as 0.
     none = f"0 * count {of_node} ({there})"
-    gpus = f"(count {of_node} (({there}{up}) unless ({_broken(of_gpu)})) or {none})"
+    gpus = f"(count {of_node} (({there}{up}) unless ({_write_broken_query(of_gpu)})) or {none})"
     if ready == KUBERNETES:  # a device plugin keeps jobs off broken GPUs by offering fewer of a node's
         offered = f"({none} + on (Hostname) group_left () {_ALLOCATABLE})"
         both = (
@@ -84,7 +84,7 @@ def dcgm(
     )
 
 
-def _broken(of_gpu: str) -> str:
+def _write_broken_query(of_gpu: str) -> str:
     """Write the query for GPUs with an XID of broken hardware: the last one, or an earlier one of the day.
 
     An earlier one counts only while there is a last one: the exporter reports the last XID alone, which may be a

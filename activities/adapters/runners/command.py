@@ -51,10 +51,10 @@ class CommandRunner:
             raise BadInput("commands run only on Linux: this host does not list its processes in /proc")
         run = RunDirectory(self._runs_dir, order.key)
         ours = run.claim(self._order_document(order))
-        if not ours and self._begun(run, _OTHERS_BEGIN):
+        if not ours and self._has_begun(run, _OTHERS_BEGIN):
             return self._report(run, order)
         self._launch(run)
-        if not self._begun(run, _BEGINS):
+        if not self._has_begun(run, _BEGINS):
             raise Unavailable(
                 f"the supervisor of {_shown_name(order)} has not started within {_BEGINS:g} s on {self._host}"
             )
@@ -125,7 +125,7 @@ class CommandRunner:
             raise Unavailable(f"{line[0]} did not start a supervisor: {last_words or f'exit status {done.returncode}'}")
 
     @staticmethod
-    def _begun(run: RunDirectory, seconds: float) -> bool:
+    def _has_begun(run: RunDirectory, seconds: float) -> bool:
         ends = time.monotonic() + seconds
         while not run.has_record:
             if time.monotonic() >= ends:

@@ -130,7 +130,7 @@ class RunDirectory:
             raise Unavailable(f"{self.path / name} cannot be read: {error.strerror}") from None
         except (ValueError, RecursionError):
             raise Stuck(f"{self.path / name} is damaged: it is not JSON") from None
-        lacks = _lacking(name, content)
+        lacks = _find_lacking_field(name, content)
         if lacks:
             raise Stuck(f"{self.path / name} is damaged: it has no valid {lacks}")
         record: dict[str, Any] = content
@@ -148,7 +148,7 @@ _FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
 """The fields of each file that are used."""
 
 
-def _lacking(name: str, content: Any) -> str:
+def _find_lacking_field(name: str, content: Any) -> str:
     """Return a field that is missing, or has another type; empty if there is none."""
     if not isinstance(content, dict):
         return "field"

@@ -294,7 +294,7 @@ def _account_commands(team: str, news: Mapping[str, Qos], site: Site) -> QosComm
     return QosCommands(additions, settings)
 
 
-def taking_out(mine: Mapping[str, Qos], used: Collection[str], site: Site) -> list[str]:
+def write_removals(mine: Mapping[str, Qos], used: Collection[str], site: Site) -> list[str]:
     """Return the commands of sacctmgr that remove these QOS, and take them out of every account's list.
 
     One that jobs are in stays, without effect: the jobs run on, yield to none of the others, and have no limit but
@@ -349,7 +349,7 @@ def config_in(printed: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def lacking_of(config: Mapping[str, str], source: SlurmSource) -> list[str]:
+def list_missing_settings(config: Mapping[str, str], source: SlurmSource) -> list[str]:
     """Return what slurm.conf must say for classes, beside what it does say; none: they can be written."""
     enforced = set(re.split(r"[,+]", config.get("AccountingStorageEnforce", "").lower()))
     counted = config.get("AccountingStorageTRES", "").lower().split(",")

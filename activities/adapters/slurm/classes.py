@@ -28,14 +28,14 @@ from activities.adapters.slurm.class_qos import (
     config_in,
     defaults_in,
     differing_qos,
-    lacking_of,
+    list_missing_settings,
     named_classes,
     ours,
     qos_there,
     stale_qos,
-    taking_out,
     too_low,
     wanted_classes,
+    write_removals,
 )
 from activities.adapters.slurm.command_line import Talk
 from activities.adapters.slurm.names import plain_name
@@ -211,14 +211,14 @@ class SlurmClasses:
         teams = {team: its for team, its in self._teams().items() if team in site.defaults}
         wanted = wanted_classes(site, teams, limits)
         config = config_in(self.talk.run("scontrol", "show", "config"))
-        return _Look(site, wanted, lacking_of(config, self.source) if teams else ())
+        return _Look(site, wanted, list_missing_settings(config, self.source) if teams else ())
 
     def _take_out(self, site: Site, mine: Mapping[str, Qos]) -> None:
         """Remove these QOS. Errors: Unavailable if some are still there."""
         if not mine:
             return
         used = sights.qos_used(self.talk)
-        self._write(taking_out(mine, used, site))
+        self._write(write_removals(mine, used, site))
         left = self._qos().keys() & mine.keys() - used
         if left:
             raise Unavailable(

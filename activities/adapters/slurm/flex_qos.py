@@ -28,7 +28,7 @@ class FlexQos:
     deserted: bool = False
     """The cluster has a QOS of its own, and no other cluster uses the shared one."""
 
-    def given_back(self, qos: str, shared: str) -> bool:
+    def can_give_back(self, qos: str, shared: str) -> bool:
         """Return whether the limit of this QOS, which it sizes no more, is still this cluster's to give back."""
         return qos in self.limits and (qos != shared or self.deserted)
 

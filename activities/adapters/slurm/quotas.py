@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from activities.adapters.slurm.names import POOL
 from activities.adapters.slurm.slurm import SLURMS_AT_ONCE, Slurms
-from activities.adapters.slurm.wanted_limits import bound_of
+from activities.adapters.slurm.wanted_limits import root_limit_of
 from activities.ports.by_cluster import ByCluster
 from models.cluster.readings import ForeignChange, QuotaReading
 from models.cluster.sources import SlurmSource
@@ -26,7 +26,7 @@ class SlurmQuotas:
         source = self._slurms.book.sources([cluster]).get(cluster)
         if source is None:
             return self._ledger.read(cluster)
-        bound = bound_of(self._slurms.sync(cluster, source), source)
+        bound = root_limit_of(self._slurms.sync(cluster, source), source)
         return self._ledger.read(cluster).but(bound_gpus=bound)
 
     def look(self, cluster: str) -> QuotaReading:
@@ -59,7 +59,7 @@ class SlurmQuotas:
     def _sync_one(self, cluster: str, source: SlurmSource) -> tuple[str, int | None]:
         """Return why its limits could not be read, and the limit of its root account."""
         try:
-            return "", bound_of(self._slurms.sync(cluster, source), source)
+            return "", root_limit_of(self._slurms.sync(cluster, source), source)
         except (Refusal, Unavailable) as error:  # a silent one must not cost the others their answer
             return error.message, None
 

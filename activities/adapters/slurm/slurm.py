@@ -189,7 +189,7 @@ class Slurms:
         flex = self.flex_qos(cluster, source)
         noted = [name.removeprefix(QOS) for name in standing.limits if name.startswith(QOS)]
         old = [name for name in noted if name != flex.sized]
-        kept = [name for name in old if flex.given_back(name, source.flex_qos)]
+        kept = [name for name in old if flex.can_give_back(name, source.flex_qos)]
         if kept != old:
             self.book.forget(cluster, [QOS + name for name in old if name not in kept])
         sized = [] if flex.sized is None else [flex.sized]

@@ -38,7 +38,7 @@ def wanted_limits(standing: MirroredCluster, source: SlurmSource, sized: str | N
     return wanted
 
 
-def bound_of(standing: MirroredCluster, source: SlurmSource) -> int | None:
+def root_limit_of(standing: MirroredCluster, source: SlurmSource) -> int | None:
     """Return the GPUs that the root lets all accounts under it hold together, as last seen; None: it has no limit."""
     pool = standing.limits.get(POOL + source.root)
     return None if pool is None else pool.gpus

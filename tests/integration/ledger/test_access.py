@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from activities.adapters.ledger.facade import Ledger
-from activities.desk.access import AccessDesk, asserted_by
+from activities.desk.access import AccessDesk, assert_caller
 from models.access.access_file import AccessFile
 from models.access.access_versions import ACCESS_CHAIN, AccessOutcome, HowImported
 from models.access.principals import Principal, Proof
@@ -70,7 +70,9 @@ def test_without_a_file_nothing_is_configured(desk: Desk) -> None:
         desk.imports(TPM, confirm="feed")
 
 
-@pytest.mark.parametrize("who", [TPM, asserted_by("tpm"), asserted_by("user:tpm")], ids=["proven", "login", "user:"])
+@pytest.mark.parametrize(
+    "who", [TPM, assert_caller("tpm"), assert_caller("user:tpm")], ids=["proven", "login", "user:"]
+)
 def test_the_first_file_takes_one_admin_who_stands_in_it(desk: Desk, who: Principal) -> None:
     with pytest.raises(Refusal, match="user:sre is not among user:sre-lead, user:tpm"):
         desk.imports(SRE, FIRST)
@@ -100,7 +102,7 @@ def test_after_that_roles_are_changed_by_two_admins(desk: Desk) -> None:
     with pytest.raises(Refusal, match="user:sre may not countersign: this needs the role admin"):
         desk.imports(SRE, confirm=NEXT.hash)
     with pytest.raises(Refusal, match="did not log in as a person"):
-        desk.imports(asserted_by("user:sre-lead"), confirm=NEXT.hash)
+        desk.imports(assert_caller("user:sre-lead"), confirm=NEXT.hash)
     with pytest.raises(
         Refusal, match=f"'feed' is not the hash of the file that waits to be confirmed: that is {NEXT.hash}"
     ):
@@ -150,7 +152,7 @@ def test_of_two_files_with_one_hash_only_the_first_can_be_proposed(desk: Desk, m
 
 def test_who_is_no_admin_or_not_proven_changes_nothing(desk: Desk) -> None:
     desk.imports(TPM, FIRST)
-    for who, why in ((SRE, "may not change roles"), (asserted_by("user:tpm"), "has not logged in")):
+    for who, why in ((SRE, "may not change roles"), (assert_caller("user:tpm"), "has not logged in")):
         with pytest.raises(Refusal, match=why):
             desk.imports(who, NEXT)
     assert desk.book.proposal() is None
@@ -319,7 +321,7 @@ def test_before_a_file_goes_in_it_is_said_who_can_no_longer_read(desk: Desk) -> 
     viewers = [grant(f"user:{name}", "viewer") for name in ("tpm", "sre-lead")]
     both, lacks_own = access(*viewers), access(viewers[1])
     assert "no admin can read" in desk.imports(TPM, FIRST, dry_run=True).warnings[0]
-    assert desk.imports(asserted_by("tpm"), both, dry_run=True).warnings == ()
+    assert desk.imports(assert_caller("tpm"), both, dry_run=True).warnings == ()
     desk.imports(TPM, both)
     assert desk.imports(LEAD, both, dry_run=True).warnings == ()
     for more in ({"dry_run": True}, {}):

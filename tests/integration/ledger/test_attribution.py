@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from activities.adapters.ledger.facade import Ledger
-from activities.desk.speaker import spoken_by
+from activities.desk.speaker import speak_as
 from activities.ports.access import OpenOne
 from activities.tickets.ticket_rights import Admission
 from activities.tickets.warrants import Warrants
@@ -48,7 +48,7 @@ def entry(key: str, cluster: str = CLUSTER, *, minutes: int = 0, actor: str = AN
 def imports(ledger: Ledger, who: str, minutes: int, document: dict[str, Any]) -> None:
     import_id = f"by {who} at {minutes}"
     stage(ledger, document, import_id)
-    with spoken_by(proven(who)):
+    with speak_as(proven(who)):
         ledger.fleet.take_import(import_id, 2, ImportTerms(), who, NOW + timedelta(minutes=minutes))
 
 
@@ -59,7 +59,7 @@ def proven(who: str) -> Principal:
 def archived(ledger: Ledger, entries: Sequence[AuditEntry]) -> None:
     """Archive the entries in this order, each as spoken and proven by its actor."""
     for one in entries:
-        with spoken_by(proven(one.actor)):
+        with speak_as(proven(one.actor)):
             ledger.registry.archive([one])
 
 
@@ -86,9 +86,13 @@ def test_who_launched_it_is_found_by_the_key_of_its_first_entry(ledger: Ledger) 
     )
     attribution = ledger.attribution
     with statements() as asked:
-        assert attribution.begun_by("r-7") == "user:7"
+        assert attribution.read_launcher("r-7") == "user:7"
     assert len(asked) == 1
-    assert (attribution.begun_by("r-x"), attribution.begun_by("r-none"), attribution.begun_by("f-1")) == ("", "", BO)
+    assert (
+        attribution.read_launcher("r-x"),
+        attribution.read_launcher("r-none"),
+        attribution.read_launcher("f-1"),
+    ) == ("", "", BO)
     assert (attribution.newest_fleet(), attribution.newest_fleet(but="f-2"), attribution.newest_fleet(but="f-9")) == (
         "f-2",
         "f-1",
@@ -108,7 +112,7 @@ def test_the_open_rollout_and_one_whose_reservation_stands(ledger: Ledger) -> No
 
 def test_who_changed_policy_or_quotas_since_the_last_approved_plan(ledger: Ledger) -> None:
     """The small fleet was imported by a name that nobody checked: that is nobody's."""
-    changed: Callable[[], tuple[str, ...]] = lambda: ledger.attribution.changed_by(CLUSTER, proven=True)  # noqa: E731
+    changed: Callable[[], tuple[str, ...]] = lambda: ledger.attribution.list_who_changed(CLUSTER, proven=True)  # noqa: E731
     assert changed() == ()
     imports(ledger, ANA, 20, fleet(a=99))
     imports(ledger, BO, 21, fleet(a=99))  # what changes nothing changes nothing
@@ -117,11 +121,11 @@ def test_who_changed_policy_or_quotas_since_the_last_approved_plan(ledger: Ledge
     with statements() as asked:
         assert changed() == ("service:ci", ANA), "the policy of all is every cluster's"
     assert len(asked) == 4
-    assert ledger.attribution.changed_by("beta", proven=True) == ("service:ci",)
+    assert ledger.attribution.list_who_changed("beta", proven=True) == ("service:ci",)
     open_rollout(ledger)
     approved(ledger, "r-1", 23)
     assert changed() == ()
-    assert ledger.attribution.changed_by("beta", proven=True) == ("service:ci",)
+    assert ledger.attribution.list_who_changed("beta", proven=True) == ("service:ci",)
     imports(ledger, BO, 24, {**fleet(a=99), "policy": {"notice": "2d"}, "teams": [{"name": "a", "contacts": []}]})
     assert changed() == ()
 
@@ -131,31 +135,33 @@ def test_whoever_changed_a_quota_is_known_by_whatever_name_the_cluster_goes_sinc
     for number, (before, after) in enumerate([(CLUSTER, "gamma"), ("gamma", "delta")]):
         by = Signature(actor=BO, at=NOW + timedelta(minutes=21 + number), key=f"desk/rename-{number}")
         ledger.fleet.rename_cluster(before, after, by, dry_run=False)
-        assert ledger.attribution.changed_by(after, proven=True) == (ANA,)
-        assert ledger.attribution.changed_by(before, proven=True) == (ANA,)
-    assert ledger.attribution.changed_by("beta", proven=True) == ()
+        assert ledger.attribution.list_who_changed(after, proven=True) == (ANA,)
+        assert ledger.attribution.list_who_changed(before, proven=True) == (ANA,)
+    assert ledger.attribution.list_who_changed("beta", proven=True) == ()
 
 
 def test_an_approval_that_the_archive_tells_of_counts_where_no_keys_are(ledger: Ledger) -> None:
     imports(ledger, ANA, 20, fleet(a=99))
     archived(ledger, [entry("r-1/000004", minutes=21, data={"command": "approve"}, refused=True)])
-    assert ledger.attribution.changed_by(CLUSTER, proven=False) == (ANA,)
+    assert ledger.attribution.list_who_changed(CLUSTER, proven=False) == (ANA,)
     archived(ledger, [entry("r-1/000005", minutes=22, data={"command": "approve"})])
     with statements() as asked:
-        assert ledger.attribution.changed_by(CLUSTER, proven=False) == ()
+        assert ledger.attribution.list_who_changed(CLUSTER, proven=False) == ()
     assert len(asked) <= 3
-    assert ledger.attribution.changed_by(CLUSTER, proven=True) == (ANA,), "whoever archives could have written that"
+    assert ledger.attribution.list_who_changed(CLUSTER, proven=True) == (ANA,), (
+        "whoever archives could have written that"
+    )
 
 
 def test_a_fleets_plan_is_changed_by_whoever_changed_any_cluster(ledger: Ledger) -> None:
     imports(ledger, ANA, 20, fleet(a=99))
     imports(ledger, BO, 21, fleet(a=99))
     with statements() as asked:
-        assert ledger.attribution.changed_by("", proven=True) == (ANA,)
+        assert ledger.attribution.list_who_changed("", proven=True) == (ANA,)
     assert len(asked) == 2
     open_rollout(ledger, fleet="f-1")
     approved(ledger, "f-1", 22, "fleet.approve")
-    assert ledger.attribution.changed_by("", proven=True) == ()
+    assert ledger.attribution.list_who_changed("", proven=True) == ()
 
 
 def test_a_breaker_is_open_from_its_hold_to_the_resume(ledger: Ledger) -> None:
@@ -190,11 +196,11 @@ def test_no_chain_is_read_from_its_beginning(ledger: Ledger, ledger_url: str) ->
 
     sa.event.listen(sa.Engine, "before_cursor_execute", explain)
     try:
-        ledger.attribution.begun_by("r-1")
+        ledger.attribution.read_launcher("r-1")
         ledger.attribution.newest_fleet()
         ledger.attribution.breaker_open("f-1")
-        ledger.attribution.changed_by(CLUSTER, proven=True)
-        ledger.attribution.changed_by(CLUSTER, proven=False)
+        ledger.attribution.list_who_changed(CLUSTER, proven=True)
+        ledger.attribution.list_who_changed(CLUSTER, proven=False)
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", explain)
     assert plans
@@ -218,20 +224,20 @@ def test_an_approval_is_judged_by_eight_reads_however_long_the_archive_is(ledger
 def test_a_launch_by_a_name_that_nobody_checked_is_nobodys(ledger: Ledger) -> None:
     launch = {"command": "launch"}
     ledger.registry.archive([entry("r-1/000001", data=launch)])
-    assert ledger.attribution.begun_by("r-1") == "", "else whoever launches straight at Temporal is who they say"
+    assert ledger.attribution.read_launcher("r-1") == "", "else whoever launches straight at Temporal is who they say"
     archived(ledger, [entry("r-2/000001", data=launch)])
-    assert ledger.attribution.begun_by("r-2") == ANA
+    assert ledger.attribution.read_launcher("r-2") == ANA
 
 
 def test_a_policy_that_two_admins_gave_bars_neither_and_the_quotas_beside_it_bar_who_gave_them(ledger: Ledger) -> None:
     def countersigned(minutes: int, document: dict[str, Any]) -> None:
         import_id = f"by two at {minutes}"
         stage(ledger, document, import_id)
-        with spoken_by(proven(BO)):
+        with speak_as(proven(BO)):
             at = NOW + timedelta(minutes=minutes)
             ledger.fleet.take_import(import_id, 2, ImportTerms(), BO, at, given_by=ANA)
 
-    changed: Callable[[str], tuple[str, ...]] = lambda of: ledger.attribution.changed_by(of, proven=True)  # noqa: E731
+    changed: Callable[[str], tuple[str, ...]] = lambda of: ledger.attribution.list_who_changed(of, proven=True)  # noqa: E731
     countersigned(20, {**fleet(), "policy": {"buffer": 0.15, "notice": "2d"}})
     assert (changed(CLUSTER), changed("")) == ((), ()), "else neither of two approvers could approve the next plan"
     countersigned(21, {**fleet(a=99), "policy": {"buffer": 0.2, "notice": "2d"}})

@@ -78,7 +78,7 @@ class Desk:
         return self.desk.notify_emergency(question, *self.by(who, reason))
 
     def seen(self, who: Principal, number: int = 1, reason: str = "it was right") -> Emergency:
-        return self.desk.seen(SeenEmergency(number=number, reason=reason), *self.by(who, reason))
+        return self.desk.record_review(SeenEmergency(number=number, reason=reason), *self.by(who, reason))
 
     def archive(self, chain: str) -> list[tuple[str, str, str]]:
         rows = self.ledger.registry.entries_after(chain, 0, 100)
@@ -109,7 +109,7 @@ def test_what_waits_is_kept_whole_and_by_its_hash(desk: Desk, tool: ForeignTool)
     assert (kept["message"], kept["ticket"], kept["principal"]["name"]) == (ENTER, "a.b.c", "user:sre")
     assert rows(tool) == [("bringup.add", "user:sre", "", "")]
     assert desk.desk.one(WaitingOne(hash=waits.hash[:16])).message == ENTER
-    assert [one.message for one in desk.desk.waiting()] == [{}], "a list names it, and does not spread it"
+    assert [one.message for one in desk.desk.list_waiting()] == [{}], "a list names it, and does not spread it"
     text = "a command to begin a bring-up in new waits for a second person until 2026-01-02 12:00Z"
     ((actor, said, reason),) = desk.archive("new")
     assert (actor, said[: len("a command to begin a bring-up in new waits for")], reason) == (
@@ -141,7 +141,7 @@ def test_another_human_takes_it_and_gives_it_once(desk: Desk, tool: ForeignTool)
     for who in (HW, RESEARCH):
         with pytest.raises(Refusal, match="user:hw-lead has already countersigned"):
             desk.turns(who, waits.hash)
-    assert desk.desk.waiting() == ()
+    assert desk.desk.list_waiting() == ()
     told = [(actor, text) for actor, text, _ in desk.archive("new")][1:]
     assert told == [("user:hw-lead", "countersigned the command of user:sre to begin a bring-up in new")], (
         "the audit names both"
@@ -198,9 +198,9 @@ def test_a_service_of_the_first_ones_is_the_first_one(empty_ledger: Ledger) -> N
 def test_a_day_later_nobody_can(desk: Desk, tool: ForeignTool) -> None:
     waits = desk.keeps()
     desk.at += timedelta(days=1) - timedelta(seconds=1)
-    assert len(desk.desk.waiting()) == 1
+    assert len(desk.desk.list_waiting()) == 1
     desk.at += timedelta(seconds=1)
-    assert desk.desk.waiting() == ()
+    assert desk.desk.list_waiting() == ()
     with pytest.raises(Refusal, match="nobody countersigned it: user:sre has to give the command again"):
         desk.turns(HW, waits.hash)
     assert rows(tool) == [("bringup.add", "user:sre", "", "")]

@@ -72,15 +72,15 @@ def test_the_ledger_says_which_keys_signed_what_counts_still(ledger: Ledger) -> 
         return sign(ticket, key, key_id)
 
     book = ledger.warrants
-    assert book.signed_by() == frozenset()
+    assert book.list_signing_keys() == frozenset()
     book.admit(a_warrant("n-1", ticket=by("20260101-aaaaaaaa")))
     book.admit(a_warrant("n-2", ticket=by("20260101-aaaaaaaa"), subject="r-2"))
     book.admit(a_warrant("n-3", ticket=by("20260201-bbbbbbbb"), subject="r-3"))
     book.admit(a_warrant("n-4", ticket="no.ticket.at all", subject="r-4"))
     book.admit(a_warrant("n-5", ticket="", subject="r-5"))
-    assert book.signed_by() == {"20260101-aaaaaaaa", "20260201-bbbbbbbb"}
+    assert book.list_signing_keys() == {"20260101-aaaaaaaa", "20260201-bbbbbbbb"}
     book.admit(a_warrant("n-6", ticket="", subject="r-3"), {"rollout.approve"})
-    assert book.signed_by() == {"20260101-aaaaaaaa"}, "what is void needs no key"
+    assert book.list_signing_keys() == {"20260101-aaaaaaaa"}, "what is void needs no key"
     know_one = Warrants(lambda: {"20260301-cccccccc": None}, book, ledger.registry)  # type: ignore[dict-item]
     assert know_one.unknown_keys() == ("20260101-aaaaaaaa",)
     assert Warrants(None, book, ledger.registry).unknown_keys() == (), "nothing is checked without keys"
@@ -143,7 +143,7 @@ def test_what_an_effect_stood_on_is_beside_its_receipt(ledger: Ledger, tool: For
     ledger.warrants.prove(proof._replace(outcome="failed", after={"a": 3}), NOW)
     (found,) = ledger.warrants.proofs("r-1")
     assert found == proof._replace(outcome="failed", after={"a": 3})
-    assert ledger.warrants.standing_on("n-1") == (found,)
-    assert ledger.warrants.standing_on("n-2") == ()
+    assert ledger.warrants.list_effects_of("n-1") == (found,)
+    assert ledger.warrants.list_effects_of("n-2") == ()
     assert ledger.warrants.receipts("r-1") == (receipt,)
     assert tool.rows("SELECT outcome FROM effect_proofs") == [("failed",)]

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlmodel import col
 
 from activities.adapters.ledger.facade import Ledger
-from activities.adapters.ledger.quotas import signed
+from activities.adapters.ledger.quotas import attribute_changes
 from activities.ports.registry import OpenRollout
 from models.cluster.import_outcome import FleetOutcome, ImportTerms
 from models.cluster.readings import LimitMode
@@ -183,7 +183,7 @@ def foreign_write(ledger: Ledger, cluster: str, team: str, gpus: int, actor: str
     rollout freed.
     """
     of_team = sa.update(QuotaRow).where(col(QuotaRow.cluster) == cluster, col(QuotaRow.team) == team)
-    with ledger.quotas._database.begin() as session, signed(session, [cluster], actor):
+    with ledger.quotas._database.begin() as session, attribute_changes(session, [cluster], actor):
         if session.connection().execute(of_team.values(gpus=gpus)).rowcount == 0:
             raise Refusal(f"cluster {cluster} has no quota of team {team}")
 
