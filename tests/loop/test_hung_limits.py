@@ -20,7 +20,7 @@ WHY = "sacctmgr did not answer within 20 s"
 
 
 class HungQuotas(FaultyQuotas):
-    """Quotas that answer as `SlurmQuotas` does while sacctmgr hangs; tests/hostile/test_slurm.py has the real answers."""
+    """Quotas that answer as `SlurmQuotas` if sacctmgr hangs; tests/hostile/test_slurm.py has the real answers."""
 
     hung: ClassVar[set[str]] = set()
 

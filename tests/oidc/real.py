@@ -41,7 +41,7 @@ def a_key(key_id: str, algorithm: str = "RS256") -> Key:
 def provider(
     folder: Path, *keys: Key, port: int = 0, algorithm: str = "RS256", redirect: str = "", secret: str = ""
 ) -> Iterator[str]:
-    """Run a provider with these keys; yield its issuer. `redirect`: where browsers return to; `secret`: of the client."""
+    """Run a provider with these keys; yield its issuer. `redirect`: where browsers return; `secret`: the client's."""
     port = port or free_port()
     file = folder / f"jwks-{port}.json"
     file.write_text(json.dumps({"keys": [key.as_dict(private=True) for key in keys]}))
