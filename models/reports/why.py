@@ -102,7 +102,7 @@ class TeamWhy(Model):
     idle_gpus: GpuCount | None = None
     """The part of `used_gpus` that does no work, by the same sample; None: unknown."""
     backed_gpus: GpuCount | None = None
-    """Healthy GPUs that back the quota, shared with the cluster's other quotas; None: older build."""
+    """GPUs of the quota that have a healthy GPU behind them, counted beside all quotas; None: an older build."""
     namespaces: tuple[Name, ...] | None = None
     """The namespaces that may target the quota in addition to the team itself; None: all."""
     weaker: WeakerJobs | None = None
@@ -215,7 +215,7 @@ def explain_team(
         used_gpus=held.used,
         use_known=held.known,
         idle_gpus=held.idle if held.known else None,
-        backed_gpus=back(snapshot).of.get(team),
+        backed_gpus=quota.gpus - back(snapshot).shortage.get(team, 0),
         namespaces=quota.namespaces,
         weaker=weaker_jobs(placed, *here, team, wanted) if wants_block else None,
         barred=namespace if barred else "",

@@ -14,6 +14,7 @@ from models.cluster.snapshot import Snapshot
 from models.flex.flex_sum import FlexSum
 from models.questions import FlexSums, Plannable, SnapshotNow, WhyNot
 from models.reports.why import WhyAnswers
+from models.rollout.stages import Stage
 from tests.unit.cli_fakes import NOON
 from web.console.pages.team_forms import ask
 from web.console.rendering import page
@@ -27,7 +28,14 @@ def answer_of(visit: Any) -> Page:
     return cast("Page", asyncio.run(ask(cast("Visit", visit), "a")))
 
 
-def rows(*, sums_known: bool = True, **query: str) -> tuple[list[tuple[str, int | None]], list[str]]:
+async def no_rollouts(name: str, **_: Any) -> tuple[Any, str]:
+    assert name == "ask_rollouts"
+    return {}, ""
+
+
+def rows(
+    *, sums_known: bool = True, try_call: Any = no_rollouts, **query: str
+) -> tuple[list[tuple[str, int | None]], list[str]]:
     """Each cluster with how much fits; and those that were looked at."""
     looked: list[str] = []
 
@@ -50,7 +58,7 @@ def rows(*, sums_known: bool = True, **query: str) -> tuple[list[tuple[str, int 
                 return Plannable(snapshot=seen, policy=Policy()), ""
         raise AssertionError(question)
 
-    visit = SimpleNamespace(form={}, query=query, try_ask=try_ask)
+    visit = SimpleNamespace(form={}, query=query, try_ask=try_ask, try_call=try_call)
     values = answer_of(visit).values
     around = {"title": "", "here": "/", "navigation": (), "who": "", "how": "", "said": (), "form_token": ""}
     text = bytes(page("team_ask.html", {**around, **values}).body).decode()
@@ -67,6 +75,18 @@ def test_clusters_with_room_are_looked_at_and_stand_first() -> None:
     assert [name for name, fits in shown if fits is None] == FULL[10:]
     assert len(shown) == len(QUOTAS)
     assert sorted(looked) == sorted([*FULL[:10], "y-some", "z-roomy"])
+
+
+def test_what_an_open_rollout_has_cut_fits_nobody_else() -> None:
+    """z-roomy has 40, and had 60 before its rollout: `request` counts 60, and so does the page."""
+
+    async def rollouts(_: str, clusters: list[str], seconds: float) -> tuple[Any, str]:
+        team = SimpleNamespace(team="a", baseline_gpus=60)
+        opened = SimpleNamespace(stage=Stage.MONITORED, shadow=False, teams=(team,))
+        return {name: opened if name == "z-roomy" else None for name in clusters}, ""
+
+    shown, _ = rows(try_call=rollouts)
+    assert shown[:2] == [("z-roomy", 25), ("y-some", 5)]
 
 
 @pytest.mark.parametrize("sums_known", [True, False])

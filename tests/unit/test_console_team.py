@@ -10,7 +10,7 @@ from models.cluster.island import Island
 from models.cluster.latest_readings import Evidence
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.reports.why import TeamWhy, WhyAnswers, explain_team
-from web.console.pages.teams import _lead
+from web.console.pages.teams import _holding, _lead
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -48,6 +48,18 @@ def test_a_promise_without_hardware_is_said_also_where_others_leave_theirs_unuse
     shown = [text for one in teams for text in _lead(WhyAnswers(teams=(one,)))[1:]]
     assert bool(shown) == bool(lead), shown
     assert all(any(text.startswith(begin) for text in shown) for begin in lead), shown
+
+
+def test_what_a_parent_withholds_is_no_missing_hardware() -> None:
+    """The parent promises 50 of 60: 10 are short for that alone, though 10 of 120 GPUs are down."""
+    quotas = (Present(team="org", gpus=50), Present(team="ours", gpus=60, parent="org"))
+    usage = {"ours": TeamUsage(team="ours", scheduled_gpus=20)}
+    reading = QuotaReading(cluster="lab", generation=1, quotas=quotas)
+    islands = (Island(name="main", total_gpus=120, healthy_gpus=110),)
+    sample = HealthSample(cluster="lab", at=NOW, islands=islands)
+    found = explain_team(Evidence(reading, sample, usage, NOW), {}, "ours", None)
+    shown = _holding(found.model_copy(update={"missing": (found.missing[0].model_copy(update={"since": NOW}),)}))
+    assert (shown.promised, shown.backed, shown.short, shown.since) == (60, 60, 10, "")
 
 
 def test_the_clusters_are_named_where_a_promise_without_hardware_is_not_short() -> None:

@@ -281,6 +281,7 @@ def test_what_the_tree_withholds_is_its_own_reason() -> None:
     quotas = (Present(team="org", gpus=100), Present(team="research", gpus=120, parent="org"))
     found = asked(quotas=quotas, usage={"research": TeamUsage(team="research", scheduled_gpus=30)})
     assert reasons(found) == [("withheld", 20), ("used", 30)]
+    assert found.backed_gpus == 120, "what the parent withholds lacks no hardware"
 
 
 def test_unknown_use_counts_as_all_of_the_quota_and_says_so() -> None:

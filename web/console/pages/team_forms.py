@@ -16,6 +16,7 @@ from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer
 from models.rollout.stages import Command
+from models.rollout.status_models import RolloutStatus
 from views.request import request_parts
 from web.console.command_page import command_page
 from web.console.forms import day_ahead, fill_model, given_fields, number, try_work
@@ -24,6 +25,7 @@ from web.console.visit import Elsewhere, Page, Visit
 
 _LOOKED_AT = 12
 """The most clusters for which the form says how much fits: those with the most unpromised healthy GPUs."""
+_ROLLOUT_SECONDS = 5
 _ASKED = ("cluster", "gpus", "until", "namespace", "reason")
 
 
@@ -115,7 +117,9 @@ async def _asking(
     spare = {one.cluster: one.healthy_gpus - one.promised_gpus for one in sums or ()}
     clusters = [] if answers is None else [(one.cluster, one.quota_gpus) for one in answers.teams]
     clusters.sort(key=lambda pair: (pair[0] != said["cluster"], -spare.get(pair[0], 0)))
-    rooms = await asyncio.gather(*(_room(visit, name, team) for name, _ in clusters[:_LOOKED_AT]))
+    looked_at = [name for name, _ in clusters[:_LOOKED_AT]]
+    opened = await statuses_of(visit, looked_at)
+    rooms = await asyncio.gather(*(_room(visit, name, team, opened.get(name)) for name in looked_at))
     values: dict[str, Any] = {
         "team": team,
         "rows": _rows(clusters, rooms),
@@ -143,10 +147,25 @@ def _rows(
     return sorted(found, key=lambda row: -1 if row[2] is None else row[2].fits_gpus, reverse=True)
 
 
-async def _room(visit: Visit, cluster: str, team: str) -> tuple[Room | None, str]:
-    """Return an estimate of how much more fits there now, or why there is none."""
+async def statuses_of(visit: Visit, clusters: Sequence[str]) -> dict[str, RolloutStatus]:
+    """Return the status of the rollouts that are open in these clusters, if they answer in time."""
+    if not clusters:
+        return {}
+    found, _ = await visit.try_call("ask_rollouts", clusters=list(clusters), seconds=_ROLLOUT_SECONDS)
+    return {name: status for name, status in (found or {}).items() if status is not None and not status.stage.has_ended}
+
+
+async def _room(visit: Visit, cluster: str, team: str, status: RolloutStatus | None) -> tuple[Room | None, str]:
+    """Return an estimate of how much more fits there now, and why there is none.
+
+    What an open rollout has cut is kept for the teams that it was cut from.
+    """
     seen, why = await visit.try_ask(SnapshotNow(cluster=cluster))
     if seen is None:
         return None, why
-    most = max(1, seen.snapshot.total_gpus)
-    return await asyncio.to_thread(room, seen.snapshot, seen.policy, team, most), ""
+    snapshot = seen.snapshot
+    if status is not None and not status.shadow:
+        values = snapshot.values
+        kept = {t.team: max(values[t.team], t.baseline_gpus) for t in status.teams if t.team in values}
+        snapshot = snapshot.with_values(kept)
+    return await asyncio.to_thread(room, snapshot, seen.policy, team, max(1, snapshot.total_gpus)), ""

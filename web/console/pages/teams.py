@@ -10,7 +10,7 @@ from models.flex.flex_sum import FlexSum
 from models.lifecycle.state_machine import Refused
 from models.questions import AllTeams, FlexSums, TeamSums, WhyNot
 from models.reports.rollout_summary import RolloutSummary
-from models.reports.why import TeamWhy, WhyAnswers
+from models.reports.why import Cause, TeamWhy, WhyAnswers
 from models.requests.state import RequestState
 from models.rollout.stages import Command, Stage, answer
 from models.rollout.status_models import RolloutStatus
@@ -22,14 +22,13 @@ from views.why import in_full
 from views.words import count, gpus, moment
 from web.console.forms import is_like
 from web.console.pages.flex import flex_rows
-from web.console.pages.team_forms import ask, nowhere, speak
+from web.console.pages.team_forms import ask, nowhere, speak, statuses_of
 from web.console.visit import Elsewhere, Page, Visit
 from web.failures import not_found
 
 _SHOWN = 1_000
 _ASKED = 24
 """The most rollouts that the page asks what changes, and when."""
-_ROLLOUT_SECONDS = 5
 _FREE = 10
 _REQUESTS = 100
 
@@ -97,7 +96,7 @@ async def _home(visit: Visit, team: str) -> Page:
     )
     answers, flexes = answers or WhyAnswers(teams=()), flexes or ()
     moving, settled = _open_rollouts(answers, rollouts or [])
-    statuses = await _statuses(visit, [*moving, *settled][:_ASKED])
+    statuses = await statuses_of(visit, [*moving, *settled][:_ASKED])
     own: list[RequestState] = [one for one in requests or () if one.ask.team == team]
     values: dict[str, Any] = {
         "team": team,
@@ -134,13 +133,6 @@ def _open_rollouts(answers: WhyAnswers, rollouts: Sequence[RolloutSummary]) -> t
     opened = sorted((one.cluster, one.stage) for one in rollouts if one.open and one.cluster in here)
     settled = [name for name, stage in opened if stage == Stage.MONITORED]
     return [name for name, stage in opened if stage != Stage.MONITORED], settled
-
-
-async def _statuses(visit: Visit, clusters: Sequence[str]) -> dict[str, RolloutStatus]:
-    if not clusters:
-        return {}
-    found, _ = await visit.try_call("ask_rollouts", clusters=list(clusters), seconds=_ROLLOUT_SECONDS)
-    return {name: status for name, status in (found or {}).items() if status is not None and not status.stage.has_ended}
 
 
 def _short(one: TeamWhy) -> int | None:
@@ -185,6 +177,7 @@ def _lead(answers: WhyAnswers) -> list[str]:
 def _holding(one: TeamWhy) -> Holding:
     since = [missing.since for missing in one.missing if missing.since is not None]
     unbacked = one.backed_gpus is not None and one.backed_gpus < one.quota_gpus
+    unhealthy = any(reason.cause is Cause.UNHEALTHY for reason in one.reasons)
     return Holding(
         cluster=one.cluster,
         promised=one.quota_gpus,
@@ -193,7 +186,7 @@ def _holding(one: TeamWhy) -> Holding:
         idle=one.idle_gpus,
         startable=one.startable_gpus,
         short=_short(one),
-        since=moment(min(since)) if since and (_short(one) or unbacked) else "",
+        since=moment(min(since)) if since and (unbacked or unhealthy) else "",
         health_at=moment(one.health_at),
     )
 
