@@ -27,7 +27,7 @@ pytestmark = pytest.mark.e2e
 
 
 def nightly(item: pytest.Item) -> bool:
-    """By day one bad input of each command runs in a process of its own; the other inputs run in this process."""
+    """Return whether the case is for the night: by day only one bad input of each command gets its own process."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
     return params.get("by") == "process" and params["value"] != BY_DAY
 

@@ -134,7 +134,7 @@ TREE_CUT = {"a": 82, "b": 80, "org": 42, "org-1": 12, "org-2": 30}
 
 
 def on_postgresql(item: pytest.Item) -> bool:
-    """Return whether the test runs on PostgreSQL: by night, except in test_rollout_story.py, which has one by day."""
+    """Return whether the test runs on PostgreSQL: at night, except in test_rollout_story.py, which has one by day."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
     return params.get("ledger_url") == "postgresql"
 
