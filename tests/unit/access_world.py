@@ -16,7 +16,7 @@ PEOPLE = [
 
 
 def access(*grants: dict[str, Any], **more: Any) -> AccessFile:
-    """With two admins by name, and five people who each come in by two ways."""
+    """Return an access file with two admins by name, and five people who each come in by two ways."""
     services = [{"name": "ci", "owner": "user:sre"}]
     return AccessFile.model_validate({"people": PEOPLE, "services": services, "grants": [ADMINS, *grants], **more})
 

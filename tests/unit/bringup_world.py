@@ -83,7 +83,7 @@ def report(phase: RunPhase = RunPhase.SUCCEEDED, said: str = "exit status 0", **
 
 
 def owed(entry: BringupEntry, granted: Mapping[str, int]) -> dict[str, int]:
-    """What the leaves lack of the entry's values, as the ledger counts it; those that lack nothing are left out."""
+    """Return what the leaves lack of the entry's values, as the ledger counts it, without those that lack nothing."""
     parents = {q.parent for q in entry.quotas}
     lack = {q.team: q.gpus - granted.get(q.team, 0) for q in entry.quotas if q.team not in parents}
     return {team: gpus for team, gpus in lack.items() if gpus > 0}
@@ -113,7 +113,7 @@ class BringupWorld:
     # --- the driver ----------------------------------------------------------------------------
 
     def run(self) -> datetime | None:
-        """Until nothing happens by itself before some time; answers when that is."""
+        """Run until nothing happens by itself before some time; return that time."""
         for _ in range(PATIENCE):
             self._set(reducers.advance(self.b, self.now))
             assert status_of(self.b, self.now).waits_for or self.b.stage.has_ended

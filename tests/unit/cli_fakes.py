@@ -407,7 +407,7 @@ class FakeBackstop:
         return {"clusters": len(fleet.clusters), "quotas": 1, "added": 0, "changed": 1, "removed": 0}
 
     async def take_fleet(self, fleet: Fleet, terms: ImportTerms, stage: object = None) -> FleetOutcome:
-        """What models/cluster/fleet_diff.py says of the file against what stands."""
+        """Return the differences that models/cluster/fleet_diff.py finds between the file and the present fleet."""
         self._ask("take_fleet", fleet, terms)
         numbers = {cluster.name: number for number, cluster in enumerate(fleet.clusters)}
         lines = [
@@ -503,7 +503,7 @@ class FakeBackstop:
 
 
 def _ended(entry: Entry) -> Entry:
-    """As the ledger leaves it: cut short where it has begun."""
+    """Return the window as the ledger leaves it: cut short if it has begun."""
     now = datetime.now(UTC)
     if not entry.window.starts < now < entry.window.ends:
         return entry

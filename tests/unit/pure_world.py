@@ -414,7 +414,7 @@ class World:
         return len(self.told) > told
 
     def reads(self, batch: Sequence[Notice]) -> None:
-        """What is done with what people are told."""
+        """Read the notices: a hook for subclasses."""
 
     # --- actions, as the workflow does them -------------------------------------------------------
 
@@ -480,7 +480,7 @@ class World:
         return seen.model_copy(update={"changes": tuple(changes)})
 
     def work(self) -> tuple[TeamWork, ...]:
-        """As activities.rollout.team_work has it."""
+        """Return the work as activities.rollout.team_work has it."""
         scheduled = {team: gpus for team, (gpus, _) in self.usage.items() if gpus is not None}
         return Evidence(
             self.reading(),
@@ -492,7 +492,7 @@ class World:
         ).work
 
     def usual(self, window: timedelta) -> dict[str, int]:
-        """As HealthPort.usual, of a source that reports 28 times in a window."""
+        """Answer as HealthPort.usual_healthy does, for a source that reports 28 times in a window."""
         times = [self.now - window + n * window / 28 for n in range(29)]
         if self.history[0][0] > times[0]:
             return {}
@@ -503,7 +503,7 @@ class World:
         return {name: sorted(samples)[(len(samples) - 1) // 2] for name, samples in found.items()}
 
     def least(self, since: datetime) -> dict[str, int]:
-        """As HealthPort.least."""
+        """Answer as HealthPort.least_healthy does."""
         stood = {name: healthy for at, name, healthy in self.history if at <= since}
         for at, name, healthy in self.history:
             if at > since:
@@ -511,7 +511,7 @@ class World:
         return stood
 
     def draft(self, request: DraftRequest) -> Drafted | None:
-        """As ClusterActivities.draft_plan; None where no plan can be made."""
+        """Draft as ClusterActivities.draft_plan does; None: no plan can be made."""
         reading, sample = self.reading(), self.sample()
         if request.baseline is not None:
             quotas = request.baseline.quotas
@@ -602,7 +602,7 @@ class World:
         )
 
     def _book(self, gpus: int, limit: int, span: timedelta) -> None:
-        """As the ledger's blast radius: room comes when enough of the oldest moves are forgotten."""
+        """Book moves as the ledger's blast radius does: room comes when enough of the oldest moves are forgotten."""
         recent = [(at, moved) for at, moved in self.moves if self.now - at < span]
         total = sum(moved for _, moved in recent) + gpus
         if total <= limit:
@@ -750,7 +750,7 @@ class World:
         return sum(isinstance(a, Look) for a in self.actions)
 
     def backing(self, *, declared: bool = False) -> Backing:
-        """What stands behind the present values; `declared`: declared absences counted as healthy."""
+        """Return the backing of the present values; `declared`: declared absences counted as healthy."""
         snapshot = self.snapshot()
         if declared:
             snapshot = snapshot.with_islands(without_absences(snapshot.islands, self.windows, self.now))

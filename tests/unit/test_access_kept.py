@@ -1,4 +1,4 @@
-"""How long after a file came into force a front still goes by the one before is what the sentence about it says."""
+"""After a new file came into force, a front goes by the earlier one for as long as the sentence about it says."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ def test_a_token_carries_what_the_ledger_says_of_it_now() -> None:
 
 
 def test_of_which_cluster_a_request_is_says_the_signed_ask_and_not_what_a_worker_kept() -> None:
-    """What is kept of it says h100-a, in which the approver may approve."""
+    """A worker's copy of the request says h100-a, in which the approver may approve."""
     ask = ASK.but(cluster="h100-b")
     ticket = ticket_of("request.ask", ask, at_provider(FILE, "tpm"), "request/r-1")
     asked = row_of(ticket, subject="request/r-1", message=ask.model_dump(mode="json"), admitted_at=NOW)
@@ -331,7 +331,7 @@ def test_the_note_of_the_audit_is_the_decisions_own() -> None:
 
 
 def test_of_a_revoked_key_counts_what_was_admitted_before_whenever_it_says_that_it_signed() -> None:
-    """Whoever has stolen it dates back what they sign: when it came into the ledger is the ledger's to say."""
+    """A thief of the key may date signatures back; the ledger itself says when a command was admitted."""
     ticket = ticket_of("rollout.approve", COMMAND, at_provider(FILE, "tpm"), "rollout/h100-a", at=NOW)
     row = row_of(ticket, subject="r-1", admitted_at=NOW + timedelta(minutes=1))
     hour = timedelta(hours=1)

@@ -1,4 +1,4 @@
-"""What is said before a command is what happens after it, and the undo that is printed is one that is taken."""
+"""A command's impact, as shown before it, is what happens after it, and the printed undo is accepted."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_those_are_said_to_be_told_of_an_approval_who_are(shadow: bool) -> None:
     world = World((quota("a", 40, busy=0), quota("b", 321)), **{**QUICK, "notice": "1d"}, shadow=shadow)
 
     def approved() -> tuple[dict[str, int], list[str]]:
-        """What the plan cuts, and who hears of its approval."""
+        """Return the plan's cuts, and who is notified of its approval."""
         ahead = ahead_of(world.r, world.now)
         assert ahead.plan is not None
         world.sent.clear()

@@ -137,7 +137,7 @@ async def test_a_rehearsal_told_nobody() -> None:
 
 
 async def test_a_command_that_was_refused_after_it_was_taken_in_is_told_as_refused() -> None:
-    """Where access is proven a command is admitted first, and only then refused: history has it as accepted by then."""
+    """With proven access a command is admitted first and refused later: history has it as accepted by then."""
     taken = history("straight")
     given = [r for r in await told(taken) if r.data.get("update")]
     for event in taken.events:

@@ -585,7 +585,7 @@ def test_a_bad_option_is_one_sentence(
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", ["hbd-400", "hbd-split0", "hbd-split1"])
 def test_made_up_history_of_gpu_servers_looks_like_the_real_one(real: tuple[Series, ...], cluster: str) -> None:
-    """Each real figure lies among those of a hundred made-up half years, the two lowest and highest left out."""
+    """Each real figure is among those of a hundred made-up half years, without the two lowest and highest."""
     (one,) = (s for s in real if s.cluster == cluster)
     recipe = Recipe(nodes=one.total_at(0), weeks=len(one.down) // WEEK_HOURS)
     found = figures_of(one.down, recipe.nodes)
@@ -626,7 +626,7 @@ def real() -> tuple[Series, ...]:
 def test_on_real_history_health_keeps_its_word_with_less_than_any_fixed_buffer_that_does(
     real: tuple[Series, ...], horizon: int
 ) -> None:
-    """What it costs is judged after the first 13 weeks, in which the floor of 15 % holds; what it breaks in all."""
+    """The cost is judged after the first 13 weeks, in which the floor of 15 % holds; broken hours are judged in all."""
     decide: dict[str, Callable] = policies()  # type: ignore[type-arg]
     for one in real:
         weekly = {name: promises(one, decide[name], horizon) for name in policies()}

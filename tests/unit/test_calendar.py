@@ -143,7 +143,7 @@ def event(starts: str = "20261201T060000Z", ends: str = "20261201T180000Z", more
 
 
 def declared_in(*given: Any) -> tuple[Declared, ...]:
-    """Of a file in which every event can be read."""
+    """Return the windows of a file in which every event can be read."""
     found = read_calendar(*given)
     assert found.left_out == ()
     return found.declared
@@ -357,7 +357,7 @@ def test_one_gpu_loses_its_backing(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("words", ["h100-w* --until 4h", "'h100-w*' h100-worked --for 4h"])
 def test_a_hold_takes_globs_of_the_ledger(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What a glob matches may be more than was thought of: it is asked for, as of several."""
+    """A glob may match more clusters than intended, so Backstop asks, as for several."""
     more = "--kind freeze --reason board --actor oncall"
     with answering(Declaring(specs=(WORKED,))) as door:
         assert run(shlex.split(f"hold {words} {more}")) == 2
@@ -387,7 +387,7 @@ def test_a_window_is_ended_by_its_number(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_one_hold_declared_is_one_line_and_ended_by_one_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of 46 clusters: 46 lines, and 46 commands to undo it."""
+    """For 46 clusters it was 46 lines, and 46 commands to undo it."""
     names = [f"h100-{n:02}" for n in range(46)]
     ends = datetime.now(UTC) + timedelta(days=15)
     freeze = Window(kind=WindowKind.FREEZE, starts=datetime.now(UTC), ends=ends, reason="year end")

@@ -1,4 +1,4 @@
-"""Where calls queue for a worker, what has begun is finished before more is begun."""
+"""Where calls queue for a worker, those that have begun are finished before others begin."""
 
 from __future__ import annotations
 

@@ -521,7 +521,7 @@ def test_what_was_said_of_a_slurm_stands_until_it_is_said_otherwise() -> None:
     ],
 )
 def test_a_command_to_few_clusters_reads_no_others(words: list[str], read: list[str]) -> None:
-    """In a fleet of 1,000, all of them are twenty answers of the desk."""
+    """In a fleet of 1,000, reading all would take twenty answers of the desk."""
     specs = tuple(WORKED.model_copy(update={"name": name}) for name in "abcd")
     now = datetime.now(UTC)
     window = Window(kind=WindowKind.FREEZE, starts=now, ends=now + timedelta(hours=1), reason="year end")
@@ -592,7 +592,7 @@ def test_an_import_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> 
 def test_the_audit_says_whether_who_commanded_was_proven(
     data: dict[str, Any], shown: str, archive: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From the data of the entry, wherever it comes from; as a table and for programs."""
+    """The proof is read from the entry's data, wherever the entry comes from; in the table and in JSON."""
 
     class Audited(FakeBackstop):
         async def audit(self, cluster: str) -> list[AuditRecord]:

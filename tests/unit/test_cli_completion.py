@@ -1,4 +1,4 @@
-"""What the shell offers for the next word: commands as typer has them, names as commands have seen them, at once."""
+"""The shell's completions for the next word: commands as typer has them, names as commands have seen them, at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KNOWN: dict[str, Any] = {
 
 
 class Clock:
-    """By which names grow old."""
+    """A clock by which names grow old."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0

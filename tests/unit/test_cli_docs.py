@@ -1,4 +1,4 @@
-"""What is said about the command line is so: help, docs/commands.md, docs/fleet-file.md, docs/schemas."""
+"""The docs of the command line are true: help, docs/commands.md, docs/fleet-file.md, docs/schemas."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_every_read_command_answers_in_json(name: str) -> None:
 
 
 def test_examples_parse_as_commands() -> None:
-    """Each example names a command and options that there are."""
+    """Each example names a command and options that exist."""
     for name, command in COMMANDS.items():
         for example in re.findall(r"^.*\bbackstop (.*)$", command.epilog, re.MULTILINE):
             words = shlex.split(example.split(" > ")[0])[len(name.split()) :]
@@ -421,7 +421,7 @@ def printed() -> set[str]:
 
 
 def test_every_command_that_is_printed_exists_with_its_options() -> None:
-    """In notices, status, `doctor` and refusals. What the state machine takes, tests/property/witness.py asks."""
+    """This covers notices, status, `doctor` and refusals. tests/property/witness.py covers the state machine's own."""
     seen = 0
     for line in printed():
         words = line.split()

@@ -134,7 +134,7 @@ def test_with_yes_the_plan_that_awaits_approval_is_approved_unseen(capsys: pytes
 
 
 def test_what_is_another_now_is_shown_and_not_approved_unseen(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By hand: c0000 is as it was, c0001 cuts 50 and not 20, c0002 (which cut 10) is gone, and c0003 comes in."""
+    """By hand: c0000 is unchanged, c0001 cuts 50 instead of 20, c0002 (which cut 10) is gone, and c0003 is new."""
     with answering(FakeBackstop(awaits=NOW)) as door:
         assert run(["fleet", "approve", str(kept), "--actor", "tpm"]) == 3
     assert approved(door) == []

@@ -334,7 +334,7 @@ def test_a_hold_of_several_clusters_declares_one_window_each(capsys: pytest.Capt
 def test_what_a_fleet_s_abort_ends_is_told_of_those_that_can_be_ended(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of three that it would undo one comes back, one is on its way back already, and of one nobody knows."""
+    """Of three that it would undo, one comes back, one is already on its way back, and one does not answer."""
     names = ("h100-0000", "h100-0001", "h100-0002")
     found = status_at(fleet(8)).model_copy(update={"would_undo": names})
     aheads: dict[str, Any] = {

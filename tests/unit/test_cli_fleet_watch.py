@@ -136,7 +136,7 @@ class Terminal(io.StringIO):
 
 
 def screen_of(written: str, width: int) -> list[str]:
-    """What stands on a terminal of this width after these characters: as xterm reads those that we use."""
+    """Return the content of a terminal of this width after these characters, as xterm reads those that we use."""
     rows, y, x = [""], 0, 0
     for code, move, char in re.findall(r"\x1b\[([\d;?]*)([A-Za-z])|(.)", written, re.DOTALL):
         if move == "A":
@@ -170,7 +170,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, looks: Sequence[Any], columns
 
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_the_picture_is_drawn_anew_in_place(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    """Also below commands that are longer than the terminal is wide: nothing of an earlier picture is left."""
+    """This holds also below commands longer than the terminal is wide: nothing of an earlier picture is left."""
     command = f"backstop resolve {LONG} --hold objection-research --reason 'research has agreed to Monday'"
     one = {"h100-0000": {"cluster": LONG, "needs": f"held: {command}"}}
     last = at(4, one, **ENDED)
@@ -220,7 +220,7 @@ def test_of_a_fleet_that_has_ended_nothing_waits_any_more() -> None:
 @pytest.mark.parametrize("clusters", [8, 60])
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_what_clusters_wait_for_pushes_no_line_off_the_screen(rows: int, clusters: int, columns: int) -> None:
-    """Each waits for something in a hundred characters, and one for a command that no line has room for."""
+    """Each waits for something in a hundred characters, and one for a command that is longer than a line."""
     from rich.console import Console, Group
 
     names = [f"h100-{n:04d}" for n in range(clusters)]

@@ -1,4 +1,4 @@
-"""What a command imports is what it needs: the list of commands is a table, and the table says what the modules say."""
+"""A command imports only what it needs: the list of commands is a table, which equals what the modules say."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def shown(parts: Sequence[RenderableType], to: io.StringIO, monkeypatch: pytest.
 
 
 def judge(screen: str, pipe: str, names: set[str]) -> list[str]:
-    """What is broken, a sentence each."""
+    """Return what is broken on the screen, a sentence each."""
     faults = []
     wanted = set(re.findall(r"backstop [a-z]+(?: [a-z]+)*(?: (?:'[^']+'|[^\s'`,;()]*[^\s'`,;().:]))+", pipe))
     commands = {c for c in wanted if any(name in c for name in names)}
@@ -169,7 +169,7 @@ def judge(screen: str, pipe: str, names: set[str]) -> list[str]:
 
 
 def _broken(word: str, names: set[str]) -> bool:
-    """It has much of a name, and is neither one nor the shortened form of exactly one."""
+    """Return whether the word has much of a name, and is neither a name nor the short form of exactly one."""
     if any(name in word for name in names):
         return False
     if "…" in word:
@@ -331,7 +331,7 @@ def whys(name: Naming) -> tuple[WhyAnswers, dict[str, Any], list[Any]]:
 
 
 def aheads(name: Naming) -> list[Ahead]:
-    """Before an undo or a close: one with quotas that come back, one that is stuck, one where nothing was applied."""
+    """Return impacts before an undo or a close: quotas that come back, a stuck rollout, and one without effects."""
     back = tuple(
         TeamBack(team=name("team", t), gpus=306, back_gpus=345, backing_gpus=t or None, by_others=t == 2)
         for t in range(3)
@@ -602,7 +602,7 @@ VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
 
 
 def test_no_view_is_missing_here() -> None:
-    """What makes parts of a screen in views, by its annotation."""
+    """Every function of views whose annotation says that it returns parts of a screen is drawn here."""
     found = set()
     for module in pkgutil.iter_modules(views.__path__):
         loaded = importlib.import_module(f"views.{module.name}")
@@ -663,7 +663,7 @@ NAMES = st.lists(PARTS, min_size=1, max_size=8).map("".join)
     width=60,
 )
 def test_any_names_are_told_apart_at_any_width(rows: list[tuple[str, str, int]], width: int) -> None:
-    """Each shown name has one that it can stand for, in the row where it stands, and every number is there."""
+    """Each shown name can stand for one real name, in the row where it is, and every number is there."""
     made = table("CLUSTER", "TEAM", ">GPUS", "=STAGE", "~WHY", least=["STAGE"])
     for cluster, team, number in rows:
         row(made, cluster, team, number, "rolling_back", "health does not back it: backstop retry x --reason '...'")

@@ -1,4 +1,4 @@
-"""Which clusters a command is for, and what becomes of it in each."""
+"""The selection of a command's clusters, and the command's result in each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each change says how it is undone: every command has a row, or prints its undo itself, or only looks."""
+"""Every change has an undo: each command has a row, prints its own undo, or only reads."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ b          161    106   106      106  advisory  -
 
 
 def drawn(s: RolloutStatus, width: int) -> list[str]:
-    """What a terminal of this width shows, three hours later."""
+    """Return what a terminal of this width shows, three hours later."""
     screen = Console(width=width, file=io.StringIO(), force_terminal=False, markup=False)
     for part in status_parts(s, s.at + timedelta(hours=3)):
         screen.print(part)

@@ -1,4 +1,4 @@
-"""What is marked in a cluster's picture: breaches by the archive's word, windows as declared, promises by stage."""
+"""The marks in a cluster's picture: breaches by the archive, windows as declared, promises by stage."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def asked(ring: KeyRing, path: str, body: Any = None, method: str = "POST", **he
 
 
 def as_json(payload: Payload) -> dict[str, Any]:
-    """As Protobuf's JSON has it, by hand."""
+    """Return the payload as Protobuf's JSON has it, written by hand."""
     metadata = {name: base64.b64encode(value).decode() for name, value in payload.metadata.items()}
     return {"metadata": metadata, "data": base64.b64encode(payload.data).decode()}
 
@@ -86,7 +86,7 @@ def test_viewers_see_what_is_encrypted_compressed_or_plain(ring: KeyRing) -> Non
 
 
 def test_what_an_import_brings_is_shown_to_nobody(ring: KeyRing) -> None:
-    """Whoever reads may read all but contacts, and who may import has the file."""
+    """Viewers may read all but contacts, and a person who may import has the file."""
     part = base64.b64encode(zlib.compress(b"teams: [{contacts: [NobodyShallReadThis]}]")).decode()
     given = {"import_id": "i-1", "part": 0}
     brought = DeskRequest(kind=StageImport.kind, actor="tpm", arguments=given, payload=part)
@@ -114,7 +114,7 @@ def test_nobody_else_sees_anything(ring: KeyRing) -> None:
 
 
 def test_nothing_is_encrypted_for_others(ring: KeyRing) -> None:
-    """Whoever could would speak to workers as somebody with the keys."""
+    """Otherwise a caller could speak to workers as somebody with the keys."""
     answer = asked(ring, "/encode", {"payloads": [{"metadata": {}, "data": ""}]})
     assert (answer.status_code, answer.json()["detail"]) == (
         403,
@@ -169,7 +169,7 @@ class NobodyReads:
 
 
 async def test_a_front_shows_it_to_who_may_read(ring: KeyRing, tmp_path: Path) -> None:
-    """At the socket the kernel says who asks; what they may is asked of the rights."""
+    """At the socket the kernel says who asks; the rights say what they may."""
 
     async def nowhere() -> tuple[Client, TemporalTarget]:
         raise Unavailable("nothing is passed on here")

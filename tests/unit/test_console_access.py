@@ -56,7 +56,7 @@ def looked(alone: tuple[Emergency, ...] | BackstopError) -> tuple[str, set[type[
 
 
 def of_an_earlier_build(monkeypatch: pytest.MonkeyPatch) -> BadInput:
-    """What a worker says that does not know the question (client/converter.py)."""
+    """Return the error of a worker that does not know the question (client/converter.py)."""
     with monkeypatch.context() as earlier:
         earlier.delitem(QUESTIONS, "unseen_emergencies")
         with pytest.raises(ValidationError) as refused:

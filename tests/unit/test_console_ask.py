@@ -69,7 +69,7 @@ def rows(
 
 
 def test_clusters_with_room_are_looked_at_and_stand_first() -> None:
-    """At the usual buffer of 15 % each may promise 85."""
+    """With the usual buffer of 15 % each may promise 85."""
     shown, looked = rows()
     assert shown[:3] == [("z-roomy", 45), ("y-some", 5), ("c-00", 0)]
     assert [name for name, fits in shown if fits is None] == FULL[10:]

@@ -1,4 +1,4 @@
-"""What the fleet's page says first: whatever cannot wait, however many plans wait for an approval beside it."""
+"""The top of the fleet's page: whatever cannot wait, however many plans wait for an approval beside it."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_who_may_not_give_a_command_gets_no_button_for_it_but_the_way_to_the_rea
 
 
 def test_clusters_that_a_held_fleet_rollout_may_not_start_are_on_hold_too() -> None:
-    """Nothing runs for them yet, so the list of all rollouts leaves them out."""
+    """They have no rollouts yet, so the list of all rollouts leaves them out."""
     waiting = [Member(cluster=name, wave=Wave.IDLE, held=held) for name, held in (("w-1", ""), ("w-2", "a freeze"))]
     runs = Member(cluster="z-held", wave=Wave.IDLE, state=MemberState.RUNNING, rollout="z-held/1")
     hold = Hold(id="pause", kind=HoldKind.PAUSED, reason="look first", actor="ana", at=NOW)

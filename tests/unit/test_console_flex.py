@@ -32,7 +32,7 @@ BASE = {
 
 
 def offers(many: int) -> tuple[FlexSum, ...]:
-    """By name; what is free is no order that a name has. Every third is of another model, the last is silent."""
+    """Return offers whose free flex follows no order of names. Every third is of another model, the last is silent."""
     return tuple(
         FlexSum(
             cluster=f"c & {n:04d}",

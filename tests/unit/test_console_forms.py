@@ -1,4 +1,4 @@
-"""What people type into a form of the console: numbers and days, or one sentence that names what is wrong."""
+"""Input in forms of the console: numbers and days, or one sentence that names what is wrong."""
 
 from __future__ import annotations
 

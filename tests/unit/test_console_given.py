@@ -71,7 +71,7 @@ class Door:
 
 
 def given(page: Any, path: tuple[str, ...], failure: Exception | None) -> tuple[Page | Elsewhere, list[str]]:
-    """What a form that ana sends leads to, and what she reads on the next page."""
+    """Return the result of a form that ana sends, and the sentences on her next page."""
 
     class Stub(Doors):
         async def door_of(self, principal: Principal, **_: Any) -> Backstop:

@@ -20,7 +20,7 @@ ALL = [f"c-{n:03}" for n in range(400)]
 
 
 def answer(question: LedgerClusters, names: list[str], taken: set[str], at_once: int) -> tuple[LedgerCluster, ...]:
-    """As a desk answers; `at_once`: where clusters have many quotas, fewer than asked for."""
+    """Answer as a desk does; `at_once`: the most clusters in one answer, where these have many quotas."""
     of = [n for n in names if n > question.after and not (question.free and n in taken)]
     spec: ClusterSpec = WORKED
     return tuple(

@@ -1,4 +1,4 @@
-"""Who clicks through pages leaves one question waiting at a worker, and not one for each page."""
+"""A visitor who clicks through pages leaves one question waiting at a worker, not one for each page."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_a_request_s_cookie_is_unsealed_once_and_a_session_that_ends_meanwhile_i
 
 
 class _Doors:
-    """Of a front with a key that other fronts share."""
+    """The doors of a front with a key that other fronts share."""
 
     def shared_secret(self, _: bytes) -> bytes:
         return b"s" * 32

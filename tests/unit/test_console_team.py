@@ -1,4 +1,4 @@
-"""What a team's page says first."""
+"""The top of a team's page."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_a_parent_withholds_is_no_missing_hardware() -> None:
 
 
 def test_the_clusters_are_named_where_a_promise_without_hardware_is_not_short() -> None:
-    """In the second all hardware is used, so that what lacks it is short there and said with that."""
+    """In the second cluster all hardware is in use, so the missing GPUs are short there too, and named with that."""
     teams = (a_team("ours", "lab", 100, 21), a_team("ours", "full", 60, 60), a_team("ours", "well", 120, 21))
     (_, unbacked, _) = _lead(WhyAnswers(teams=teams))
     assert unbacked.startswith(
@@ -72,7 +72,7 @@ def test_the_clusters_are_named_where_a_promise_without_hardware_is_not_short() 
 
 
 def test_what_keeps_the_most_is_of_the_clusters_where_something_is_short() -> None:
-    """In lab 10 GPUs have no hardware and are not short; in silent 60 count as used, as nobody knows the use."""
+    """In lab 10 GPUs lack hardware and are not short; in silent 60 count as used, because their use is unknown."""
     silent = a_team("ours", "silent", 0, 60).model_copy(update={"use_known": False})
     few = a_team("ours", "few", 117, 60)
     (*_, most) = _lead(WhyAnswers(teams=(a_team("ours", "lab", 100, 21), silent, few)))

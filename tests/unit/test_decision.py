@@ -1,4 +1,4 @@
-"""Who may do what, cell by cell: commands x roles x bounds x whose doing it was; and what is said to who may not."""
+"""Rights, cell by cell: commands x roles x bounds x whose doing it was; and the refusals' sentences."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_a_job_of_ci_is_no_second_person_beside_its_owner() -> None:
 
 
 def test_a_programs_account_that_no_service_has_reads_and_commands_nothing() -> None:
-    """Whose it is nobody knows: it may be that of whoever approves what it launched."""
+    """Nobody knows its owner, who may be the person that approves what it launched."""
     file = access(*LEADS, CROWD)
     stray = file.at_provider(ISSUER, "client-job", ["robots"], program=True)
     assert file.principal_of(stray) == stray

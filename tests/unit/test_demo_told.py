@@ -1,4 +1,4 @@
-"""What the demo prints of a rollout as it moves on."""
+"""The demo's output while a rollout moves on."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def test_a_message_is_due(waiting: list[Posted], told: list[datetime | Told], at
 @pytest.mark.parametrize("every", [0.0, 1.0, 10.0], ids=["at once", "in a minute", "in ten minutes"])
 @pytest.mark.parametrize("lane", [Lane.EACH, Lane.URGENT, Lane.DIGEST])
 def test_sixty_notices_are_a_handful_of_messages(every: float, lane: Lane) -> None:
-    """Each goes once, and in any ten minutes no more than a few messages do."""
+    """Each is sent once, and there are at most a few messages in any ten minutes."""
     waiting = [posted(seconds(every * n), lane, cluster=f"c{n:02d}") for n in range(60)]
     told: list[Told] = []
     gone: list[str] = []
@@ -364,7 +364,7 @@ def test_doctor_shows_what_waits_and_what_should_not() -> None:
 
 
 def test_a_rollout_says_who_is_to_be_told_when_and_what_is_in_the_way() -> None:
-    """In the mode that tells each thing by itself, too: a notice waits ten seconds there, and company may not come."""
+    """This includes the mode without digests: there a notice waits ten seconds for others, which may not come."""
     world = World((quota("a", 180), quota("b", 181)), notice="1d")
     assert world.r.plan is not None
     world.say(Command.APPROVE, run=False, plan_hash=world.r.plan.hash)

@@ -63,7 +63,7 @@ class Scheduler(World):
 
 
 def begun(quotas: Any, stage: Stage, **policy: Any) -> Scheduler:
-    """In this stage, under this policy."""
+    """Return a world in this stage, under this policy."""
     world = copy.copy(first_in(quotas, stage))
     for name, value in vars(world).items():
         if isinstance(value, dict | list | set):
@@ -130,7 +130,7 @@ OF_TREES = (lowers_the_parent, raises_the_parent)
 
 
 def sum_of(values: Mapping[str, int], tree: Mapping[str, str | None]) -> int:
-    """What leaves hold, as far as those above let them."""
+    """Return what the leaves hold, as far as the quotas above allow."""
 
     def of(team: str) -> int:
         below = [child for child, above in tree.items() if above == team and child in values]
@@ -144,7 +144,7 @@ def tree_of(world: World) -> dict[str, str | None]:
 
 
 def check(world: Scheduler) -> None:
-    """What the status calls a promise was agreed, is in the quota system, and all above it has room for it."""
+    """Check each promise in the status: it was agreed, is in the quota system, and fits under all quotas above."""
     values, tree, promises = world.values, tree_of(world), world.promises
     for team, gpus in promises.items():
         assert gpus == values[team]
@@ -226,7 +226,7 @@ def test_nothing_unapproved_is_a_promise_and_none_is_above_what_hardware_and_the
 
 
 def held_or_ours(world: Scheduler, ours: Mapping[str, int], first: Mapping[str, int]) -> None:
-    """Nobody has answered: what others set is no baseline, and either it waits for a person or it is ours again."""
+    """Check that, unanswered, others' values are no baseline, and either wait for a person or are ours again."""
     assert baseline(world) == first
     theirs = {t for t, gpus in world.set_by_others.items() if world.values.get(t) == gpus != ours.get(t)}
     if theirs:

@@ -1,4 +1,4 @@
-"""What the codec hides, what it reads, and what becomes of all else."""
+"""The codec: what it hides, what it reads, and how it treats everything else."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_without_keys_nothing_is_encrypted_and_a_named_file_must_be_there(
 
 @pytest.mark.nightly
 async def test_encrypting_costs_little(ring: KeyRing) -> None:
-    """Of a small payload: far below a millisecond each way, on any machine."""
+    """A small payload takes far below a millisecond each way, on any machine."""
     codec, payloads = Encrypted(ring, "w"), await data_converter.encode([SAID])
     began = time.process_time()
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""What effects stand on, judged alone: each way that is open, and what is beside it."""
+"""The proofs of effects, judged alone: each way that is open, and each near it that is not."""
 
 from __future__ import annotations
 

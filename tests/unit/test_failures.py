@@ -1,4 +1,4 @@
-"""How our errors travel across Temporal."""
+"""Our errors' way across Temporal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a buffer would cost a fleet is the sum of plans made one by one, whatever was kept and whatever moved since."""
+"""The cost of a buffer to a fleet is the sum of plans made one by one, whatever is cached or has changed since."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Fleet = dict[str, tuple[Snapshot, Policy]]
 
 
 class _Sources:
-    """What is read of a fleet, as a ledger would have it."""
+    """The readings of a fleet, as a ledger would have them."""
 
     def __init__(self) -> None:
         self.fleet: Fleet = {}

@@ -1,4 +1,4 @@
-"""What is exported reads back as it was, whatever names there are."""
+"""An exported fleet reads back unchanged, whatever names there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ledger keeps of a fleet rollout: its archive, read again, against the state that it was made of."""
+"""The ledger's archive of a fleet rollout, read again, against the state that it was made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people see of a fleet rollout is of one moment and of one count, wherever they look."""
+"""All views of a fleet rollout show one moment and one count."""
 
 from __future__ import annotations
 

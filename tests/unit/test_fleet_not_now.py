@@ -1,4 +1,4 @@
-"""What a page greys is what the fleet rollout would refuse, in the same words, wherever the rollout stands."""
+"""A page greys exactly the commands that the fleet rollout would refuse, with the same words, in every state."""
 
 from __future__ import annotations
 

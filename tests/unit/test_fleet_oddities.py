@@ -1,4 +1,4 @@
-"""What is legal and odd is told, and what is ordinary is not. Contacts are judged as the notifier itself would."""
+"""Legal but odd entries are reported, and ordinary ones are not. Contacts are judged as the notifier itself would."""
 
 from __future__ import annotations
 

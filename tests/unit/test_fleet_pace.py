@@ -76,7 +76,7 @@ def test_fewer_at_once_start_none_until_there_is_room() -> None:
 
 @pytest.mark.parametrize(("bake", "over"), [("6h", timedelta(hours=6)), ("1h", timedelta(hours=2)), ("4d", 4 * DAY)])
 def test_a_bake_that_is_running_ends_so_long_after_it_began(bake: str, over: timedelta) -> None:
-    """It began two hours ago: six hours of it end in four; one hour of it is over now."""
+    """It began two hours ago: a bake of six hours ends in four; one of an hour is over now."""
     fleet = Fleet([prospect(0, Wave.IDLE), prospect(1)], Pace(bake=DAY))
     for _ in range(3):
         fleet.goes_on("c0000/1")

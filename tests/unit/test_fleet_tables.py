@@ -64,7 +64,7 @@ def test_a_column_that_is_not_known_is_answered_with_each_column_that_is_once(tm
 
 @pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\x85"])
 def test_a_line_ends_where_csv_ends_it_and_nowhere_else(mark: str, tmp_path: Path) -> None:
-    """What other standards call the end of a line is a character of a cell like any other: the row goes on."""
+    """Other standards' line ends are characters of a cell like any other: the row goes on."""
     quotas = f"cluster,team,gpus\nh,a,4{mark}0\nh,b,10\n"
     with pytest.raises(BadInput, match=r"quotas\.csv, line 2: gpus must be a whole number") as refused:
         read(tmp_path, clusters=CLUSTERS, quotas=quotas)

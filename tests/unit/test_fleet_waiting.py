@@ -1,4 +1,4 @@
-"""What a fleet rollout says that it waits for is so, and nothing that is over."""
+"""All that a fleet rollout says it waits for is true, and none of it is over."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ STORY = ROOT / "examples" / "flex-story.yaml"
 
 
 def played(*steps: dict[str, Any], capacity: int = 16, teams: list[dict[str, Any]] | None = None, **more: Any) -> Scene:
-    """How it ends. Teams a and b with quotas of 4 and 2 unless said otherwise."""
+    """Return the last scene. Teams a and b have quotas of 4 and 2 unless said otherwise."""
     return scenes(*steps, capacity=capacity, teams=teams, **more)[-1]
 
 
@@ -44,7 +44,7 @@ def submit(job: str, gpus: float, **more: Any) -> dict[str, Any]:
 
 
 def runs(scene: Scene) -> dict[str, str]:
-    """What each job runs on; jobs that wait are left out."""
+    """Return what each running job runs on."""
     return {j.job: j.on.value for j in scene.running if j.on is not None}
 
 
@@ -481,7 +481,7 @@ def test_who_has_quota_gets_it_back_from_flex_at_once() -> None:
 
 
 def test_a_job_for_quota_alone_waits_rather_than_running_on_flex() -> None:
-    """In quota is a property of the sum: a1 leaves it to those that may run nowhere else, and runs on as flex."""
+    """Quota is counted as a sum: a1 leaves it to jobs that may run nowhere else, and runs on as flex."""
     last = played(submit("a1", 3), submit("a2", 2, target="quota"), submit("a3", 3, preemptible=False))
     assert runs(last) == {"a1": "flex", "a2": "quota"}
     assert [(j.job, j.why) for j in last.queued] == [

@@ -76,7 +76,7 @@ def test_unknown_use_counts_as_all_of_the_quota() -> None:
 
 
 def test_the_largest_block_is_the_free_one() -> None:
-    """By hand: of 384 healthy 291 are held, so 93 are free and no block is larger; 20 of i1's 24 are held."""
+    """By hand: of 384 healthy GPUs 291 are held, so 93 are free and no block is larger; of i1's 24, 20 are held."""
     held = {"a": (291, 0)}
     assert seen({"a": 300}, held, (400, 384, 384)).largest_free_block == (93, False)  # nobody says where jobs run
     assert seen({"a": 400}, {"a": (400, 0)}, (400, 384, 384)).largest_free_block == (0, True)
@@ -96,7 +96,7 @@ def test_the_largest_block_is_the_free_one() -> None:
 
 
 def test_gpus_that_jobs_outside_any_quota_hold_are_not_free() -> None:
-    """By hand: of 40 healthy 10 are in quota, so 30 are flex; others' jobs hold 16 and 4 on flex, and 10 are free.
+    """By hand: of 40 healthy GPUs 10 are in quota, so 30 are flex; others' jobs hold 16 and 4 on flex, and 10 are free.
 
     b asks for 20 beyond its quota: of the 24 that can be divided the quotas take 18, and b gets the other 6.
     """

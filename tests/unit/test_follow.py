@@ -1,4 +1,4 @@
-"""What a fleet rollout is told of its members while it waits."""
+"""The news that a fleet rollout gets of its members while it waits."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def door(server: Server) -> Backstop:
 
 
 def given(message: Any) -> Any:
-    """What is signed of what starts a workflow."""
+    """Return the signed part of a message that starts a workflow."""
     match message:
         case RolloutInput() | FleetInput():
             return message.launch
@@ -155,7 +155,7 @@ async def test_without_a_signer_nothing_of_it_is_on_the_wire() -> None:
 
 @contextmanager
 def under(key: str) -> Iterator[None]:
-    """What is said within is said under this key."""
+    """Give the commands within under this key."""
     token = repeat_key.set(key)
     try:
         yield

@@ -63,7 +63,7 @@ def name_of(call: ast.AST) -> str:
 
 
 def is_late(node: ast.AST) -> bool:
-    """Whether this depends on how much time passes."""
+    """Return whether this depends on how much time passes."""
     match node:
         case ast.Call(args=[ast.Constant(value=0)]) if name_of(node) == "sleep":
             return False  # others have their turn
@@ -78,7 +78,7 @@ def is_late(node: ast.AST) -> bool:
 
 
 def is_turned(node: ast.AST) -> bool:
-    """Of a story on a turned clock: it waits by the loop, or goes by what its world says the time is."""
+    """Return whether it waits by a turned clock's loop, or by its world's time."""
     return ast.unparse(node).startswith(("asyncio.sleep(", "world.now() +"))
 
 

@@ -76,7 +76,7 @@ def test_the_written_objects_are_what_the_published_schemas_take(dialect: str, w
 
 @functools.cache
 def published_schemas() -> dict[tuple[str, str], dict[str, Any]]:
-    """By group and version, and by kind. PyYAML takes a third of a second for all."""
+    """Return the schemas by group, version and kind. PyYAML takes a third of a second for all."""
     return dict(_schemas())
 
 

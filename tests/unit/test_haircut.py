@@ -1,4 +1,4 @@
-"""What a buffer would cost: the sums are those of the plans, and every form of the report says the same."""
+"""The cost of a buffer: the sums are those of the plans, and every form of the report says the same."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_every_grouping_adds_up_to_the_fleet(
 
 
 def test_a_cluster_that_no_plan_mends_is_in_no_wave() -> None:
-    """Nothing of it can be cut: by its cut alone it would be in the painless wave."""
+    """Nothing of it can be cut: by its cut alone it would be in the first wave, that of unallocated quota."""
     quota = Quota(team="t", gpus=16, minimum_gpus=16)
     stuck = Snapshot(cluster="a", islands=(Island(name="a", total_gpus=16, healthy_gpus=4),), quotas=(quota,))
     made = haircut([(stuck, Policy()), one("fine", 16, 16, 4)], [Fraction(3, 20)])
@@ -106,7 +106,7 @@ def test_a_fleet_of_nothing_has_a_report() -> None:
 
 
 def test_the_sentence_says_of_which_cut_the_phantom_are_a_part() -> None:
-    """By hand: of 90 C = min(floor(.85 * 100), 100 - 8) = 85 stay, without a buffer all; of 345, 306 and 311."""
+    """By hand: of 90, C = min(floor(.85 * 100), 100 - 8) = 85 stay, without a buffer all; of 345, 306 and 311."""
     (worked,) = [(s, p) for s, p in example() if s.cluster == "h100-worked"]
     both = haircut([worked, one("b", 100, 100, 90)], [Fraction(3, 20)])
     assert sentence(both, 0) == (
@@ -254,7 +254,7 @@ EVALS = (
 
 
 def test_of_what_is_cut_in_use_it_is_said_whose_work_stands_on_it_at_each_buffer() -> None:
-    """By hand: of 345, 306 and 252 may be, and 35 are idle; of 100, 85 and 70, divided as 60 to 40."""
+    """By hand: of 345, 306 and 252 may be promised, and 35 are idle; of 100, 85 and 70, divided as 60 to 40."""
     made = haircut(WORKING, [Fraction(15, 100), Fraction(30, 100)])
     assert [[(cut.cluster, cut.team, cut.gpus, cut.text) for cut in cuts] for cuts in made.works] == [
         [("a100", "evals", 9, EVALS.format(9)), ("h100", "research", 4, f"{RESEARCH.format(4)}.")],

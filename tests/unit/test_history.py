@@ -1,4 +1,4 @@
-"""From looks at islands to hours: against a plain walk through every minute."""
+"""Hours from looks at islands, checked against a plain walk through every minute."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def looked(found: dict[int, tuple[int, int]]) -> Stretch:
 
 
 def walked(islands: dict[str, dict[int, tuple[int, int]]]) -> dict[int, tuple[int, int, float, int]]:
-    """By hour: total, worst, mean and planned, minute by minute."""
+    """Return total, worst, mean and planned by hour, computed minute by minute."""
     islands = {name: found for name, found in islands.items() if found}
     last = max(max(found) for found in islands.values())
     end = {name: max(found) + 60 for name, found in islands.items()}

@@ -1,4 +1,4 @@
-"""What is cited is there: pages and their sections by every file; files, `make` targets and decisions by pages."""
+"""All citations exist: pages and their sections in every file; files, `make` targets and decisions in pages."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_every_decision_is_in_the_index_under_its_own_title() -> None:
 
 
 def attacker_rows() -> list[tuple[str, str, dict[str, str]]]:
-    """Of docs/security.md: who, what they cannot, and the tests beside it, each with its module."""
+    """Return the rows of docs/security.md: who, what they cannot do, and the tests beside it, each with its module."""
     table = (ROOT / "docs" / "security.md").read_text().partition("## Keys")[0]
     who, module, rows = "", "", []
     for line in re.findall(r"^\| (?!attacker has|---).*\|$", table, re.MULTILINE):

@@ -55,7 +55,7 @@ KEPT_OUT = (
 
 
 def answers() -> dict[str, bytes]:
-    """By path, what a front says to `status`."""
+    """Return, by path, a front's answers to `status`."""
     status = a_status().model_dump_json(by_alias=True).encode()
     rows = json.dumps(
         [
@@ -86,7 +86,7 @@ def answers() -> dict[str, bytes]:
 
 @contextmanager
 def a_front(path: Path, said: Callable[[str], bytes]) -> Iterator[None]:
-    """At a socket, one answer for each request."""
+    """Run a front at a socket, with one answer for each request."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.bind(str(path))
         line.listen(20)

@@ -973,7 +973,7 @@ def test_a_change_that_is_accepted_as_the_rollback_begins_is_not_overwritten() -
 
 @pytest.mark.parametrize("during", ["soften", "restore", "release"])
 def test_while_the_rollback_runs_nothing_is_taken_as_given(during: str) -> None:
-    """What was seen before it wrote has our values in it: accepted, they would be the next attempt's baseline."""
+    """Earlier readings have our values in them: accepted, they would be the next attempt's baseline."""
     world = at(Stage.ENFORCED, World())
     world.foreign("b", 90)
     refused: list[str] = []
@@ -1596,7 +1596,7 @@ def test_on_breach_hold_withdraws_the_promise_of_each_further_team() -> None:
 
 
 def test_the_end_of_a_held_breach_needs_no_event() -> None:
-    """Nobody signals that health has now been good for clear_after."""
+    """No signal comes when health has been good for clear_after."""
     world = breached(at(Stage.MONITORED, World(**QUICK, on_breach="hold", safety_poll="5d")))
     world.healthy(361)
     world.watch_runs = False
@@ -1652,7 +1652,7 @@ def test_realign_inside_the_envelope_writes_in_place() -> None:
 def test_what_a_write_took_that_had_no_hardware_is_counted_once(
     on_breach: str, writes: list[tuple[int, int, int]]
 ) -> None:
-    """By hand: 361 GPUs are promised and cut to 306; 300 stay healthy, and 292 keep a node to spare.
+    """By hand: 361 GPUs are promised and cut to 306; 300 stay healthy, and 292 would keep a node to spare.
 
     So 6 of 306 had no hardware, whoever took them, and the 8 from 300 to 292 had.
     """
@@ -1751,7 +1751,7 @@ def test_a_realignment_under_drift_leaves_alone_what_others_changed() -> None:
 
 
 def test_so_does_an_undo_after_it_or_in_the_middle_of_it() -> None:
-    """What the write found is known from then on, and would have been taken for ours and overwritten."""
+    """The write reads the foreign value, which would otherwise be taken for ours and overwritten."""
     after = realigns_under_drift()
     after.say(Command.ABORT)
     between = realigns_under_drift(lambda world: world.say(Command.ABORT, run=False))

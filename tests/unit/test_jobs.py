@@ -26,7 +26,7 @@ HEAD = "cluster,job,team,gpus,idle_gpus,on,island,started,ended,preempted\n"
 
 
 def job(name: str, gpus: int, hours: float = 1, **more: Any) -> Job:
-    """It has run for so many hours; team a, in quota."""
+    """Return a job of team a in quota that has run for so many hours."""
     fields = {"job": name, "team": "a", "gpus": gpus, "started": NOW - hours * HOUR, **more}
     return Job.model_validate(fields)
 
@@ -192,7 +192,7 @@ def test_a_file_of_jobs_says_their_classes_and_none_that_their_quotas_have_not(t
 
 
 def test_a_fleet_file_says_the_classes_that_it_names_and_no_others() -> None:
-    """Where it has no policy the ledger's stands, and nobody knows what that says."""
+    """Without a policy in the file the ledger's holds, and its classes are unknown here."""
     island = {"name": "x", "total_gpus": 8, "healthy_gpus": 8}
     quotas = [{"team": "a", "gpus": 1, "classes": ["p", "q"]}, {"team": "b", "gpus": 1}]
     bare = {"clusters": [{"name": "c1", "islands": [island], "quotas": quotas}]}

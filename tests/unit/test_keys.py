@@ -31,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def said(at: datetime) -> CommandRequest:
-    """What the front would send at this time."""
+    """Return the command that the front would send at this time."""
     signer = FrontSigner(front_key_files.load_signing_key(), SRE, now=lambda: at)
     return signer(CommandRequest(actor="sre", reason="x"), "rollout.pause", "rollout/h100")
 

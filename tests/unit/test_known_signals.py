@@ -40,7 +40,7 @@ PLACES = (waiting_for_approval, monitored, rolled_back)
 
 
 def looks_at_signal(world: World, change: Callable[[World], object] = lambda _: None) -> int:
-    """How many looks follow when a watch that remembers nothing begins after this change."""
+    """Return how many looks follow when a watch without memory begins after this change."""
     before, world.mark = world.looks(), ""
     change(world)
     world.noticed()
@@ -59,7 +59,7 @@ def samples_stop(world: World) -> None:
 
 
 def signals_meanwhile(world: World, does: Callable[[World], object]) -> bool:
-    """Whether the watch signalled while this happened."""
+    """Return whether the watch signalled meanwhile."""
     world.edge = None
     does(world)
     world.noticed()
@@ -151,7 +151,7 @@ def test_a_signal_while_a_look_is_under_way_brings_another_if_it_saw_something_e
 
 
 def test_the_watch_words_what_a_rollout_knows_in_the_same_way() -> None:
-    """Else every signal brought a look again, which nobody would notice."""
+    """Otherwise every signal would bring another look, which nobody would notice."""
     world = monitored()
     for guarded in (True, False):
         facts = facts_of("", guarded, world.sample(), (), world.now)

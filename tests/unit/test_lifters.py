@@ -1,4 +1,4 @@
-"""Who is named to resolve what holds a rollout may, and nobody else: asked of the rollout itself, name by name."""
+"""The people named for a hold may resolve it, and nobody else may: the rollout itself is asked, name by name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def stands(answer: AccessStands) -> Any:
 
 
 def may_resolve(world: World, hold: str) -> set[str]:
-    """By asking the rollout, where no access file says it."""
+    """Return who may resolve the hold, by asking the rollout, where no access file says it."""
     return {
         name
         for name in PEOPLE

@@ -1,4 +1,4 @@
-"""What is said of who can no longer read is what the table of rights then refuses."""
+"""The people reported as losing their right to read are those whom the table of rights then refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lives on is set aside from the garbage collector, and found again once it is garbage.
+"""Long-lived objects are set aside from the garbage collector, and found again once they are garbage.
 
 Each story is played in a process of its own: to look through all that the suite has imported takes a second each time.
 """

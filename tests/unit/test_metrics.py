@@ -1,4 +1,4 @@
-"""What is now is told by who sees it now, and by nobody after that."""
+"""A present value is reported by the process that sees it now, and by no other afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from models.rollout.stages import Stage
 
 
 def exported(gauge: metrics._Seen) -> dict[tuple[str, ...], float]:
-    """What a reader is told, by the labels' values."""
+    """Return what a reader gets, by the labels' values."""
     return {tuple(map(str, (m.attributes or {}).values())): m.value for m in gauge._measure(CallbackOptions())}
 
 

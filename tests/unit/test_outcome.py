@@ -1,4 +1,4 @@
-"""What waits in quota for lack of healthy hardware, and the tally that says so."""
+"""The GPUs in quota that wait for healthy hardware, and the tally that has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits to be archived and told: its keys, and what is left out where too much has waited."""
+"""Entries and notices that wait to be sent: their keys, and what is left out when too many wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the worker spares itself for each payload, and what that takes for granted."""
+"""The worker's savings for each payload, and the assumptions behind them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where state is kept is where README says that it is."""
+"""State is stored where README says."""
 
 from __future__ import annotations
 

@@ -272,7 +272,7 @@ CLASSES = {
 
 
 def classed(folder: Path, quotas: Quotas, policy: list[str], **own: list[str]) -> list[str]:
-    """As `fleet`, with the classes of the cluster's policy, and those of teams of their own."""
+    """Return a fleet as `fleet` does, with classes in the cluster's policy and of some teams."""
     command, path = fleet(folder, quotas), folder / "fleet.yaml"
     document = yaml.safe_load(path.read_text())
     document["clusters"][0]["policy"]["classes"] = policy

@@ -1,4 +1,4 @@
-"""What is told of plans: in which order clusters come and why, figures in JSON, and one of a thing as one."""
+"""Sentences about plans: the order of clusters and its reason, figures in JSON, and singular for one."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ SAMPLED = datetime(2026, 11, 25, 10, tzinfo=UTC)
 def test_a_plan_on_stale_health_says_how_old_it_is_and_claims_nothing_of_now(
     minutes: int, stale: bool, short: bool
 ) -> None:
-    """By the default policy a sample of 30 minutes opens no gate."""
+    """By the default policy a sample of 30 minutes ago opens no gate."""
     held = Quota(team="t", gpus=8, scheduled_gpus=8, minimum_gpus=7 * short)
     here = cluster("c", [(8, 8)], held).model_copy(update={"health_at": SAMPLED})
     plan = make_plan(here, Policy.model_validate({"buffer": 0.5, "spare_gpus": 0}))
@@ -201,7 +201,7 @@ _WRONG = re.compile(r"\b1 (?:were|are|move|have|stay|promise|of [^.;:,()]* (?:we
 
 
 def slips(text: str) -> list[str]:
-    """Where one of a thing is told as many."""
+    """Return where the plural stands for one of a thing."""
     return [m[0] for m in re.finditer(r"\b1 ([a-zA-Z]+s)\b", text) if m[1] not in _RIGHT] + _WRONG.findall(text)
 
 

@@ -182,7 +182,7 @@ def test_the_plan_without_a_limit_goes_no_deeper_than_a_limit_that_suffices() ->
 
 
 def test_two_that_share_a_parent_and_the_island_are_cut_together() -> None:
-    """With the parent down to 2 all are within reach; cutting each of x to 2 by itself would take 12."""
+    """With the parent cut to 2 all are within reach; cutting each of x to 2 by itself would take 12."""
     quotas = [*OUT_OF_REACH, Quota(team="c", gpus=8, parent="org", islands=("x",))]
     plan = make_plan(snapshot(TWO_IN_X, quotas), BARE)
     assert plan.values == {"org": 2, "a": 6, "b": 6, "c": 6}
@@ -256,7 +256,7 @@ def test_scope_quota_takes_the_buffer_from_each_then_goes_down_to_the_ceiling() 
 
 
 def test_under_scope_quota_the_first_tier_limit_that_would_do_is_named_and_not_the_one_that_was_chosen() -> None:
-    """Each gives 15: a from busy. Limited to what is unscheduled, b alone gives all 30, and that is under C as well."""
+    """Each gives 15: a from busy. Limited to unscheduled, b alone gives all 30, and that is under C as well."""
     quotas = [Quota(team="a", gpus=100, scheduled_gpus=100), Quota(team="b", gpus=100, scheduled_gpus=0)]
     here = snapshot([island("main", 200, 200)], quotas)
     policy = Policy.model_validate({"buffer": 0.15, "scope": "quota"})

@@ -1,4 +1,4 @@
-"""What of a folder's way was missing is ours alone, whatever the umask."""
+"""Missing folders of a path are created for us alone, whatever the umask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much may be promised: what a history says, what it cannot say, and how a promise follows."""
+"""The size of a promise: what a history says, what it cannot say, and how a promise follows it."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_what_was_down_before_the_first_hours_level_weighs_as_much_as_what_came_
 
 @pytest.mark.parametrize("climb_weeks", [1, 2, 4, 8, 16])
 def test_a_climb_is_kept_once_in_the_level_and_not_in_the_reserve_too(climb_weeks: int) -> None:
-    """From 0 to 35 of 400, where it has stood for a week: nothing was ever above today's level."""
+    """Down nodes rise from 0 to 35 of 400, and stay for a week: nothing was ever above today's level."""
     ends = np.full(WEEK_HOURS, 35.0)
     climb = np.concatenate([flat(0, 10), np.linspace(0, 35, climb_weeks * WEEK_HOURS), ends])
     found, calm = derived(climb, 400), derived(flat(35, 11 + climb_weeks), 400)

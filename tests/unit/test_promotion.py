@@ -1,4 +1,4 @@
-"""What is said of a promote, before it and in its answer, is what it leaves as it was."""
+"""The sentences about a promote, before it and in its answer, name exactly what it leaves as it was."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def leaves(world: World) -> tuple[str, ...]:
 
 
 def promoted(world: World) -> str:
-    """What the answer says beside what is waived; before it the same was said."""
+    """Return what the answer names beside what is waived; the sentence before the command named the same."""
     before = leaves(world)
     said = world.say(Command.PROMOTE)
     assert said.split("; ")[0] == WAIVED

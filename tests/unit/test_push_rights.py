@@ -1,4 +1,4 @@
-"""Who may have health looked at: an operator where all the clusters are, and a token that can do this alone."""
+"""The right to push health: an operator of all the clusters has it, and a token that can do nothing else."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from workers.quiet_log import quiet_log
 
 
 def logged(error: BaseException, caplog: pytest.LogCaptureFixture) -> str:
-    """What stands on the screen when an activity fails with this, as the SDK logs it."""
+    """Return the screen's text when an activity fails with this, as the SDK logs it."""
     quiet_log()
 
     def fails() -> None:

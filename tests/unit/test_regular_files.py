@@ -1,4 +1,4 @@
-"""What is no file is refused at once, and every time without leaving anything open."""
+"""A path that is no regular file is refused at once, and leaves nothing open however often it is tried."""
 
 from __future__ import annotations
 

@@ -459,7 +459,7 @@ def test_every_stage_renders_for_the_owner(kind: NoticeKind, stage: Stage) -> No
 
 
 def test_whether_the_audience_owns_the_rollout_can_be_said() -> None:
-    """Where a team owns its own rollout the names do not tell the two breach notices apart."""
+    """If a team owns its own rollout, the names alone do not tell the two breach notices apart."""
     as_team = text(NoticeKind.BREACH, owner="team-a", facts={"to_owner": False})
     as_owner = text(NoticeKind.BREACH, owner="team-a")
     assert "backstop ack" in as_team

@@ -165,7 +165,7 @@ def test_a_short_week_says_what_the_whole_week_says(seed: int) -> None:
 
 
 def section(text: str, title: str) -> str:
-    """What stands in a report under a title; empty: there is no such title."""
+    """Return the text under a title of a report; empty: there is no such title."""
     return text.partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
@@ -334,7 +334,7 @@ def test_long_lists_are_cut_and_say_where_the_rest_is() -> None:
 
 
 def widths(shown: str) -> dict[str, float]:
-    """Of each bar in the page that has a name, as it is drawn. Units: points."""
+    """Return the drawn width of each named bar in the page. Units: points."""
     found = {}
     for name, path in re.findall(r'<g id="((?:scale|milestone|before|after)-\d+)">\s*<path d="([^"]*)"', shown):
         across = [float(x) for x, _ in re.findall(r"[ML] (-?[\d.]+) (-?[\d.]+)", path)]
@@ -343,7 +343,7 @@ def widths(shown: str) -> dict[str, float]:
 
 
 def test_bars_are_drawn_to_scale() -> None:
-    """Before and after share one scale from 0; a milestone has its own, which the largest of its figures fills."""
+    """Before and after share one scale from 0; each milestone has its own, which its largest figure fills."""
     made = a_week(30)
     drawn = widths(page(made))
     both = [(o.before, o.after) for o in made.outcomes if o.before is not None and o.after is not None]
@@ -370,7 +370,7 @@ def test_the_page_has_every_cluster_folded_away() -> None:
 
 
 def test_on_paper_a_wide_table_has_the_whole_page() -> None:
-    """In half a page of A4 each of its eight columns would be a letter wide."""
+    """On half a page of A4 each of its eight columns would be a letter wide."""
     shown = page(a_week(40))
     assert '<section class="wide">\n<h2>Milestones</h2>' in shown
     assert shown.count('<section class="wide">') == 1
@@ -474,7 +474,7 @@ def test_who_blocks_is_named(
 
 
 def test_a_planned_rollout_whose_quotas_lack_hardware_is_at_risk(capsys: pytest.CaptureFixture[str]) -> None:
-    """It guards nothing yet, and so knows of no risk; its quotas are advisory and lack hardware all the same."""
+    """It guards nothing yet, and so reports no risk; its quotas are advisory and lack hardware all the same."""
     sentence = "Every quota of an open rollout has healthy hardware."
     for gpus, row in ((6, "| h100-worked | planned (advisory, no promise) | 6 | research |"), (0, sentence)):
         with answering(FakeBackstop(in_ledger=(held(Stage.PLANNED, lacking=gpus),))):

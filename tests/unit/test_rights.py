@@ -85,7 +85,7 @@ def test_what_the_door_composes_asks_for_keys_that_there_are() -> None:
 
 
 def rows() -> dict[str, Right]:
-    """Each row by its key, its cases by theirs."""
+    """Return each row of rights by its key, and its cases by theirs."""
     cases = {f"{key} {case.name}": right for key, row in RIGHTS.items() for case, right in row.case.items()}
     return {**RIGHTS, **cases}
 

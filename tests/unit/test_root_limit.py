@@ -1,4 +1,4 @@
-"""After a person accepts what others set, the limit above all quotas fits it, and promises are within it again."""
+"""The limit above all quotas follows when a person accepts other people's values, and promises fit under it again."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ INFO: Any = SimpleNamespace(start_time=datetime(2026, 11, 23, tzinfo=UTC), names
 
 
 def said(*activations: str) -> list[bool]:
-    """Which activations were refused. Each has a longer history than the one before, and most a later time."""
+    """Return which activations were refused. Each has a longer history than the one before, and most a later time."""
     inner: Any = Inner()
     runner, refused, time = _OnTime(inner, versioned=False, info=INFO), [], 0
     for number, what in enumerate(activations, 1):
@@ -74,7 +74,7 @@ def test_a_run_that_may_have_lived_for_a_question_alone_leaves_the_cache(
 
 
 def test_nothing_is_thrown_into_the_thread_of_a_slow_activation() -> None:
-    """Whatever thread the sandbox has: a run that was cut off between two steps could never leave the cache."""
+    """Whatever thread the sandbox uses, a run that was interrupted between two steps could never leave the cache."""
     inner: Any = SimpleNamespace(get_thread_id=lambda: 4711)
     assert _OnTime(inner, versioned=False, info=INFO).get_thread_id() is None
 

@@ -1,4 +1,4 @@
-"""What a worker's file lets recipes use: each fault of it is a sentence with its place, and none has a token."""
+"""The worker's file of what recipes may use: each fault is a sentence with its place, and none shows a token."""
 
 from __future__ import annotations
 

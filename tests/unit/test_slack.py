@@ -194,7 +194,7 @@ def test_the_second_press_is_of_whom_we_asked_and_in_time() -> None:
     "change", [lambda v: "", lambda v: "é" * 100, lambda v: v[64:], lambda v: v.replace('"a"', '"b"')]
 )
 def test_a_second_press_that_we_did_not_ask_for_is_none(change: Any) -> None:
-    """Whoever knows a webhook's address can send a button with any value."""
+    """Anybody who knows a webhook's address can send a button with any value."""
     with pytest.raises(BadInput, match="not from Backstop"):
         sure_of(change(ASKED.sign(SECRET)), SECRET, ANA, 1000)
     with pytest.raises(BadInput, match="not from Backstop"):

@@ -1,4 +1,4 @@
-"""What Slurm's tools print, read; and how they are called. No Slurm is needed: tests/slurm has the real one."""
+"""Parsing and calling Slurm's tools. No Slurm is needed: tests/slurm has the real one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NUMBERS = "".join(f"{n}\n" for n in range(1, 11))
 
 
 def node(name: str, state: str, gres: str = "gpu:h100:8", cfg: str = "cpu=64,gres/gpu=8") -> dict[str, Any]:
-    """As 22.05 tells it; `state`: as scontrol writes it, a word and its flags."""
+    """Return a node as 22.05 prints it; `state`: as scontrol writes it, a word and its flags."""
     base, *flags = state.split("+")
     return {"name": name, "state": base.lower(), "state_flags": flags, "gres": gres, "tres": cfg, "reason": ""}
 

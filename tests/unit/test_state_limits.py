@@ -263,7 +263,7 @@ class Full:
         return made
 
     def queued(self, hint: type[BaseModel], number: int) -> Any:
-        """As commands and breaches make them: long words."""
+        """Return an entry as commands and breaches make it, with long texts."""
         if hint is AuditEntry:
             return AuditEntry(
                 key=f"r/{number:06d}",

@@ -31,7 +31,7 @@ def monitored(**policy: Any) -> World:
 
 
 def flex(world: World) -> tuple[int | None, list[int]]:
-    """What a scheduler reads, and each value that it was moved to."""
+    """Return the flex that a scheduler reads, and each value that it was moved to."""
     return world.flex, world.flexes
 
 
@@ -125,7 +125,7 @@ def test_a_look_just_before_the_growth_has_stood_delays_it_by_no_more_than_secon
 
 
 def test_a_dip_that_nobody_was_told_of_begins_the_wait_anew() -> None:
-    """From 34 the dip to 35 is no edge for the watch: the samples tell of it."""
+    """From 34 the dip to 35 is no edge for the watch, but the samples show it."""
     world = monitored()
     world.healthy(340)
     world.healthy(361)

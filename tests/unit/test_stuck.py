@@ -125,7 +125,7 @@ def is_true(world: World, before: dict[str, LimitMode]) -> None:
 
 
 def retry_keeps_its_word(world: World) -> None:
-    """With the cause mended. Others are left alone; what is told of each quota comes true."""
+    """Check a retry after the cause was mended: it touches nothing else, and each quota's notice comes true."""
     text, made, shown = does(world, "retry"), len(world.effects), undoing(world)
     runs = re.fullmatch(rf"runs ([a-z, ]+) again and nothing else(?: \((.*)\))?; then (.*)\. {MEND}", text)
     assert runs is not None, text

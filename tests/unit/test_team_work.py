@@ -1,4 +1,4 @@
-"""Who of a team yields next, by class: in flex, plans, breaches and notices, against what jobs sum to by hand."""
+"""The next jobs of a team to yield, by class: in flex, plans, breaches and notices, against sums by hand."""
 
 from __future__ import annotations
 

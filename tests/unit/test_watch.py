@@ -164,7 +164,7 @@ def _beats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def meanwhile(call: asyncio.Task[Any], true: Callable[[], bool], what: str) -> None:
-    """It is true now, and the call goes on."""
+    """Wait until the condition is true while the call goes on."""
 
     def so() -> bool:
         assert not call.done(), call.exception()
@@ -179,7 +179,7 @@ async def ended(call: asyncio.Task[Any]) -> None:
 
 
 async def test_a_round_that_is_cut_off_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each call ends after three signals; the next one goes by what the last heartbeat said."""
+    """Each call ends after three signals; the next one continues from the last heartbeat."""
     monkeypatch.setattr(health_watch, "_AT_ONCE", 1)
     cursor, told = "", list[str]()
     for calls in range(1, len(CLUSTERS) // 3 + 1):
@@ -359,7 +359,7 @@ async def test_an_edge_of_all_clusters_is_told_a_few_at_a_time_and_once() -> Non
 async def test_what_finds_no_room_in_a_round_is_told_in_the_next(
     monkeypatch: pytest.MonkeyPatch, loop_clock: LoopClock
 ) -> None:
-    """So what lacks hardware since does not wait until all that came before it is told."""
+    """New shortages do not wait until all earlier ones have been reported."""
     monkeypatch.setattr(health_watch, "_TELLING_SECONDS", 10.0)
     monkeypatch.setattr(health_watch, "_AT_ONCE", 4)
     temporal, health = SlowTemporal(), Health()
@@ -638,7 +638,7 @@ async def test_a_rollout_that_opened_some_time_ago_is_signalled_once() -> None:
 async def test_a_rollout_is_signalled_once_about_a_window_that_has_ended_since_it_opened(
     ended_ago: float, signals: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It opened two seconds ago, while the window held it; or the window was over before."""
+    """It opened two seconds ago, while the window held it; or the window had ended before."""
     one, now = OneCluster(), datetime.now(UTC)
     starts, ends = now - timedelta(hours=1), now - timedelta(seconds=ended_ago)
     window = Window(kind=WindowKind.SEV, starts=starts, ends=ends, reason="fabric")

@@ -1,4 +1,4 @@
-"""Why can't I use my quota? In words and numbers, by hand; and the command."""
+"""`backstop why`: the reasons in words and numbers, checked by hand; and the command."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SWITCHES = Window(
 
 
 def history(*healthy: int) -> Stretch:
-    """By the hour, the last of them an hour ago; of 361."""
+    """Return a history by the hour, of 361 GPUs; its last hour ended an hour ago."""
     at = np.array([(NOW - timedelta(hours=len(healthy) - n)).timestamp() for n in range(len(healthy))])
     return stretches(at, np.full(len(healthy), 361.0), np.array(healthy, dtype=float))
 
@@ -99,7 +99,7 @@ def test_all_of_the_quota_is_what_has_no_hardware_and_what_ones_own_jobs_hold() 
 
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_a_reason_speaks_of_one_gpu_as_of_one(gpus: int) -> None:
-    """Of each cause that speaks of its GPUs by a pronoun, so many GPUs."""
+    """Each cause whose sentence has a pronoun for its GPUs is tried with so many GPUs."""
     research = Present(team="research", gpus=10, parent="lab")
     tree = (research, Present(team="lab", gpus=10 - gpus))
     here = (Island(name="main", total_gpus=10, healthy_gpus=10 - 2 * gpus),)
@@ -123,7 +123,7 @@ def outside(job: str, gpus: int, island: str | None = "i0", on: RunsOn = RunsOn.
 
 
 def test_jobs_outside_any_quota_are_in_the_way_unless_they_are_on_flex() -> None:
-    """By hand: of 48 GPUs guests hold 20, and the team evals 8 in its quota: 20 of 24 could start."""
+    """By hand: of 48 GPUs guests hold 20, and team evals 8 in its quota: 20 of 24 could start."""
     islands = tuple(Island(name=f"i{n}", total_gpus=24, healthy_gpus=24) for n in range(2))
     quotas = (Present(team="research", gpus=24), Present(team="evals", gpus=8))
     usage = {t: TeamUsage(team=t, scheduled_gpus=s) for t, s in (("research", 0), ("evals", 8))}
@@ -363,7 +363,7 @@ def sums_in(sentence: str) -> dict[str, int]:
 def test_what_own_jobs_hold_is_used_and_never_missing(
     quota: int, other: int, total: int, down: int, uses: tuple[int, int, int], wanted: int | None
 ) -> None:
-    """By hand, in a cluster of one island: held + could start + short is what is wanted, in words as in numbers."""
+    """By hand, in a cluster of one island: held + could start + short = wanted, in words as in numbers."""
     mine, theirs, healthy = min(uses[0], quota), min(uses[1], other), max(0, total - down)
     found = asked(
         wanted,
@@ -455,7 +455,7 @@ def test_who_is_barred_hears_that_first_and_not_of_hardware_that_would_not_help(
 
 
 def test_an_island_is_not_whole_since_its_first_failure_and_lacks_what_it_lacks_now() -> None:
-    """Of 361 were 340 healthy two hours ago, and 319 an hour ago: 42 were not unhealthy since 10:00."""
+    """Of 361, 340 were healthy two hours ago, and 319 an hour ago: 42 were not unhealthy since 10:00."""
     past = {"main": history(361, 361, 340, 319)}
     text = asked(history=past).reasons[0].text
     assert text.endswith("319 of 361 are healthy (main lacks 42, not wholly healthy since 2026-01-31 10:00Z)")
@@ -627,7 +627,7 @@ def run_by(name: str, gpus: int, job_class: str | None, island: str | None = "a"
 
 
 def block_of(gpus: int, *jobs: Job, quota: int = 460, **more: Any) -> TeamWhy:
-    """In islands of 400 and 128, of a team whose jobs are all known by name."""
+    """Return the team's answer in islands of 400 and 128, with all its jobs known by name."""
     classes = more.pop("classes", ("training", "engines", "dev"))
     mine = sum(j.gpus for j in jobs if j.team == "research" and j.on is RunsOn.QUOTA)
     quotas = (Present(team="research", gpus=quota, classes=classes), Present(team="evals", gpus=60))
