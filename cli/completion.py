@@ -78,18 +78,18 @@ def offers_for(tree: Mapping[str, Any], names_of: Mapping[str, Any], words: Sequ
         elif "commands" in node and not node.get("otherwise"):
             return []  # a word that is no command here
         else:
-            node = _meant(node)
+            node = _default_command(node)
             at, first = at + 1, first or word
     if waits is not None:
         offers = _values(waits, names_of, first)
     elif begun.startswith("-"):
-        offers = ((name, option.get("help", "")) for name, option in _meant(node).get("options", {}).items())
+        offers = ((name, option.get("help", "")) for name, option in _default_command(node).get("options", {}).items())
     else:
         offers = _next(node, names_of, at, first)
     return [(word, what) for word, what in offers if word.startswith(begun)]
 
 
-def _meant(node: Mapping[str, Any]) -> Mapping[str, Any]:
+def _default_command(node: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the default command where none is named: `backstop flex CLUSTER`."""
     meant: Mapping[str, Any] = node.get("commands", {}).get(node.get("otherwise"), node)
     return meant
@@ -98,7 +98,7 @@ def _meant(node: Mapping[str, Any]) -> Mapping[str, Any]:
 def _next(node: Mapping[str, Any], names_of: Mapping[str, Any], at: int, first: str) -> Iterator[Offer]:
     for name, command in node.get("commands", {}).items():
         yield name, command.get("help", "")
-    arguments = _meant(node).get("arguments", [])
+    arguments = _default_command(node).get("arguments", [])
     if arguments and (at < len(arguments) or arguments[-1].get("many")):
         yield from _values(arguments[min(at, len(arguments) - 1)], names_of, first)
 

@@ -32,7 +32,7 @@ def consent(
     """
     if not yes:
         needs_somebody(question, as_json=as_json)
-        shown_and_asked(question, consequence())
+        show_and_ask(question, consequence())
 
 
 def needs_somebody(question: str, *, as_json: bool = False) -> None:
@@ -41,7 +41,7 @@ def needs_somebody(question: str, *, as_json: bool = False) -> None:
         raise BadInput(f"{question} There is no terminal to ask on, so nothing was changed: give --yes if you mean it")
 
 
-def shown_and_asked(question: str, parts: Sequence[RenderableType]) -> None:
+def show_and_ask(question: str, parts: Sequence[RenderableType]) -> None:
     """Show the parts and ask. Errors: typer.Exit(1) for a no."""
     from cli.output import show
     from views.words import line

@@ -31,7 +31,7 @@ class JsonAnswer(Model):
             BY_SCHEMA[schema] = cls
 
     @classmethod
-    def grown_from(cls, value: Model, **more: Any) -> Self:
+    def build_from(cls, value: Model, **more: Any) -> Self:
         """Return a value of ours as an answer, with these fields beside its own."""
         fields = {name: getattr(value, name) for name in type(value).model_fields}
         return cast("Self", cls.model_construct(**fields, **more))

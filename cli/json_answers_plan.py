@@ -28,7 +28,7 @@ class PlanAnswer(Plan, JsonAnswer, schema="plan"):
 
     @staticmethod
     def of(plan: Plan) -> PlanAnswer:
-        return PlanAnswer.grown_from(
+        return PlanAnswer.build_from(
             plan,
             plan_hash=plan.hash,
             headroom_gpus=plan.healthy_gpus - plan.assigned_gpus,

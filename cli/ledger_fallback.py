@@ -53,10 +53,10 @@ def ask_or_read(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T
     from cli.session import prepare_imports
 
     prepare_imports(actor)  # the time that imports take is no silence
-    return asyncio.run(_asked_or_read(actor, question))
+    return asyncio.run(_ask_or_read(actor, question))
 
 
-async def _asked_or_read(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T | LastWord:
+async def _ask_or_read(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T | LastWord:
     from cli.session import ask_inside
 
     opened: asyncio.Future[Backstop] = asyncio.get_running_loop().create_future()
@@ -66,11 +66,11 @@ async def _asked_or_read(actor: str, question: Callable[[Backstop], Awaitable[_T
         opened.set_result(door)
         return await question(door)
 
-    async def heard() -> None:
+    async def wait_until_heard() -> None:
         await (await asyncio.shield(opened)).heard.wait()
 
     answer = asyncio.ensure_future(ask_inside(actor, with_door))
-    hearing, deserted = asyncio.ensure_future(heard()), asyncio.ensure_future(_wait_until_deserted(opened))
+    hearing, deserted = asyncio.ensure_future(wait_until_heard()), asyncio.ensure_future(_wait_until_deserted(opened))
     reading = asyncio.ensure_future(_read())
     try:
         silence = await _silence(answer, hearing, deserted, opened)

@@ -56,7 +56,7 @@ def needed_cluster(cluster: str) -> str:
     return optional_cluster(cluster)
 
 
-def named_or_all(context: typer.Context, parameter: typer.CallbackParam, cluster: str) -> str:
+def check_name_or_all(context: typer.Context, parameter: typer.CallbackParam, cluster: str) -> str:
     """Check a cluster's name, which may be left out. Errors: BadInput, also for an empty one."""
     source = context.get_parameter_source(parameter.name or "")
     if not cluster.strip() and source is not None and source.name == "COMMANDLINE":
@@ -66,7 +66,7 @@ def named_or_all(context: typer.Context, parameter: typer.CallbackParam, cluster
 
 Cluster = Annotated[str, arg("CLUSTER", "The cluster's name.", show_default=False, callback=needed_cluster)]
 ClusterOrAll = Annotated[
-    str, arg("CLUSTER", "The cluster's name. Default: all clusters.", show_default=False, callback=named_or_all)
+    str, arg("CLUSTER", "The cluster's name. Default: all clusters.", show_default=False, callback=check_name_or_all)
 ]
 Actor = Annotated[
     str,
@@ -263,7 +263,7 @@ def with_options(name: str, read: Callable[..., object]) -> Callable[[Callable[.
     """
     options = inspect.signature(read, eval_str=True).parameters
 
-    def taken_by(command: Callable[..., None]) -> Callable[..., None]:
+    def replace_parameter(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
 
         @wraps(command)
@@ -278,4 +278,4 @@ def with_options(name: str, read: Callable[..., object]) -> Callable[[Callable[.
         run.__signature__ = own.replace(parameters=by_name)  # type: ignore[attr-defined]  # Typer reads it
         return run
 
-    return taken_by
+    return replace_parameter

@@ -81,7 +81,7 @@ class Picture:
         _write("\x1b[?25h")
 
 
-def left_out(why: Mapping[str, str]) -> None:
+def report_left_out(why: Mapping[str, str]) -> None:
     """Report on standard error the clusters that the answer leaves out, and why."""
     for _, sentence in sorted(why.items()):
         to_stderr(f"left out: {clean(sentence)}")

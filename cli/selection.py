@@ -108,7 +108,7 @@ def chosen_clusters(of: Selection, rollouts: Sequence[RolloutSummary]) -> tuple[
     opened = {r.cluster: r for r in rollouts if r.open}
     meant: dict[str, None] = {}
     for name in of.names or ("*",):
-        meant.update(dict.fromkeys(_meant(name, opened, alone=not of.is_filtered)))
+        meant.update(dict.fromkeys(_match_name(name, opened, alone=not of.is_filtered)))
     if of.needs and any(opened[name].needs is None for name in meant):
         raise BadInput("--needs: no worker answers, so needs are unknown (see backstop doctor); name clusters instead")
     left = [name for name in meant if not of.is_filtered or _passes(of, opened[name])]
@@ -117,7 +117,7 @@ def chosen_clusters(of: Selection, rollouts: Sequence[RolloutSummary]) -> tuple[
     return tuple(left)
 
 
-def _meant(name: str, opened: dict[str, RolloutSummary], *, alone: bool) -> list[str]:
+def _match_name(name: str, opened: dict[str, RolloutSummary], *, alone: bool) -> list[str]:
     if name in opened or (alone and not GLOB.search(name)):
         return [name]
     matches = sorted(cluster for cluster in opened if fnmatchcase(cluster, name))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.commands_from_rows import TypedOrder
-from cli.consent import can_ask, consent, needs_somebody, shown_and_asked
+from cli.consent import can_ask, consent, needs_somebody, show_and_ask
 from cli.list_options import tell
 from cli.options import actor_of, check_model
 from cli.session import ask
@@ -119,7 +119,7 @@ def _consent(order: TypedOrder, clusters: Sequence[str], person: str) -> dict[st
         return {}
     needs_somebody(question, as_json=as_json)
     refusals = {a.cluster: a.refusal(Command(row.name), order.reason) for a in aheads}
-    return _agreed_to(row, aheads, silent, refusals)
+    return _agree_to(row, aheads, silent, refusals)
 
 
 def _consent_to_promote(order: TypedOrder, question: str, clusters: Sequence[str], person: str) -> None:
@@ -134,12 +134,12 @@ def _consent_to_promote(order: TypedOrder, question: str, clusters: Sequence[str
     aheads, _ = aheads_of(clusters, person)
     parts = consequence_parts(order.row, aheads)
     if several:
-        shown_and_asked(question, [*many_parts(clusters, _statuses(clusters, person)), *parts])
+        show_and_ask(question, [*many_parts(clusters, _statuses(clusters, person)), *parts])
     elif parts:
-        shown_and_asked(question, parts)
+        show_and_ask(question, parts)
 
 
-def _agreed_to(
+def _agree_to(
     row: CommandRow, aheads: Sequence[Ahead], silent: Mapping[str, BackstopError], refusals: Mapping[str, str]
 ) -> dict[str, BackstopError]:
     """Show the clusters that would take the command, ask, and return those that are left out. Errors: as `_consent`."""
@@ -156,7 +156,7 @@ def _agreed_to(
     if not going:
         raise Refusal(some_of([error.message for error in left.values()], by="; "))
     question = _question(row, [a.cluster for a in going])
-    shown_and_asked(question, [*consequence_parts(row, going), *left_parts(refusing, refusals, silent)])
+    show_and_ask(question, [*consequence_parts(row, going), *left_parts(refusing, refusals, silent)])
     return left
 
 
@@ -211,7 +211,7 @@ def agree_each(
         parts, question = plans_parts(plans), f"Approve these {count_text(len(plans), 'plan')}?"
     rest = [line(f"{a.cluster}: no plan awaits approval; it is left out.") for a in aheads if a.plan is None]
     rest += [line(f"{cluster} is left out: {error.message}.") for cluster, error in silent.items()]
-    shown_and_asked(question, [*parts, *rest, approved_line(waiting)])
+    show_and_ask(question, [*parts, *rest, approved_line(waiting)])
     return hashes, {}
 
 
@@ -247,14 +247,14 @@ def _print_many(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
         else:
             row(rows, cluster, answer.stage, answer.said)
     sentence = f"{len(taken)} accepted, {refused} refused." if refused else f"{len(taken)} accepted."
-    below = [line(), line(sentence), *(line(undo) for undo in _undone_together(taken))]
+    below = [line(), line(sentence), *(line(undo) for undo in _join_undo_commands(taken))]
     answers = CommandsTaken(answers=tuple(CommandOutcome.of(*outcome) for outcome in outcomes))
     tell(answers, lambda: [rows, *below], as_json=as_json)
     if refused:
         raise typer.Exit(1)
 
 
-def _undone_together(taken: Sequence[CommandAnswer]) -> list[str]:
+def _join_undo_commands(taken: Sequence[CommandAnswer]) -> list[str]:
     """Join equal undo commands into one line with all their names; one that names no cluster stays alone."""
     alike: dict[tuple[str, str], list[str]] = {}
     for answer in taken:

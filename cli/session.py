@@ -39,17 +39,17 @@ async def ask_inside(actor: str, question: Callable[[Backstop], Awaitable[_T]]) 
     if place is not None and not telemetry.is_traced():
         from client.http_door import http_door
 
-        return await question(_noting(http_door(place, bearer(place))))
+        return await question(_show_notes(http_door(place, bearer(place))))
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    with telemetry.spoken(command) as (plugins, runtime):
+    with telemetry.trace_command(command) as (plugins, runtime):
         if place is not None:
             from client.http_door import http_door
 
-            return await question(_noting(http_door(place, bearer(place))))
+            return await question(_show_notes(http_door(place, bearer(place))))
         # Imported late: Temporal's client takes longer to import than most commands take to run.
         from client.backstop import Backstop
 
-        door = _noting(await Backstop.connect(actor, plugins=plugins, runtime=runtime))
+        door = _show_notes(await Backstop.connect(actor, plugins=plugins, runtime=runtime))
         try:
             return await question(door)
         finally:
@@ -64,7 +64,7 @@ async def or_nobody(names: Awaitable[list[str]]) -> list[str]:
         return []
 
 
-def _noting(door: Backstop) -> Backstop:
+def _show_notes(door: Backstop) -> Backstop:
     """Show each of the door's notes once: why a person waits, and what happens to a command that they interrupt."""
     from cli.output import complain
 

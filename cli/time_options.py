@@ -46,10 +46,10 @@ def _shift(option: str, duration: str, at: datetime, sign: int) -> datetime:
         length = parse_duration(duration)
     except ValueError as error:
         raise BadInput(f"{option} {error}") from None
-    return shifted(option, duration, at, sign * length)
+    return shift_time(option, duration, at, sign * length)
 
 
-def shifted(option: str, text: str, at: datetime, by: timedelta) -> datetime:
+def shift_time(option: str, text: str, at: datetime, by: timedelta) -> datetime:
     """Return the time so much later. Errors: BadInput naming the option and its text where there is no such time."""
     try:
         return at + by

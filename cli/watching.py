@@ -47,7 +47,7 @@ class Watched(Generic[_T]):
 async def follow(door: Backstop, cluster: str, *, every: float, once: bool, as_json: bool) -> None:
     """Follow a rollout until it has ended. Errors: as `watch`."""
     rollout = Watched[RolloutStatus](
-        look=lambda: _driven(door.status(cluster)),
+        look=lambda: _await_status(door.status(cluster)),
         parts=lambda seen, _: status_parts(seen),
         changes=_change,
         ended=lambda seen: seen.stage.has_ended,
@@ -56,7 +56,7 @@ async def follow(door: Backstop, cluster: str, *, every: float, once: bool, as_j
     await watch(rollout, every=every, once=once, as_json=as_json)
 
 
-async def _driven(status: Awaitable[_StatusT]) -> _StatusT:
+async def _await_status(status: Awaitable[_StatusT]) -> _StatusT:
     """Return the status. Errors: Refusal if Temporal stopped the workflow, which still answers with its last state."""
     seen = await status
     if seen.lost:
@@ -72,7 +72,7 @@ def _change(before: RolloutStatus | None, now: RolloutStatus) -> list[str]:
 async def follow_bringup(door: Backstop, cluster: str, *, every: float, once: bool, as_json: bool) -> None:
     """Follow a bring-up until it is in production or has ended. Errors: as `watch`."""
     bringup = Watched[BringupStatus](
-        look=lambda: _driven(door.bringup_status(cluster)),
+        look=lambda: _await_status(door.bringup_status(cluster)),
         parts=lambda seen, _: bringup_parts(seen),
         changes=step_changes,
         ended=lambda seen: seen.stage.has_ended or seen.stage is BringupStage.IN_PRODUCTION,

@@ -46,7 +46,7 @@ async def audit_of(histories: AsyncIterable[WorkflowHistory], converter: DataCon
     return [record for reader in readers.values() for record in reader.tell_records()]
 
 
-def sent_by_rounds(records: Sequence[AuditRecord], archived: Iterable[AuditEntry]) -> list[AuditRecord]:
+def add_outcomes(records: Sequence[AuditRecord], archived: Iterable[AuditEntry]) -> list[AuditRecord]:
     """Return the records, with the outcome of notices that were waiting, as the sender archived it.
 
     The watch's rounds send what the ledger keeps, and no rollout's history records that.

@@ -74,10 +74,10 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups):
 
     async def builds(self) -> list[Build]:
         """Return the builds of versioned workers, the newest first."""
-        with self._translated():
+        with self._translate_errors():
             return await builds(self._client)
 
     async def use_build(self, build: str) -> str:
         """Start new rollouts on this build; return the previous one. Errors: BadInput, Refusal, Unavailable."""
-        with self._translated():
+        with self._translate_errors():
             return await use(self._client, build, self._actor)

@@ -74,18 +74,18 @@ class Composed:
         """Return those of these clusters that the ledger has and can read."""
         wanted, rows = sorted(names), list[desk.LedgerCluster]()
         for start in range(0, len(wanted), _CLUSTERS):
-            rows += await self._described(tuple(wanted[start : start + _CLUSTERS]))
+            rows += await self._describe_clusters(tuple(wanted[start : start + _CLUSTERS]))
         return [row.cluster for row in rows if row.cluster is not None and row.cluster.name in names]
 
     async def clusters_with_stage(self) -> list[tuple[ClusterSpec, str | None]]:
         """Return every cluster, with the stage of its open rollout where it has one."""
-        return [(row.cluster, row.stage) for row in await self.described() if row.cluster is not None]
+        return [(row.cluster, row.stage) for row in await self.describe_clusters() if row.cluster is not None]
 
-    async def described(self) -> list[desk.LedgerCluster]:
+    async def describe_clusters(self) -> list[desk.LedgerCluster]:
         """Return every cluster with its stage, those with invalid rows included."""
-        return await self._described()
+        return await self._describe_clusters()
 
-    async def _described(self, names: tuple[str, ...] = ()) -> list[desk.LedgerCluster]:
+    async def _describe_clusters(self, names: tuple[str, ...] = ()) -> list[desk.LedgerCluster]:
         def after(rows: Sequence[desk.LedgerCluster]) -> desk.LedgerClusters:
             return desk.LedgerClusters(after=_name_of(rows[-1]) if rows else "", limit=50, names=names)
 
@@ -104,7 +104,7 @@ class Composed:
         """
 
         def after(rows: Sequence[desk.Plannable | desk.Unplannable]) -> desk.SnapshotsNow:
-            return desk.SnapshotsNow(after=_planned_of(rows[-1]) if rows else "", limit=20, policy=dict(over or {}))
+            return desk.SnapshotsNow(after=_cluster_of(rows[-1]) if rows else "", limit=20, policy=dict(over or {}))
 
         rows = await self._pages(after)
         can = [(row.snapshot, row.policy) for row in rows if isinstance(row, desk.Plannable)]
@@ -143,7 +143,7 @@ class Composed:
         week = desk.PastWeek(since=since, until=until, times=tuple(times), within_seconds=_seconds(within), most=most)
         return await self.ask(week)
 
-    async def archived(self, cluster: str) -> tuple[list[ChainedEntry], ChainHead | None]:
+    async def read_archive(self, cluster: str) -> tuple[list[ChainedEntry], ChainHead | None]:
         """Return the cluster's whole archive, and where its chain should end."""
         rows: list[ChainedEntry] = []
         while True:
@@ -214,7 +214,7 @@ def _name_of(row: desk.LedgerCluster) -> str:
     return row.name if row.cluster is None else row.cluster.name
 
 
-def _planned_of(row: desk.Plannable | desk.Unplannable) -> str:
+def _cluster_of(row: desk.Plannable | desk.Unplannable) -> str:
     return row.cluster if isinstance(row, desk.Unplannable) else row.snapshot.cluster
 
 

@@ -16,7 +16,7 @@ from activities.clock import Clock
 from client.answer_models import STALE, Check
 from client.connection import TemporalTarget
 from client.lost_rollout_sentences import ADOPT_ALL, ADOPT_FLEET, adopt_line, lost_bringup_remedy, lost_fleet_sentence
-from client.lost_rollouts import lost_of, run_nowhere
+from client.lost_rollouts import find_lost, run_nowhere
 from client.rollouts import MOST_ASKED, OVERVIEW_SECONDS
 from client.slack_secret import slack_checks
 from client.watch_check import watch_check
@@ -436,7 +436,7 @@ async def all_checks(door: Backstop, client: Client, target: TemporalTarget, now
     rollouts, asked_at = await door.ask(OpenRollouts()), now()
     checks += promises_checks(rollouts)
     try:
-        lost_rollouts = await lost_of(client, rollouts)
+        lost_rollouts = await find_lost(client, rollouts)
         checks.append(rollouts_check(rollouts, lost_rollouts))
         run = [row.cluster for row in rollouts if not row.ended and row not in lost_rollouts]
         statuses = await door.ask_rollouts(run[:MOST_ASKED], OVERVIEW_SECONDS)

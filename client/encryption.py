@@ -59,16 +59,16 @@ class Encrypted(PayloadCodec, WithSerializationContext):
         return type(self)(self.ring, workflow, of_activity=isinstance(context, ActivitySerializationContext))
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        return [self._hidden(smaller(p)) for p in payloads]
+        return [self._hide(smaller(p)) for p in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
         return [self._read(p) for p in payloads]
 
-    def _hidden(self, payload: Payload) -> Payload:
+    def _hide(self, payload: Payload) -> Payload:
         key_id, key = self.ring.encrypting_key()
         workflow = self._workflow or ""
         nonce = os.urandom(_NONCE_BYTES)
-        sealed = cipher_of(key, workflow).encrypt(nonce, payload.SerializeToString(), _bound(key_id, workflow))
+        sealed = cipher_of(key, workflow).encrypt(nonce, payload.SerializeToString(), _bind(key_id, workflow))
         metadata = {"encoding": ENCRYPTED, KEY_ID: key_id.encode(), WORKFLOW_ID: workflow.encode(errors="replace")}
         return Payload(metadata=metadata, data=nonce + sealed)
 
@@ -93,7 +93,7 @@ class Encrypted(PayloadCodec, WithSerializationContext):
 
         nonce, sealed = payload.data[:_NONCE_BYTES], payload.data[_NONCE_BYTES:]
         try:
-            return Payload.FromString(cipher_of(key, workflow).decrypt(nonce, sealed, _bound(key_id, workflow)))
+            return Payload.FromString(cipher_of(key, workflow).decrypt(nonce, sealed, _bind(key_id, workflow)))
         except (InvalidTag, ValueError, DecodeError):
             return None
 
@@ -108,6 +108,6 @@ class Encrypted(PayloadCodec, WithSerializationContext):
         return marked
 
 
-def _bound(key_id: str, workflow: str) -> bytes:
+def _bind(key_id: str, workflow: str) -> bytes:
     """Return the bytes that are authenticated beside the payload. No key's id has a newline."""
     return b"\n".join((_VERSION, key_id.encode(), workflow.encode(errors="surrogatepass")))

@@ -127,7 +127,7 @@ class FleetRollouts(Questions):
 
     async def lost_fleet(self) -> KeptFleet | None:
         """Return the open fleet rollout that Temporal does not run; None: there is none, or no answer came in time."""
-        with self._translated():
+        with self._translate_errors():
             status = await status_there(self._client, FLEET_ID)
         if status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.COMPLETED):
             return None

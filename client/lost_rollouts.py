@@ -28,7 +28,7 @@ STOPPED = {
 _RowT = TypeVar("_RowT")
 
 
-async def lost_of(client: Client, rows: Sequence[Overview], listed: Collection[str] = ()) -> list[Overview]:
+async def find_lost(client: Client, rows: Sequence[Overview], listed: Collection[str] = ()) -> list[Overview]:
     """Return the ledger's open rows whose rollout runs nowhere. `listed`: clusters whose rollout is known to run.
 
     Temporal's list is a moment late, so each one that is not in it is asked for by its name.

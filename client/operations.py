@@ -148,12 +148,12 @@ OPERATIONS: tuple[Operation, ...] = (
 """Every method that is one call."""
 
 COMPOSED = (
-    *("clusters", "clusters_named", "clusters_with_stage", "described", "senseless", "plannable"),
-    *("snapshot", "flex", "calendar", "tallies", "past", "archived", "import_fleet", "take_fleet", "fleet_pages"),
+    *("clusters", "clusters_named", "clusters_with_stage", "describe_clusters", "senseless", "plannable"),
+    *("snapshot", "flex", "calendar", "tallies", "past", "read_archive", "import_fleet", "take_fleet", "fleet_pages"),
     *("add_health", "add_jobs"),
 )
 """Methods of client/composed.py, each made of several calls: one request could not hold everything."""
-_THEIR_OWN = ("_pages", "_described", "_now")
+_THEIR_OWN = ("_pages", "_describe_clusters", "_now")
 """Helpers that those methods share."""
 
 INNER = frozenset({"archive", "token_of", "ended_sessions", "aim", "keep_waiting", "turn_waiting", "tell_emergency"})
@@ -197,8 +197,8 @@ def type_of(answer: str) -> Any:
     """Return the type that this text names. The texts are this table's own, never a caller's."""
     names: dict[str, Any] = {"list": list, "dict": dict, "str": str, "bool": bool}
 
-    def named(match: re.Match[str]) -> str:
+    def import_type(match: re.Match[str]) -> str:
         names[match[2]] = getattr(import_module(match[1]), match[2])
         return match[2]
 
-    return eval(_NAMED.sub(named, answer), {"__builtins__": {}}, names)  # noqa: S307
+    return eval(_NAMED.sub(import_type, answer), {"__builtins__": {}}, names)  # noqa: S307

@@ -17,7 +17,7 @@ def private_folder(folder: Path) -> None:
 
 
 @contextmanager
-def written_beside(path: Path, content: bytes) -> Iterator[Path]:
+def write_beside(path: Path, content: bytes) -> Iterator[Path]:
     """Yield a temporary file of the same folder with the content, under a random name, for the caller to put in place.
 
     It is removed afterwards unless it was put in place.
@@ -36,5 +36,5 @@ def written_beside(path: Path, content: bytes) -> Iterator[Path]:
 
 def write_private(path: Path, content: bytes) -> None:
     """Replace the file whole or not at all."""
-    with written_beside(path, content) as part:
+    with write_beside(path, content) as part:
         part.replace(path)

@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from client.repeats import repeatable, same_id
-from client.workflow_calls import NEW_EVENTS, NO_WORKER, Calls, in_time, stopped_again
+from client.workflow_calls import NEW_EVENTS, NO_WORKER, Calls, in_time, stop_again
 from models.access.rights import READS_DESK
 from models.audit_chain import ATTEMPT, DESK, AuditEntry, AuditKind
 from models.base import Model, in_one_sentence
@@ -94,7 +94,7 @@ class Questions(Calls, Composed):
         """Return the desk's answer, however long it takes. Errors: Unavailable if no worker took the question up."""
         waits, waited, changes = chain(_WAITS, repeat(_WAITS[-1])), 0, question.kind not in READS_DESK
         try:
-            while (answer := await _heard_within(handle, seconds := next(waits))) is None:
+            while (answer := await _hear_within(handle, seconds := next(waits))) is None:
                 waited += seconds
                 if not self.heard.is_set() and waited >= _SURE_SECONDS:
                     await self._look_for_a_worker(handle, waited, changes=changes)
@@ -147,12 +147,12 @@ def desk_workflow_id(question: Question[Any]) -> str:
 async def _stop_unserved(handle: WorkflowHandle[Any, DeskAnswer]) -> bool:
     """End the question's run where no worker has taken it up, so that none will; return whether that was so."""
     try:
-        return await stopped_again(handle)
+        return await stop_again(handle)
     except RPCError:
         return False
 
 
-async def _heard_within(handle: WorkflowHandle[Any, DeskAnswer], seconds: float) -> DeskAnswer | None:
+async def _hear_within(handle: WorkflowHandle[Any, DeskAnswer], seconds: float) -> DeskAnswer | None:
     """Return the answer; None: it did not come within so many seconds. Errors: those of the question."""
     asking = asyncio.ensure_future(handle.result())
     try:

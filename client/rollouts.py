@@ -14,7 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from client.answer_models import STALE, AuditRecord
 from client.lost_rollout_sentences import adopt_line, as_summary, lost_sentence, stopped_sentence, summary_of
-from client.lost_rollouts import lost_of, runs_there
+from client.lost_rollouts import find_lost, runs_there
 from client.questions import Questions
 from client.visibility_query import quote
 from client.workflow_calls import QUERY_FAILED, archiving_refusal, in_time
@@ -125,7 +125,7 @@ class Rollouts(Questions):
         """Return the rollout's status. Errors: Refusal if the cluster never had a rollout, Unavailable."""
         from models.rollout.status_models import RolloutStatus
 
-        status, stopped = await self._explained(
+        status, stopped = await self._explain_failure(
             cluster, self._query(rollout_workflow_id(cluster), STATUS_QUERY, RolloutStatus)
         )
         if not stopped or status.stage.has_ended:
@@ -157,12 +157,12 @@ class Rollouts(Questions):
         """Return what each command to the rollout would change. Errors: as `status`, and Refusal where it has ended."""
         from models.rollout.command_previews import Ahead
 
-        ahead = await self._explained(cluster, self._query_open(rollout_workflow_id(cluster), AHEAD_QUERY, Ahead))
+        ahead = await self._explain_failure(cluster, self._query_open(rollout_workflow_id(cluster), AHEAD_QUERY, Ahead))
         if ahead.stage.has_ended:
             raise Refusal(f"the rollout of {cluster} has ended ({ahead.stage}); launch a new one")
         return ahead
 
-    async def _explained(self, cluster: str, answer: Awaitable[_T]) -> _T:
+    async def _explain_failure(self, cluster: str, answer: Awaitable[_T]) -> _T:
         try:
             return await answer
         except QUERY_FAILED as error:
@@ -209,11 +209,11 @@ class Rollouts(Questions):
 
     async def lost(self, cluster: str = "") -> list[Overview]:
         """Return open rollouts that Temporal does not run; none if no answer comes in time."""
-        with self._translated():
+        with self._translate_errors():
             if cluster and await runs_there(self._client, rollout_workflow_id(cluster)):
                 return []
             rows = await in_time(self.ask(OpenRollouts()), OVERVIEW_SECONDS) or ()
-            lost_rows = await lost_of(self._client, [row for row in rows if cluster in ("", row.cluster)])
+            lost_rows = await find_lost(self._client, [row for row in rows if cluster in ("", row.cluster)])
             if not lost_rows:
                 return []
             # One that ended between the two questions is nothing that could be taken over.
@@ -233,7 +233,7 @@ class Rollouts(Questions):
             return summaries
         in_ledger = {(row.cluster, not row.ended): row for row in rows}
         with_needs = [_with_ledger(s, in_ledger.get((s.cluster, s.open))) for s in summaries]
-        lost = await self._lost_among(with_needs, rows)
+        lost = await self._find_lost_among(with_needs, rows)
         listed = {s.cluster for s in (*lost, *with_needs) if s.open}
         unlisted = [summary_of(row) for row in rows if not row.ended and row.cluster not in listed]
         elsewhere = {one.cluster for one in (*lost, *unlisted)}
@@ -254,10 +254,12 @@ class Rollouts(Questions):
         asked = [_with_status(s, answers.get(s.cluster), now) if s.open else s for s in with_needs]
         return sorted([*lost, *asked], key=lambda s: (not s.open, s.cluster))
 
-    async def _lost_among(self, summaries: Sequence[RolloutSummary], rows: Sequence[Overview]) -> list[RolloutSummary]:
+    async def _find_lost_among(
+        self, summaries: Sequence[RolloutSummary], rows: Sequence[Overview]
+    ) -> list[RolloutSummary]:
         by_cluster = {s.cluster: s for s in summaries}
-        with self._translated():
-            lost = await lost_of(self._client, rows, {s.cluster for s in summaries if s.open})
+        with self._translate_errors():
+            lost = await find_lost(self._client, rows, {s.cluster for s in summaries if s.open})
         return [as_summary(row, by_cluster.get(row.cluster)) for row in lost]
 
     async def health_at(self, cluster: str) -> datetime | None:
@@ -281,7 +283,7 @@ class Rollouts(Questions):
 
         The outcome of notices that waited in the ledger is only in the archive; without a worker they read as waiting.
         """
-        from client.audit import WAITS, audit_of, sent_by_rounds
+        from client.audit import WAITS, add_outcomes, audit_of
 
         own = rollout_workflow_id(cluster)
         rollouts = f"WorkflowType = '{ROLLOUT_WORKFLOW}' AND WorkflowId = {quote(own)}"
@@ -304,8 +306,8 @@ class Rollouts(Questions):
             raise self._translate(error) from error
         if any(record.data.get(WAITS) for record in records):
             with contextlib.suppress(BackstopError, TimeoutError):
-                rows, _ = await asyncio.wait_for(self.archived(cluster), OVERVIEW_SECONDS)
-                return sent_by_rounds(records, (row.entry for row in rows))
+                rows, _ = await asyncio.wait_for(self.read_archive(cluster), OVERVIEW_SECONDS)
+                return add_outcomes(records, (row.entry for row in rows))
         return sorted(records, key=lambda record: record.at) if asked else records
 
 

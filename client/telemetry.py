@@ -35,9 +35,9 @@ _T = TypeVar("_T")
 
 
 @contextmanager
-def spoken(command: str) -> Iterator[tuple[tuple[Plugin, ...], Runtime | None]]:
+def trace_command(command: str) -> Iterator[tuple[tuple[Plugin, ...], Runtime | None]]:
     """Open a root span around one command of a person, where traces are on, and flush it at the end."""
-    endpoint, to_console = _asked_for()
+    endpoint, to_console = _read_environment()
     if endpoint is None and not to_console:
         yield (), None
         return
@@ -56,7 +56,7 @@ def spoken(command: str) -> Iterator[tuple[tuple[Plugin, ...], Runtime | None]]:
 def of_worker(service: str) -> tuple[tuple[Plugin, ...], Runtime | None, Flush]:
     """Return client plugins, the Temporal runtime and a function that flushes, by OTEL_EXPORTER_OTLP_ENDPOINT (OTLP
     over gRPC, such as http://127.0.0.1:4317) and BACKSTOP_TRACE; none of them where neither is configured."""
-    endpoint, to_console = _asked_for()
+    endpoint, to_console = _read_environment()
     if endpoint is None and not to_console:
         return (), None, lambda: None
     outage = _Outage(endpoint or "")
@@ -74,10 +74,10 @@ def of_worker(service: str) -> tuple[tuple[Plugin, ...], Runtime | None, Flush]:
 
 def is_traced() -> bool:
     """Return whether this process exports spans."""
-    return any(_asked_for())
+    return any(_read_environment())
 
 
-def _asked_for() -> tuple[str | None, bool]:
+def _read_environment() -> tuple[str | None, bool]:
     return os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None, os.environ.get(TRACE, "") == "console"
 
 

@@ -19,12 +19,12 @@ async def watches(client: Client) -> set[str]:
     """Return the ids of the running watches: one, or as many as there are shards."""
     query = f"WorkflowType = '{WATCH_WORKFLOW}' AND ExecutionStatus = 'Running'"
     ids = {run.id async for run in client.list_workflows(query)}
-    if await _running(client, WATCH_ID) is not None:  # a list is a moment late
+    if await _find_running(client, WATCH_ID) is not None:  # a list is a moment late
         ids.add(WATCH_ID)
     return ids
 
 
-async def _running(client: Client, workflow_id: str) -> WorkflowExecutionDescription | None:
+async def _find_running(client: Client, workflow_id: str) -> WorkflowExecutionDescription | None:
     try:
         described = await client.get_workflow_handle(workflow_id).describe()
     except RPCError as error:
@@ -52,7 +52,7 @@ async def watch_check(client: Client) -> Check:
 
 async def _watch_check(client: Client, workflow_id: str) -> Check:
     """Check one shard. A last heartbeat alone proves nothing: it outlives its worker."""
-    described = await _running(client, workflow_id)
+    described = await _find_running(client, workflow_id)
     if described is None:
         return Check.bad("watch", "not running", "backstop worker starts it")
     beats = [

@@ -47,7 +47,7 @@ async def _live(door: Backstop, now: datetime) -> Live:
     real = [_Noted(row, row.note) for row in rollouts if not row.shadow and row.note is not None]
     blocked = [b for one in real for b in _blocks_of(one)] + _fleet_blocks(fleet)
     return Live(
-        next=(*_fleet_next(fleet), *_coming(real, {b.cluster for b in blocked}, now)),
+        next=(*_fleet_next(fleet), *_list_next_steps(real, {b.cluster for b in blocked}, now)),
         at_risk=tuple(sorted(filter(None, map(_at_risk, real)), key=lambda r: (-r.lacking_gpus, r.cluster))),
         blocked=tuple(sorted(blocked, key=lambda b: (b.since or now, b.cluster))),
         windows=tuple(_ahead(await door.calendar(), now)),
@@ -63,7 +63,7 @@ class _Noted(NamedTuple):
     note: RolloutNote
 
 
-def _coming(rollouts: Sequence[_Noted], halted: set[str], now: datetime) -> list[NextStep]:
+def _list_next_steps(rollouts: Sequence[_Noted], halted: set[str], now: datetime) -> list[NextStep]:
     """Return the next steps of rollouts that nobody halts, the soonest first."""
     going = (one for one in rollouts if one.row.stage != Stage.MONITORED and one.row.cluster not in halted)
     return sorted((_next(one, now) for one in going), key=_soonest)

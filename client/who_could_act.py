@@ -75,7 +75,7 @@ async def could_act_now(ask: AskDesk, status: RolloutStatus) -> tuple[str, ...]:
     return status.lifters if could is None else could
 
 
-async def lifted_by_others(ask: AskDesk, answer: LaunchAnswer, launcher: str) -> str:
+async def name_other_lifters(ask: AskDesk, answer: LaunchAnswer, launcher: str) -> str:
     """Say who may resolve its holds where its launcher may not; empty if they may, or an access file decides."""
     if not answer.lifters or is_one_of(launcher, answer.lifters):
         return ""
@@ -108,7 +108,7 @@ async def who_could_open(who_could: AskWhoCould, status: RolloutStatus) -> Opene
     end = f"{command_line('calendar end', status.cluster)} ID"
     lines |= {hold.id: end for hold in status.holds if hold.actor == "calendar"}
     ack = command_line(Command.ACK, status.cluster)
-    acks = {team: f"{ack} --team {shlex.quote(team)}" for team in unacknowledged(status)[:_COULD]}
+    acks = {team: f"{ack} --team {shlex.quote(team)}" for team in list_unacknowledged(status)[:_COULD]}
     needed = {(command_awaited(line), team_awaited(line)): line for line in (*lines.values(), *acks.values()) if line}
     answers = await asyncio.gather(*(_or_unknown(who_could(line, status.cluster)) for line in needed.values()))
     able = dict(zip(needed, answers, strict=True))
@@ -136,7 +136,7 @@ async def _or_unknown(names: Awaitable[Sequence[str]]) -> Sequence[str] | None:
         return None
 
 
-def unacknowledged(status: RolloutStatus) -> list[str]:
+def list_unacknowledged(status: RolloutStatus) -> list[str]:
     """Return the teams whose acknowledgement the gate waits for."""
     if not any(condition.name == "acks" for condition in status.waiting_for):
         return []

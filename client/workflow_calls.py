@@ -151,7 +151,7 @@ class Calls:
             return answered
 
         async def take_back(_: asyncio.Future[_AnswerT]) -> bool:
-            return await stopped_again(handle)
+            return await stop_again(handle)
 
         return await self._await_taken(begin, what, take_back)
 
@@ -173,7 +173,7 @@ class Calls:
 
     async def _rehearsal_is_over(self, workflow_id: str, rehearsal: str) -> None:
         """Wait a while for the aborted rehearsal to end. Errors: Refusal if it has not ended."""
-        with self._translated(), contextlib.suppress(WorkflowFailureError):
+        with self._translate_errors(), contextlib.suppress(WorkflowFailureError):
             try:
                 await asyncio.wait_for(self._client.get_workflow_handle(workflow_id).result(), _ENDS_SECONDS)
             except TimeoutError:
@@ -359,7 +359,7 @@ class Calls:
         return self._translate(error)
 
     @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except RPCError as error:
@@ -421,7 +421,7 @@ def _leave(asking: asyncio.Future[Any]) -> None:
     asking.add_done_callback(lambda left: None if left.cancelled() else left.exception())
 
 
-async def stopped_again(handle: WorkflowHandle[Any, Any]) -> bool:
+async def stop_again(handle: WorkflowHandle[Any, Any]) -> bool:
     """Terminate the run if no worker has taken it up, so that nothing of it happens; return whether that was so."""
     if (await handle.describe(rpc_timeout=_SHORT)).history_length > NEW_EVENTS:
         return False

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.seals.keepers import Keeper, lock_keeper
 from activities.metrics import seal_age
-from client.private_files import written_beside
+from client.private_files import write_beside
 from models.audit_chain import ChainHead
 from models.errors import BackstopError, Refusal, Unavailable
 from models.seals import SealedSeal, next_seal, sealed_heads, verifier_key
@@ -53,7 +53,7 @@ def seal_key(path: Path) -> Ed25519PrivateKey:
 def _make(path: Path) -> None:
     key = Ed25519PrivateKey.generate()
     text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    with written_beside(path, text) as part:
+    with write_beside(path, text) as part:
         try:
             os.link(part, path)  # fails if another one was first
         except FileExistsError:

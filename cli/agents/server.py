@@ -40,11 +40,11 @@ def server_for(actor: str) -> MCPServer[Any]:
         kind = ToolAnnotations(
             read_only_hint=not proposes, destructive_hint=False, idempotent_hint=not proposes, open_world_hint=False
         )
-        server.tool(name=tool.name, description=tool.summary, annotations=kind)(_bound(tool, actor))
+        server.tool(name=tool.name, description=tool.summary, annotations=kind)(_bind(tool, actor))
     return server
 
 
-def _bound(tool: Tool, actor: str) -> Any:
+def _bind(tool: Tool, actor: str) -> Any:
     """Return the tool without the arguments that the server fills in: the others are the agent's."""
     signature = inspect.signature(tool.call, eval_str=True)
     own = {"actor": actor} if "actor" in signature.parameters else {}

@@ -82,7 +82,7 @@ def add_to(app: typer.Typer) -> None:
             ("backstop access who-can approve h100-pods", "backstop access who-can 'fleet abort' --file access.yaml"),
         ),
         ("can", can, ("backstop access can tpm h100-pods",)),
-        ("seen", seen, ("backstop access seen 3 --reason 'the SEV was real, the promotion was right'",)),
+        ("seen", record_review, ("backstop access seen 3 --reason 'the SEV was real, the promotion was right'",)),
         ("recover", recover, ("backstop access recover access.yaml --reason 'both admins have left'",)),
     ):
         group.command(name, epilog=examples(*lines))(command)
@@ -123,7 +123,7 @@ def import_(
     rules = _read(file) if file else None
     question = ImportAccess(file=rules, confirm=confirm, dry_run=dry_run, reason=reason)
     outcome = ask(actor_of(actor), lambda door: door.ask(question))
-    tell(AccessImportAnswer.grown_from(outcome), lambda: outcome_parts(outcome), as_json=as_json)
+    tell(AccessImportAnswer.build_from(outcome), lambda: outcome_parts(outcome), as_json=as_json)
     if outcome.awaits and not dry_run:
         raise typer.Exit(3)
 
@@ -134,11 +134,11 @@ def show_(as_json: AsJson = False, actor: Actor = "") -> None:
     from views.access import access_parts, said_of
 
     stands = _stands(actor)
-    answer = AccessAnswer.grown_from(stands, configured=stands.version is not None, said=said_of(stands))
+    answer = AccessAnswer.build_from(stands, configured=stands.version is not None, said=said_of(stands))
     tell(answer, lambda: access_parts(stands), as_json=as_json)
 
 
-def seen(
+def record_review(
     number: Annotated[int, arg("NUMBER", "The emergency's number in `backstop report`.", min=1)],
     reason: NeededReason,
     as_json: AsJson = False,
@@ -155,7 +155,7 @@ def seen(
     looked = ask(actor_of(actor), lambda door: door.ask(SeenEmergency(number=number, reason=reason)))
     undo = "It cannot be undone; the audit keeps the emergency and this review."
     sentence = line((f"Emergency {looked.number}", "bold"), f" has been reviewed by {looked.seen_by}. {undo}")
-    tell(EmergencySeenAnswer.grown_from(looked, undo=undo), lambda: [sentence], as_json=as_json)
+    tell(EmergencySeenAnswer.build_from(looked, undo=undo), lambda: [sentence], as_json=as_json)
 
 
 def recover(
@@ -322,7 +322,7 @@ def token_new(
         line("The token is not shown again. Set BACKSTOP_TOKEN to it in the environment of the program that uses it."),
         line(f"Undo: {undo}"),
     ]
-    tell(TokenMadeAnswer.grown_from(token_line, token=token, undo=undo), lambda: shown, as_json=as_json)
+    tell(TokenMadeAnswer.build_from(token_line, token=token, undo=undo), lambda: shown, as_json=as_json)
 
 
 @listed
@@ -359,7 +359,7 @@ def token_revoke(
     gone = ask(actor_of(actor), lambda door: door.ask(RevokeToken(name=name, reason=reason)))
     undo = "It cannot be undone: make a new token with backstop access token new."
     sentence = line((gone.name, "bold"), f" of {gone.owner} is revoked: within a minute every front refuses it. {undo}")
-    tell(TokenMadeAnswer.grown_from(gone, undo=undo), lambda: [sentence], as_json=as_json)
+    tell(TokenMadeAnswer.build_from(gone, undo=undo), lambda: [sentence], as_json=as_json)
 
 
 # --- what is read ----------------------------------------------------------------------------------

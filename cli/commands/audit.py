@@ -15,9 +15,9 @@ import typer
 
 from cli.lazy import command
 from cli.list_options import Form, Listing, listed, matches, read_listing
-from cli.options import LOOK, actor_of, arg, flag, named_or_all, needed_cluster, opt
+from cli.options import LOOK, actor_of, arg, check_name_or_all, flag, needed_cluster, opt
 from cli.session import ask
-from cli.time_options import moment_of, shifted
+from cli.time_options import moment_of, shift_time
 from models.errors import BadInput, Refusal
 from models.texts import count_text, verb_of
 
@@ -50,7 +50,7 @@ def audit(
             "CLUSTER",
             "The cluster. Leave it out with --fleet, or with --seals to check every archive.",
             show_default=False,
-            callback=named_or_all,
+            callback=check_name_or_all,
         ),
     ] = "",
     fleet: Annotated[
@@ -141,7 +141,7 @@ def _read_filter(since: str, until: str, actors: Sequence[str], kinds: Sequence[
     begin = moment_of("--since", since, now, back=True) if since else None
     end = moment_of("--until", until, now, back=True) if until else None
     if end is not None and _DAY.fullmatch(until):
-        end = shifted("--until", until, end, timedelta(days=1))
+        end = shift_time("--until", until, end, timedelta(days=1))
     if begin is not None and end is not None and end <= begin:
         raise BadInput(f"--until {until} is not after --since {since}")
     for kind in kinds:
@@ -193,7 +193,7 @@ def _read_archive(cluster: str, actor: str) -> list[ArchiveLine]:
     from cli.json_answers_audit import ArchiveLine
     from models.audit_chain import proof_of
 
-    rows, head = ask(actor, lambda door: door.archived(cluster))
+    rows, head = ask(actor, lambda door: door.read_archive(cluster))
     if head is None:
         _refuse_unknown(cluster, actor)
     return [
@@ -254,7 +254,7 @@ def _time_line(lines: Iterable[AuditLine | ArchiveLine], few: str) -> list[Rende
 
 
 def _verify(cluster: str, actor: str, how: Listing) -> None:
-    rows, head = ask(actor, lambda door: door.archived(cluster))
+    rows, head = ask(actor, lambda door: door.read_archive(cluster))
     if not rows and head is None:
         _refuse_unknown(cluster, actor)
         raise Refusal(f"the archive has nothing about {cluster}: there is no chain to verify")
@@ -325,7 +325,7 @@ def _verify_seals(cluster: str, where: str, keys: Sequence[str], actor: str, how
 
     seals = read_seals(where, keys)
     if cluster:
-        rows, head = ask(actor, lambda door: door.archived(cluster))
+        rows, head = ask(actor, lambda door: door.read_archive(cluster))
         answer = _chain_of(cluster, rows, head, seals)
         how.tell(lambda: answer, lambda: _chain_parts(answer, seals), None)
         _fail_unless_whole(answer.whole)
@@ -351,9 +351,9 @@ async def _chains(
 ) -> list[tuple[str, tuple[list[ChainedEntry], ChainHead | None]]]:
     from models.seals import sealed_heads
 
-    described = await door.described()
+    described = await door.describe_clusters()
     names = {*sealed_heads(seals), *(row.name if row.cluster is None else row.cluster.name for row in described)}
-    return [(name, await door.archived(name)) for name in sorted(names)]
+    return [(name, await door.read_archive(name)) for name in sorted(names)]
 
 
 def _fail_unless_whole(whole: bool) -> None:

@@ -25,9 +25,9 @@ from cli.options import (
     actor_of,
     arg,
     check_model,
+    check_name_or_all,
     examples,
     flag,
-    named_or_all,
     needed_cluster,
     opt,
 )
@@ -154,9 +154,9 @@ def hold(
     window = check_model(Window, kind=kind, starts=starts, ends=ends, reason=reason, islands=_names(islands), gpus=gpus)
     person = actor_of(actor)
     ahead_of = now if begins else now - timedelta.resolution  # one from now takes something too: it is named as ahead
-    names, globbed = _matching(names, person), any(map(GLOB.search, names))
+    names, globbed = _match_clusters(names, person), any(map(GLOB.search, names))
     if (fleet or globbed or len(names) > 1) and not yes:
-        names = _held_together(names, window, person, ahead_of, fleet=fleet, as_json=as_json)
+        names = _confirm_clusters(names, window, person, ahead_of, fleet=fleet, as_json=as_json)
     # Chosen here: whoever carries it out again declares nothing twice.
     source = f"{FLEET_HOLD if fleet else HOLD}{secrets.token_hex(6)}"
 
@@ -172,7 +172,7 @@ def hold(
     _answer(entries, (), specs, plain_listing(as_json), undo=_ending(entries), now=ahead_of)
 
 
-def _matching(names: list[str], person: str) -> list[str]:
+def _match_clusters(names: list[str], person: str) -> list[str]:
     """Return the clusters that names and globs match, each once. Errors: BadInput for one that matches none."""
     if not any(map(GLOB.search, names)):
         return names
@@ -188,11 +188,11 @@ def _matching(names: list[str], person: str) -> list[str]:
     return list(matched)
 
 
-def _held_together(
+def _confirm_clusters(
     names: list[str], window: Window, person: str, now: datetime, *, fleet: bool, as_json: bool
 ) -> list[str]:
     """Show the clusters, ask, and return them. Errors: those of `consent`; BadInput if there is none."""
-    from cli.consent import needs_somebody, shown_and_asked
+    from cli.consent import needs_somebody, show_and_ask
     from models.planning.window_forecast import forecast_windows
     from views.calendar import hold_parts
     from views.words import count
@@ -215,7 +215,7 @@ def _held_together(
         for name, spec in specs.items()
     }
     parts = hold_parts(window, held, [name for name in held if name in set(opened)], takes, now)
-    shown_and_asked(f"Hold {count(len(held), 'cluster')}?", parts)
+    show_and_ask(f"Hold {count(len(held), 'cluster')}?", parts)
     return held
 
 
@@ -271,7 +271,7 @@ def import_calendar(
 
     declaration, refused, specs = ask(actor_of(actor), question)
     left_out = (*calendar.left_out, *refused)
-    again = [_declared_again([entry]) for entry in declaration.gone]
+    again = [_redeclare_command([entry]) for entry in declaration.gone]
     undo = "\n".join([*([_ending(declaration.new)] if declaration.new else []), *again])
     _answer(declaration.stand, declaration.gone, specs, plain_listing(as_json), left_out, undo=undo)
     if left_out:
@@ -308,7 +308,7 @@ async def _declare(door: Backstop, declared: Sequence[Declared]) -> tuple[Declar
 
 def end(
     reason: NeededReason,
-    cluster: Annotated[str, arg("CLUSTER", "The window's cluster, given with ID.", callback=named_or_all)] = "",
+    cluster: Annotated[str, arg("CLUSTER", "The window's cluster, given with ID.", callback=check_name_or_all)] = "",
     number: Annotated[int | None, arg("ID", "The window's ID, as `calendar show` lists it.", min=1)] = None,
     hold: Annotated[
         str, opt("NAME", "The name that `backstop hold` gave its windows; `calendar show` lists it.", "--hold")
@@ -344,7 +344,7 @@ def end(
         return before, [*await door.ask(EndHold(source=before[0].source, clusters=clusters, reason=reason))]
 
     before, ended = ask(actor_of(actor), question)
-    undo = _declared_again(before or ended)  # which is over already where it is in no calendar
+    undo = _redeclare_command(before or ended)  # which is over already where it is in no calendar
     first = ended[0]
     what = "Ended" if first.window.starts <= datetime.now(UTC) else "Cancelled"
     of = first.cluster if len(ended) == 1 else count(len(ended), "cluster")
@@ -365,7 +365,7 @@ def _of_hold(name: str, calendar: Sequence[Entry]) -> list[Entry]:
     return own
 
 
-def _declared_again(entries: Sequence[Entry]) -> str:
+def _redeclare_command(entries: Sequence[Entry]) -> str:
     """Return the command that declares the windows again as they were."""
     from models.cluster.windows import FLEET_HOLD
 

@@ -75,7 +75,7 @@ def withdraw(digest: Hash, reason: ReasonOption = "", as_json: AsJson = False, a
     gone = ask(actor_of(actor), lambda door: door.ask(WithdrawWaiting(hash=name, reason=reason)))
     undo = "It cannot be undone: give the command again."
     sentence = line(f"Withdrawn: the command to {gone.what} no longer waits for a second person. {undo}")
-    tell(WithdrawnAnswer.grown_from(gone, undo=undo), lambda: [sentence], as_json=as_json)
+    tell(WithdrawnAnswer.build_from(gone, undo=undo), lambda: [sentence], as_json=as_json)
 
 
 def _hash(digest: str) -> str:

@@ -28,13 +28,13 @@ def add_to(app: typer.Typer) -> None:
 def show_(cluster: ClusterOrAll = "", *, how: Listing, actor: Actor = "") -> None:
     """Show the clusters of the ledger with present quotas and latest health."""
     from cli.json_answers import ClustersAnswer
-    from cli.output import left_out
+    from cli.output import report_left_out
     from views.cluster_answer import ClusterAnswer
     from views.fleet import cluster_parts, fleet_parts
 
     if cluster:
         how.of_one(f"CLUSTER {cluster!r}")
-    described = ask(actor_of(actor), lambda door: door.described())
+    described = ask(actor_of(actor), lambda door: door.describe_clusters())
     wrong = {one.name: one.wrong for one in described if one.cluster is None}
     if cluster in wrong:
         raise Refusal(wrong[cluster])
@@ -45,7 +45,7 @@ def show_(cluster: ClusterOrAll = "", *, how: Listing, actor: Actor = "") -> Non
     ]
     if cluster and not clusters:
         raise BadInput(f"cluster {cluster!r} is not in the ledger: `backstop fleet show` lists the clusters")
-    left_out(wrong if not cluster else {})
+    report_left_out(wrong if not cluster else {})
     if not cluster:
         note_fleet({c.name: c.stage or "" for c in clusters}, (q.team for c in clusters for q in c.quotas))
     chosen = how.rows(clusters, ClusterAnswer)

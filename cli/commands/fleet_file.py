@@ -197,7 +197,7 @@ def _document(pages: Sequence[FleetPage], only: Sequence[str]) -> dict[str, Any]
 async def _read_removed(door: Backstop, cluster: str) -> dict[str, Any]:
     from models.cluster.fleet_export import in_file_order
 
-    rows, _ = await door.archived(cluster)
+    rows, _ = await door.read_archive(cluster)
     was = [row.entry.data["cluster"] for row in rows if isinstance(row.entry.data.get("cluster"), dict)]
     if not was:
         raise Refusal(
@@ -229,7 +229,7 @@ def remove(
     from models.questions import RemoveCluster
     from views.words import line
 
-    def asked(dry_run: bool) -> RemoveCluster:
+    def make_question(dry_run: bool) -> RemoveCluster:
         return RemoveCluster(cluster=cluster, reason=reason, dry_run=dry_run)
 
     bring_back = f"backstop fleet export --removed {_word(cluster)} | backstop fleet import -"
@@ -237,7 +237,9 @@ def remove(
         line("  remove the cluster from the fleet file too, or the next import adds it again"),
         line(f"  to bring the cluster and its quotas back: {bring_back}"),
     )
-    answer = _ask_and_do(asked, f"Remove {cluster} from the ledger?", *also, yes=yes, as_json=as_json, actor=actor)
+    answer = _ask_and_do(
+        make_question, f"Remove {cluster} from the ledger?", *also, yes=yes, as_json=as_json, actor=actor
+    )
     _tell(answer, "removed", f"Undo: {bring_back}", as_json=as_json)
 
 
@@ -257,12 +259,12 @@ def rename(
     from models.questions import RenameCluster
     from views.words import line
 
-    def asked(dry_run: bool) -> RenameCluster:
+    def make_question(dry_run: bool) -> RenameCluster:
         return RenameCluster(cluster=cluster, name=name, reason=reason, dry_run=dry_run)
 
     also = line("  rename the cluster in the fleet file too, and in exporters that write the ledger's tables")
     answer = _ask_and_do(
-        asked, f"Rename {cluster} to {name}?", also, yes=yes, as_json=as_json, actor=actor, renamed=True
+        make_question, f"Rename {cluster} to {name}?", also, yes=yes, as_json=as_json, actor=actor, renamed=True
     )
     _tell(answer, f"renamed to {name}", f"Undo: backstop fleet rename {_word(name)} {_word(cluster)}", as_json=as_json)
 

@@ -141,7 +141,7 @@ def import_(
     if document is not None and prune and not (dry_run or yes):
         terms = _agree_to_removal(document, terms, actor_of(actor), as_json=as_json)
     asked = _Asked(health, jobs, slurm, document, samples, by_name, source, policy, terms)
-    answer, outcome = ask(actor_of(actor), partial(_brought_in, asked))
+    answer, outcome = ask(actor_of(actor), partial(_bring_in, asked))
     _tell(asked, answer, outcome, as_json=as_json)
 
 
@@ -174,7 +174,7 @@ def _read(
     return document, samples, read_jobs(jobs, classes) if jobs else ()
 
 
-async def _brought_in(asked: _Asked, door: Backstop) -> tuple[ImportAnswer, FleetOutcome | None]:
+async def _bring_in(asked: _Asked, door: Backstop) -> tuple[ImportAnswer, FleetOutcome | None]:
     from cli.json_answers_fleet_file import ImportAnswer
 
     document, dry_run = asked.document, asked.terms.dry_run
@@ -394,7 +394,7 @@ async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tu
         "changed": sum(1 for team in has.keys() & had.keys() if has[team] != had[team]),
         "removed": len(had.keys() - has.keys()),
     }
-    gone = [sentence for q in ours.quotas if q.team not in has and (sentence := _lost_with(q))]
+    gone = [sentence for q in ours.quotas if q.team not in has and (sentence := _name_losses(q))]
     there = {island.name for island in cluster.islands}
     lost = [f"{i.name} ({gpus_text(i.total_gpus)})" for i in ours.islands if i.name not in there]
     gone += [f"Slurm has no GPU in island {island} any more, so the import removes it" for island in lost]
@@ -411,7 +411,7 @@ def _as_slurm_says(cluster: ClusterSpec, policy: dict[str, Any]) -> ClusterSpec:
     return ClusterSpec(quotas=quotas, **slurms_own)
 
 
-def _lost_with(quota: Quota) -> str:
+def _name_losses(quota: Quota) -> str:
     """Say what was lost with a removed account; empty: nothing that a person had set."""
     fields = ("islands", "protected_blocks", "minimum_gpus", "namespaces", "classes")
     lost = [field for field in fields if getattr(quota, field) not in (None, (), 0)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cli.consent import can_ask, shown_and_asked
+from cli.consent import can_ask, show_and_ask
 from cli.options import Actor, AsJson, Buffer, MaxTier, SettingsOption, actor_of, opt, overlay_of, pilots_of, wave_of
 from cli.session import ask
 from models.errors import BadInput, Refusal
@@ -150,7 +150,7 @@ def _cut_as_it_was(file: str, of: Prospect, kept: Mapping[str, int] | None, now:
             )
 
 
-def agreed_by_file(file: str, person: str, *, as_json: bool) -> str:
+def agree_by_file(file: str, person: str, *, as_json: bool) -> str:
     """Return the hash of the awaiting plan, if it is the file's plan or a person agreed to what has changed since.
 
     Errors: BadInput naming file, field and value; Refusal if the plan has changed and nobody can be asked.
@@ -193,5 +193,5 @@ def agreed_by_file(file: str, person: str, *, as_json: bool) -> str:
             f"plan {now.hash} awaits approval, but {file} has plan {kept.plan.hash}: write the file again with "
             f"`backstop fleet plan --out {file}`, or approve the current plan with --plan {now.hash}"
         )
-    shown_and_asked(f"Approve the current plan, {now.hash}, of {now.size_text}?", parts)
+    show_and_ask(f"Approve the current plan, {now.hash}, of {now.size_text}?", parts)
     return now.hash

@@ -9,7 +9,7 @@ import typer
 
 from cli.commands import fleet_plan
 from cli.commands_from_rows import TypedOrder, add_orders
-from cli.consent import can_ask, consent, shown_and_asked
+from cli.consent import can_ask, consent, show_and_ask
 from cli.list_options import Listing, listed, tell
 from cli.options import (
     Actor,
@@ -200,7 +200,7 @@ def _plan_meant(order: TypedOrder, person: str) -> str:
         if plan or order.yes:
             option = f"--plan {plan!r}" if plan else "--yes"
             raise BadInput(f"{option} is given together with FILE {file!r}: give one of them")
-        plan = fleet_plan.agreed_by_file(file, person, as_json=order.as_json)
+        plan = fleet_plan.agree_by_file(file, person, as_json=order.as_json)
     if not plan and not order.yes and not can_ask(as_json=order.as_json):
         raise BadInput(
             "--plan is missing: there is no terminal to show the plan and ask; `backstop fleet status` shows its hash, "
@@ -221,7 +221,7 @@ def _agree_to_plan(order: TypedOrder, person: str) -> str:
 
     plan, status = ask(person, question)
     pilots = [m.cluster for m in status.members if m.wave.number == 0]
-    shown_and_asked(order.row.question_text(plan=plan.hash, size=plan.size_text), plan_parts(plan, pilots, status.pace))
+    show_and_ask(order.row.question_text(plan=plan.hash, size=plan.size_text), plan_parts(plan, pilots, status.pace))
     return plan.hash
 
 

@@ -59,7 +59,7 @@ def show_flex(
     Flex is the healthy GPUs outside any quota (surplus) and what quotas leave unused (docs/flex.md).
     """
     from cli.commands.burndown import CARRIED
-    from cli.output import left_out
+    from cli.output import report_left_out
     from cli.session import ask
     from cli.time_options import beginning_of
 
@@ -75,7 +75,7 @@ def show_flex(
         if not cluster:
             there = {one.cluster for one in offers}
             wrong = {name: "; ".join(why) for name, why in (await door.senseless()).items() if name not in there}
-            left_out(wrong)
+            report_left_out(wrong)
         curve = await door.tallies(cluster, times, min(CARRIED, times[-1] - times[-2]))
         return offers, list(curve.points)
 

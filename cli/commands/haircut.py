@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.commands.plan import planned_from
+from cli.commands.plan import plan_from
 from cli.lazy import command
 from cli.list_options import Listing, listed
 from cli.options import LOOK, Actor, ClusterOrAll, MaxTier, SettingsOption, actor_of, opt, overlay_of
@@ -80,7 +80,7 @@ def haircut(
     to_screen = [option for option, on in taken if on]
     if len(to_screen) > 1:
         raise BadInput(f"{to_screen[0]} and {to_screen[1]} both write to standard output: give one of them")
-    snapshots, _ = planned_from(file, named, actor_of(actor))
+    snapshots, _ = plan_from(file, named, actor_of(actor))
     if not snapshots:
         raise Refusal("the ledger has no cluster: import one with `backstop fleet import`, or give --file")
     fleet = [(snapshot, overlay.apply_to(default)) for snapshot, default in snapshots]
@@ -140,15 +140,15 @@ def _answer(comparison: Haircut, explained: int, *, by: By, html: str, csv: str,
     if how.for_people and (written := [file for file in (html, csv) if file]):
         show(line(("Written", "bold"), f": {' and '.join(written)}"))
     if by is By.FLEET:
-        how.tell(lambda: HaircutAnswer.grown_from(comparison), lambda: fleet_parts(comparison, explained), None)
+        how.tell(lambda: HaircutAnswer.build_from(comparison), lambda: fleet_parts(comparison, explained), None)
         return
-    chosen = _chosen(comparison, explained, by, how)
+    chosen = _choose_rows(comparison, explained, by, how)
     names = list(rows_of(chosen, by.value))
     of = len(rows_of(comparison, by.value)), by.value
-    how.tell(lambda: HaircutAnswer.grown_from(chosen), lambda: parts_by(chosen, by.value, explained), names, of)
+    how.tell(lambda: HaircutAnswer.build_from(chosen), lambda: parts_by(chosen, by.value, explained), names, of)
 
 
-def _chosen(comparison: Haircut, explained: int, by: By, how: Listing) -> Haircut:
+def _choose_rows(comparison: Haircut, explained: int, by: By, how: Listing) -> Haircut:
     """Return the comparison with only the chosen rows, by their values at the explained buffer."""
     from cli.json_answers_haircut import HaircutPart, HaircutTeam
     from views.haircut import rows_of

@@ -179,7 +179,7 @@ def _refuse(options: Mapping[str, bool], beside: str) -> None:
 
 def _launch_one(launching: Launching, *, adopt: bool) -> None:
     """Launch one cluster. Errors: BadInput without a cluster; typer.Exit(1) for a no."""
-    from client.who_could_act import lifted_by_others
+    from client.who_could_act import name_other_lifters
 
     cluster = needed_cluster(" ".join(launching.names))
     request = launching.request_of(cluster, adopt=adopt)
@@ -188,7 +188,7 @@ def _launch_one(launching: Launching, *, adopt: bool) -> None:
 
     async def question(door: Backstop) -> tuple[LaunchAnswer, str]:
         answer = await door.launch(request)
-        return answer, await lifted_by_others(door.ask, answer, launching.person)
+        return answer, await name_other_lifters(door.ask, answer, launching.person)
 
     answer, resolves = ask(launching.person, question)
     _show_launched(answer, resolves, launching)

@@ -78,7 +78,7 @@ def adopt_fleet(launching: Launching, *, pace: Sequence[str]) -> None:
     kept, lost = ask(launching.person, question)
     if kept is None:
         raise Refusal("no fleet rollout is lost: the ledger has none open, or Temporal runs it")
-    launch = _taking_over(kept, launching, pace_of(kept, pace))
+    launch = _build_takeover(kept, launching, pace_of(kept, pace))
     what = f"Take over fleet rollout {kept.fleet}?"
     consent(what, lambda: _kept_parts(kept, launch, lost), yes=launching.yes, as_json=launching.as_json)
     refused = [
@@ -93,7 +93,7 @@ def adopt_fleet(launching: Launching, *, pace: Sequence[str]) -> None:
         )
     with show_waiting("planning its clusters"):
         plan = ask(launching.person, lambda door: door.launch_fleet(launch))
-    _taken_over(plan, launch, as_json=launching.as_json)
+    _show_takeover(plan, launch, as_json=launching.as_json)
 
 
 def adopt_each(
@@ -123,7 +123,7 @@ async def _adopt(door: Backstop, lost: Overview, launching: Launching, policy: d
     return await door.launch(request)
 
 
-def _taking_over(kept: KeptFleet, launching: Launching, pace: Pace) -> FleetLaunch:
+def _build_takeover(kept: KeptFleet, launching: Launching, pace: Pace) -> FleetLaunch:
     from client.new_rollout_id import new_rollout_id
     from models.fleet.messages import FleetLaunch
     from models.fleet.state import Wave
@@ -159,7 +159,7 @@ def _kept_parts(kept: KeptFleet, launch: FleetLaunch, lost: Sequence[Overview]) 
     return [*([*_lost_parts(lost), ""] if lost else []), *kept_parts(kept, launch)]
 
 
-def _taken_over(plan: FleetPlan, launch: FleetLaunch, *, as_json: bool) -> None:
+def _show_takeover(plan: FleetPlan, launch: FleetLaunch, *, as_json: bool) -> None:
     from cli.commands.fleet_rollout import launched_parts
     from cli.output import show
     from views.fleet_rollout import unknown_lines

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cli.act_on_each import act_on_each
-from cli.consent import needs_somebody, shown_and_asked
+from cli.consent import needs_somebody, show_and_ask
 from cli.list_options import tell
 from cli.options import check_model
 from cli.selection import GLOB
@@ -66,7 +66,7 @@ class Launching:
 
 def launch_many(of: Launching) -> None:
     """Launch each; exit with 1 where one was refused. Errors: as `consent`; BadInput if a glob matches nothing."""
-    clusters = _matching(of)
+    clusters = _match_clusters(of)
     if not of.yes:
         needs_somebody("Open several rollouts?", as_json=of.as_json)
     left = {} if of.yes else _agree_to_plans(of, clusters)
@@ -75,11 +75,11 @@ def launch_many(of: Launching) -> None:
     _print_outcomes([(c, outcomes[c]) for c in clusters], resolves, shadow=of.shadow, as_json=of.as_json)
 
 
-def _matching(of: Launching) -> tuple[str, ...]:
+def _match_clusters(of: Launching) -> tuple[str, ...]:
     """Return the clusters in their order on the command line, once each. A glob matches those without a rollout."""
     if not of.has_globs:
         return of.names
-    rows = ask(of.person, lambda door: door.described())
+    rows = ask(of.person, lambda door: door.describe_clusters())
     cluster_names = {row.name or row.cluster.name for row in rows if row.cluster is not None}
     free = sorted(row.cluster.name for row in rows if row.cluster is not None and row.stage is None)
     meant: dict[str, None] = {}
@@ -120,7 +120,7 @@ def _agree_to_plans(of: Launching, clusters: Sequence[str]) -> dict[str, Backsto
     shadow = "; no quota is written, no team is notified" if of.shadow else ""
     parts.append(line(f"Each cluster gets its own rollout, which waits until somebody approves its plan{shadow}."))
     opens = "a rollout" if len(plans) == 1 else f"{len(plans)} rollouts"
-    shown_and_asked(f"Open {opens}?", parts)
+    show_and_ask(f"Open {opens}?", parts)
     return left
 
 
@@ -128,7 +128,7 @@ def _launch_each(
     of: Launching, clusters: Sequence[str]
 ) -> tuple[list[tuple[str, LaunchAnswer | BackstopError]], dict[str, str]]:
     """Launch each; return the answers, and by cluster who resolves its holds where the launcher may not."""
-    from client.who_could_act import lifted_by_others
+    from client.who_could_act import name_other_lifters
 
     requests = {cluster: of.request_of(cluster) for cluster in clusters}
 
@@ -136,7 +136,7 @@ def _launch_each(
         answers = await act_on_each(clusters, lambda cluster: door.launch(requests[cluster]))
         opened = [a for _, a in answers if not isinstance(a, BackstopError)]
         alike = {(a.lifters, a.deciders): a for a in opened}
-        texts = {who: await lifted_by_others(door.ask, a, of.person) for who, a in alike.items()}
+        texts = {who: await name_other_lifters(door.ask, a, of.person) for who, a in alike.items()}
         return answers, {a.cluster: text for a in opened if (text := texts[a.lifters, a.deciders])}
 
     return ask(of.person, question)

@@ -92,7 +92,7 @@ def plan(
         how.of_one(f"CLUSTER {wanted!r}")
     overlay = overlay_of(policy, buffer=buffer, max_tier=max_tier)
     overlay.apply_to(Policy())  # a slip is named here, by its option
-    snapshots, unplannable = planned_from(file, wanted, actor_of(actor), overlay)
+    snapshots, unplannable = plan_from(file, wanted, actor_of(actor), overlay)
     if health and not any(overlay.apply_to(own).terms for _, own in snapshots):
         raise BadInput("--health is given, but the buffer does not use it: give --buffer health too")
     history = _histories(health)
@@ -122,7 +122,7 @@ def _print_change(
 ) -> None:
     from cli.output import show_exactly
     from client.inputs.documents import STANDARD_INPUT, read_fleet
-    from client.inputs.manifests import OWN, branch_files, read_manifests, rendered, source_for
+    from client.inputs.manifests import OWN, branch_files, read_manifests, render_diff, source_for
     from models.cluster.classes import those_of
 
     # Standard input was read for the plan, and has no second reading.
@@ -147,7 +147,7 @@ def _print_change(
     (snapshot, policy), *_ = snapshots
     parents = {quota.parent for quota in snapshot.quotas}  # only leaves hold jobs
     classes = {q.team: those_of(q.classes, policy.classes) for q in snapshot.quotas if q.team not in parents}
-    show_exactly(rendered(plans[0], source, manifests or source.path, texts, classes))
+    show_exactly(render_diff(plans[0], source, manifests or source.path, texts, classes))
 
 
 def _own_git(cluster: str, actor: str) -> GitSource | None:
@@ -160,7 +160,7 @@ def _own_git(cluster: str, actor: str) -> GitSource | None:
     return ask(actor, question)
 
 
-def planned_from(
+def plan_from(
     file: str, wanted: str, actor: str, overlay: Overlay | None = None
 ) -> tuple[list[tuple[Snapshot, Policy]], dict[str, str]]:
     """Return the plan of the named cluster, or of all, as a launch would make it now, from a fleet file, else the
@@ -169,12 +169,12 @@ def planned_from(
     The second part says, by cluster, why one cannot be planned now: it is reported and does not stop the others.
     `overlay`: settings over the policy.
     """
-    from cli.output import left_out
+    from cli.output import report_left_out
 
     if file:
         return _from_file(file, wanted), {}
     plannable, unplannable = _from_ledger(wanted, actor, overlay.for_snapshot if overlay else {})
-    left_out(unplannable)
+    report_left_out(unplannable)
     return plannable, unplannable
 
 

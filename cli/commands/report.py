@@ -10,7 +10,7 @@ from cli.commands.burndown import CARRIED, points_between
 from cli.lazy import command
 from cli.options import LOOK, Actor, AsJson, actor_of, flag, opt
 from cli.session import ask
-from cli.time_options import moment_of, shifted
+from cli.time_options import moment_of, shift_time
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def report(
     week = _week(until, live=until == now, actor=actor_of(actor))
     written = _write_files(week, out) if out else ""
     if as_json:
-        show_json(WeekAnswer.grown_from(week).as_json())
+        show_json(WeekAnswer.build_from(week).as_json())
     elif out:
         show(line(("Written", "bold"), f": {written}.md and {written}.html"))
     else:
@@ -78,7 +78,7 @@ def _end(at: str, now: datetime) -> datetime:
     if not at:
         return now
     end = moment_of("--at", at, now)
-    shifted("--at", at, end, -2 * _CURVE)  # what the report looks back to
+    shift_time("--at", at, end, -2 * _CURVE)  # what the report looks back to
     if end > now:
         raise BadInput(f"--at {at} is in the future: the time is {now:%Y-%m-%d %H:%MZ}")
     return min(end + timedelta(days=1), now) if len(at) == 10 else end

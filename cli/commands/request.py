@@ -215,11 +215,11 @@ def _id(request: str) -> str:
 
 def _day(text: str, now: datetime) -> datetime:
     """Parse a time, a duration from now, or the end of a day. Errors: BadInput naming the option and the value."""
-    from cli.time_options import instant, shifted
+    from cli.time_options import instant, shift_time
 
     whole_day = re.fullmatch(r"\d{4}-\d\d-\d\d", text) is not None
     end = instant("--until", f"{text}T00:00Z" if whole_day else text, now)
-    end = shifted("--until", text, end, timedelta(days=whole_day))
+    end = shift_time("--until", text, end, timedelta(days=whole_day))
     if end <= now:
         raise BadInput(f"--until {text} is in the past")
     return end

@@ -153,7 +153,7 @@ def _show_all(filters: Filters, chosen: bool, person: str, how: Listing) -> None
         if fleet is not None and not chosen:
             first = [line((fleet, "red")) if isinstance(fleet, str) else _fleet_line(fleet), line()]
         overview = overview_parts(lines, datetime.now(UTC), all_lines=chosen)
-        return [*first, *overview, *_waiting(requests), *(watch_parts(watching) if rows else [])]
+        return [*first, *overview, *_show_waiting(requests), *(watch_parts(watching) if rows else [])]
 
     how.tell(lambda: _document(lines), parts, [r.cluster for r in lines])
 
@@ -173,7 +173,7 @@ def _fleet_line(fleet: FleetStatus) -> RenderableType:
     return fleet_line(fleet)
 
 
-def _waiting(requests: Sequence[RequestState]) -> list[RenderableType]:
+def _show_waiting(requests: Sequence[RequestState]) -> list[RenderableType]:
     if not requests:
         return []
     from views.request import waiting_line

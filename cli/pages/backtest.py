@@ -167,16 +167,16 @@ def _sentences(records: Sequence[Record]) -> list[str]:
             mean = sum(r.mean_buffer for r in ours) / len(ours)
             sentences.append(
                 f"With promises for {count(horizon, 'week')}, the health policy leaves {percent(mean)} of the GPUs "
-                f"unpromised on average, and breaks its promise in {percent(_broken(ours))} of the hours. "
-                f"{_fixed_beside(rows)}".strip()
+                f"unpromised on average, and breaks its promise in {percent(_broken_share(ours))} of the hours. "
+                f"{_compare_fixed(rows)}".strip()
             )
     return sentences or ["What each policy would have promised each week, and what hardware would have kept."]
 
 
-def _fixed_beside(rows: Sequence[Record]) -> str:
+def _compare_fixed(rows: Sequence[Record]) -> str:
     """Say which fixed buffers would have kept every hour, and how much the others would have broken, in hindsight."""
     names = dict.fromkeys(r.policy for r in rows if r.policy.startswith("fixed-"))
-    broken = {name.removeprefix("fixed-"): _broken([r for r in rows if r.policy == name]) for name in names}
+    broken = {name.removeprefix("fixed-"): _broken_share([r for r in rows if r.policy == name]) for name in names}
     whole = [f"{buffer}%" for buffer, fraction in broken.items() if not fraction]
     others = [
         f"{buffer}% breaks it in {percent(fraction)} of the hours" for buffer, fraction in broken.items() if fraction
@@ -189,5 +189,5 @@ def _fixed_beside(rows: Sequence[Record]) -> str:
     return f"{'; '.join([kept, *others])}." if broken else ""
 
 
-def _broken(rows: Sequence[Record]) -> float:
+def _broken_share(rows: Sequence[Record]) -> float:
     return sum(r.broken_hours for r in rows) / max(1, sum(r.hours for r in rows))

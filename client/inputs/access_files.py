@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from client.inputs.documents import Handed, handed_in
+from client.inputs.documents import Handed, read_unchecked
 from client.inputs.sentences import Path, Problem, all_problems, join_path, path_text
 from models.access.access_file import AccessFile, Grant, Person, Service
 from models.errors import BadInput
@@ -20,7 +20,7 @@ _PARTS: dict[str, type[Person] | type[Service] | type[Grant]] = {"people": Perso
 
 def read_access(path: str | FilePath) -> AccessFile:
     """Read an access file. Errors: BadFile with all that is wrong with it, each with line, field and value."""
-    handed = handed_in(path, "the field grants", "an access file")
+    handed = read_unchecked(path, "the field grants", "an access file")
     try:
         file = AccessFile.model_validate(handed.data)
     except ValidationError as error:

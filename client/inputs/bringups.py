@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from client.inputs.document_from_tables import POLICY, TabledDocument, are_tables, one_of_each, policy_of
-from client.inputs.documents import Handed, handed_in
+from client.inputs.documents import Handed, read_unchecked
 from client.inputs.sentences import Path, Problem, path_text
 from client.inputs.spreadsheet import TableKind, TableRow, fields_of, read_table
 from models.bringup.entry import BringupEntry, BringupFile, policy_fault, unfilled_text
@@ -56,7 +56,7 @@ BRINGUP_TEMPLATES = {kind.word: kind.template for kind in _KINDS}
 
 def read_recipes(path: str) -> RecipeFile:
     """Read the recipes of a file. "-": standard input. Errors: BadFile with all that is wrong with it; BadInput."""
-    return handed_in(path, "the field recipes").check(RecipeFile)
+    return read_unchecked(path, "the field recipes").check(RecipeFile)
 
 
 def read_entries(paths: Sequence[str], recipes: RecipeFile) -> tuple[BringupEntry, ...]:
@@ -65,7 +65,7 @@ def read_entries(paths: Sequence[str], recipes: RecipeFile) -> tuple[BringupEntr
     Errors: BadFile with all that is wrong with them; BadInput.
     """
     tabled = are_tables(paths, "files of entries", "bringups and quotas")
-    handed = _join_tables(paths) if tabled else handed_in(paths[0], "the field bringups")
+    handed = _join_tables(paths) if tabled else read_unchecked(paths[0], "the field bringups")
     entries = handed.check(BringupFile).bringups
     problems = [problem for number, entry in enumerate(entries) for problem in _against(entry, number, recipes)]
     if problems:

@@ -90,14 +90,14 @@ def _declare(
     for event in events:
         _refuse_nonsense(event, name, now)
     windows: list[tuple[str, Window]] = []
-    for event in _coming(events, name, now):
+    for event in _list_coming(events, name, now):
         if str(event.get("STATUS", "")).upper() != "CANCELLED":
             window = _window(event, name, kind)
             windows += [(cluster, window) for cluster in clusters or _clusters(event, name)]
     return Declared(source=source, windows=tuple(windows))
 
 
-def _coming(events: Sequence[Any], name: str, now: datetime) -> list[Any]:
+def _list_coming(events: Sequence[Any], name: str, now: datetime) -> list[Any]:
     """Return each time that these events take place within a year, times that have begun included."""
     calendar = icalendar.Calendar()
     for event in events:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from client.inputs import plain_yaml
-from client.inputs.sentences import Path, Problem, all_problems, first_problem, path_text, shown
+from client.inputs.sentences import Path, Problem, all_problems, first_problem, path_text, show_value
 from models.base import Model
 from models.cluster.fleet_file import ClusterSpec, Fleet, merged_policy
 from models.cluster.policy import Policy
@@ -63,7 +63,7 @@ class Handed:
         return BadFile([f"{at}: {problem.text}" for at, problem in zip(where, first, strict=True)], more)
 
 
-def handed_in(path: str | FilePath, fields: str, what: str = "") -> Handed:
+def read_unchecked(path: str | FilePath, fields: str, what: str = "") -> Handed:
     """Read a file that is one document, without checking it. `fields`: those it needs; `what` it is; both in words.
 
     JSON when the name ends in .json, or when the content is; else YAML. "-": standard input. Errors: BadInput.
@@ -74,7 +74,7 @@ def handed_in(path: str | FilePath, fields: str, what: str = "") -> Handed:
     if data is None and what:
         raise BadInput(f"{name} is empty: {what} needs at least {fields}")
     if not isinstance(data, dict):
-        raise BadInput(f"{name} must be a mapping with {fields}, not {shown(data)}")
+        raise BadInput(f"{name} must be a mapping with {fields}, not {show_value(data)}")
 
     def places(paths: Sequence[Path]) -> list[str]:
         return [f"{name}{'' if n is None else f', line {n}'}" for n in plain_yaml.lines_of(text, paths)]
@@ -106,7 +106,7 @@ def read_fleet(path: str | FilePath) -> Fleet:
 
 def read_fleet_document(path: str | FilePath) -> FleetDocument:
     """Read the file's fleet, and the lines of its parts."""
-    return fleet_document(handed_in(path, "the field clusters", "a fleet file"))
+    return fleet_document(read_unchecked(path, "the field clusters", "a fleet file"))
 
 
 def fleet_document(handed: Handed, *, partial: bool = False) -> FleetDocument:
@@ -150,10 +150,10 @@ def _beside(data: dict[str, Any], problems_before: Sequence[Problem]) -> list[Pr
             path = ("clusters", number, *floor.path[2:])
             text = floor.text.replace("clusters[0]", f"clusters[{number}]", 1)
             problems.append(Problem(path, text, 0))
-    return [*_given_twice(data, paths), *(p for p in problems if p.path not in paths)]
+    return [*_find_repeated(data, paths), *(p for p in problems if p.path not in paths)]
 
 
-def _given_twice(data: dict[str, Any], paths: Collection[Path]) -> Iterator[Problem]:
+def _find_repeated(data: dict[str, Any], paths: Collection[Path]) -> Iterator[Problem]:
     for what in ("cluster", "team"):
         entries, seen = data.get(f"{what}s"), set[str]()
         for number, entry in enumerate(entries if isinstance(entries, list) else ()):
@@ -195,7 +195,7 @@ def read_flex_story(path: str | FilePath) -> FlexStory:
 
 def read_document(path: str | FilePath, model: type[_ModelT], fields: str) -> _ModelT:
     """Read one document. `fields`: its least fields, in words. Errors: BadInput: the first fault, and how many more."""
-    handed = handed_in(path, fields)
+    handed = read_unchecked(path, fields)
     try:
         return handed.check(model)
     except BadFile as fault:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from client.inputs.csv_table import LEAVE_OUT, TOO_LATE, CsvTable, latest, says_nothing
-from client.inputs.sentences import shown
+from client.inputs.sentences import show_value
 from models.buffers.estimator import Hours
 from models.buffers.hourly_health import Series, hourly, stretches
 from models.errors import BadInput
@@ -101,7 +101,7 @@ class _Histories:
         if len(twice):
             first, second = sorted((rows.lines[order[twice[0]]], rows.lines[order[twice[0] + 1]]))
             raise self._table.bad(
-                f"this hour of cluster {shown(cluster)} is given twice, first in line {first}", second
+                f"this hour of cluster {show_value(cluster)} is given twice, first in line {first}", second
             )
         total = self._counts("total", rows)
         worst = self._counts("healthy_min", rows)
@@ -128,11 +128,11 @@ class _Histories:
             own = np.flatnonzero(islands == island)
             own = own[np.argsort(times[own])]
             looked[str(island)] = stretches(times[own], total[own], healthy[own], planned[own])
-        self._spanning(cluster, int(np.ptp(times) / 3600) + 1, rows.lines[int(times.argmax())])
+        self._check_span(cluster, int(np.ptp(times) / 3600) + 1, rows.lines[int(times.argmax())])
         series = hourly(looked, cluster=cluster)
         if series is None:
             raise self._table.bad(
-                f"cluster {shown(cluster)} has no hour with known health for at least half of it", rows.lines[0]
+                f"cluster {show_value(cluster)} has no hour with known health for at least half of it", rows.lines[0]
             )
         return replace(series, node=self._node, unit=self._unit)
 
@@ -188,7 +188,7 @@ class _Histories:
             earlier = first.setdefault((time, island), line)
             if earlier != line:
                 raise self._table.bad(
-                    f"this time of cluster {shown(cluster)} is given twice, first in line {earlier}", line
+                    f"this time of cluster {show_value(cluster)} is given twice, first in line {earlier}", line
                 )
 
     def _place(
@@ -204,23 +204,23 @@ class _Histories:
         """Return the values at their hours; hours between them are unknown."""
         first = int(hours.min())
         length = int(hours.max()) - first + 1
-        self._spanning(cluster, length, rows.lines[int(hours.argmax())])
+        self._check_span(cluster, length, rows.lines[int(hours.argmax())])
         at = hours - first
 
-        def placed(values: Hours) -> Hours:
+        def place(values: Hours) -> Hours:
             row = np.full(length, np.nan)
             row[at] = values
             return row
 
         absent = np.zeros(length)
         absent[at] = planned
-        return Series(cluster, placed(total), placed(worst), placed(mean), absent, self._node, self._unit, first)
+        return Series(cluster, place(total), place(worst), place(mean), absent, self._node, self._unit, first)
 
-    def _spanning(self, cluster: str, hours: int, line: int) -> None:
+    def _check_span(self, cluster: str, hours: int, line: int) -> None:
         """Refuse a time span that is so long that the file is probably wrong. Errors: BadInput."""
         if hours > _MOST_HOURS:
             raise self._table.bad(
-                f"cluster {shown(cluster)} spans {count_text(hours, 'hour')}: more than fifty years", line
+                f"cluster {show_value(cluster)} spans {count_text(hours, 'hour')}: more than fifty years", line
             )
 
     # --- faults -----------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class _Histories:
         """Raise BadInput about the first row that is wrong."""
         if wrong.any():
             row = int(np.argmax(wrong))
-            value = shown(rows.cells[row][self._at[meaning]].strip())
+            value = show_value(rows.cells[row][self._at[meaning]].strip())
             raise self._table.bad(f"{self._spelt[meaning]} {what}: {value}", rows.lines[row])
 
 

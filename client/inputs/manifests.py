@@ -54,7 +54,7 @@ def source_for(dialect: str, pointer: str, resource: str, own: GitSource | None)
         raise BadInput(f"--{first_problem(error, data).text}") from None
 
 
-def rendered(
+def render_diff(
     plan: Plan, source: GitSource, where: str, texts: Mapping[str, str] | None, classes: Mapping[str, Sequence[str]]
 ) -> str:
     """Return the diff that the plan would commit to these files; without files, the objects with the new values.

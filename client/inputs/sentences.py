@@ -77,7 +77,7 @@ def path_text(path: Sequence[str | int]) -> str:
     return text
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     """Return a value as a person wrote it, cut short where it is long."""
     if value is None:
         return "null"
@@ -149,13 +149,13 @@ def _describe(fault: ErrorDetails, data: Any) -> tuple[Path, str]:
         name = str(place[-1]) if place else "it"
         near = difflib.get_close_matches(name, _FIELDS, 1, 0.75)
         meant = f"; did you mean {near[0]}?" if near else ""
-        return place, f"is not a known field (its value is {shown(value)}{meant})"
+        return place, f"is not a known field (its value is {show_value(value)}{meant})"
     if kind.startswith(("datetime", "timezone", "date")):
-        return place, _TIME.format(value=shown(value))
+        return place, _TIME.format(value=show_value(value))
     quotes = " (put it in quotes)" if isinstance(value, int | float) else ""
     if kind in _SAYS:
-        return place, _SAYS[kind].format(value=shown(value), quotes=quotes, **context)
-    return place, f"{fault['msg'][:1].lower()}{fault['msg'][1:]}, not {shown(value)}"
+        return place, _SAYS[kind].format(value=show_value(value), quotes=quotes, **context)
+    return place, f"{fault['msg'][:1].lower()}{fault['msg'][1:]}, not {show_value(value)}"
 
 
 def _at(data: Any, path: Path) -> Any:

@@ -84,7 +84,7 @@ async def test_access_from_the_first_file_to_the_way_back(
     assert stands.version is not None
     assert (stands.version.version, stands.version.how, stands.version.by) == (2, "recovered", "root")
     assert stands.version.file.admins == ("user:new",)
-    rows, head = await world.tpm.archived(ACCESS_CHAIN)
+    rows, head = await world.tpm.read_archive(ACCESS_CHAIN)
     assert broken_links(rows, head) == []
     assert [(row.entry.actor, row.entry.reason) for row in rows] == [("tpm", "r"), ("root", "both have left")]
     monkeypatch.setenv("BACKSTOP_LEDGER_URL", f"sqlite:///{tmp_path / 'none.db'}")

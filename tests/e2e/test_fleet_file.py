@@ -72,7 +72,7 @@ async def a_second_day(world: World, ledger_url: str, secret: str) -> None:
     world.launched.discard(name)
     assert world.sql.gpus(f"{name}-2") == {"research": 306}
     assert (await taken(world, worked_case(f"{name}-2"), contact="webhook+http://***")).of(Verb.KEPT)
-    texts = [row.entry.text for row in (await world.tpm.archived(f"{name}-2"))[0]]
+    texts = [row.entry.text for row in (await world.tpm.read_archive(f"{name}-2"))[0]]
     assert texts[0] == f"renamed from {name}: earlier entries are under that name"
     assert await histories_with(world.client, TOKEN) == set()
     assert rows_with(ledger_url, TOKEN) == {"contacts"}

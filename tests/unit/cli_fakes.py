@@ -398,8 +398,8 @@ class FakeBackstop:
             )
         ]
 
-    async def archived(self, cluster: str) -> tuple[list[ChainedEntry], ChainHead | None]:
-        self._ask("archived", cluster)
+    async def read_archive(self, cluster: str) -> tuple[list[ChainedEntry], ChainHead | None]:
+        self._ask("read_archive", cluster)
         return self.archive
 
     async def import_fleet(self, fleet: Fleet, stage: object = None) -> dict[str, int]:
@@ -428,7 +428,7 @@ class FakeBackstop:
         self._ask("add_health", samples)
         return len(samples)
 
-    async def described(self) -> list[LedgerCluster]:
+    async def describe_clusters(self) -> list[LedgerCluster]:
         self._ask("clusters")
         free = [LedgerCluster(cluster=WORKED.model_copy(update={"name": name}), name=name) for name in self.free]
         return [LedgerCluster(cluster=WORKED, stage="planned", name=WORKED.name), *free, *self.senseless_ones]

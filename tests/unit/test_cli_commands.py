@@ -398,7 +398,7 @@ def test_what_is_of_no_cluster_is_told_from_the_archive(
 ) -> None:
     assert run(["audit", chain_of]) == 0, "as docs/access.md prints it"
     assert "approved" in capsys.readouterr().out
-    assert fake.asked[-1] == ("archived", chain_of)
+    assert fake.asked[-1] == ("read_archive", chain_of)
     fake.archive = ([], None)
     assert run(["audit", chain_of]) == 0, "the archive has nothing about it yet"
 
@@ -599,8 +599,8 @@ def test_the_audit_says_whether_who_commanded_was_proven(
             (one, *_) = await super().audit(cluster)
             return [one.but(actor="tpm", data=data)]
 
-        async def archived(self, cluster: str) -> tuple[list[ChainedEntry], ChainHead | None]:
-            (one, *_), head = await super().archived(cluster)
+        async def read_archive(self, cluster: str) -> tuple[list[ChainedEntry], ChainHead | None]:
+            (one, *_), head = await super().read_archive(cluster)
             return [one.but(entry=one.entry.but(actor="tpm", data=data))], head
 
     words = ["audit", "h100-worked", *(["--archive"] if archive else [])]

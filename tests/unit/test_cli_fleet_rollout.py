@@ -355,7 +355,7 @@ def test_what_a_fleet_s_abort_ends_is_told_of_those_that_can_be_ended(
 def test_the_audit_of_a_fleet_reads_its_own_chain(capsys: pytest.CaptureFixture[str]) -> None:
     with answering(FakeBackstop()) as door:
         assert run(["audit", "--fleet"]) == 0
-    assert door.asked == [("archived", "(fleet)")]
+    assert door.asked == [("read_archive", "(fleet)")]
     assert "launched" in capsys.readouterr().out
 
 

@@ -12,7 +12,7 @@ import pytest
 from cli.act_on_each import AT_ONCE, act_on_each
 from cli.main import run
 from cli.selection import chosen_clusters, selection
-from cli.send_command import _undone_together
+from cli.send_command import _join_undo_commands
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.command_previews import Ahead
@@ -219,7 +219,7 @@ def test_the_same_undo_is_told_once_for_all(undos: dict[str, str], lines: list[s
         CommandAnswer(cluster=c, command=Command.PAUSE, stage=Stage.BUFFERED, said="so", undo=u)
         for c, u in undos.items()
     ]
-    assert _undone_together(answers) == lines
+    assert _join_undo_commands(answers) == lines
 
 
 def test_json_is_a_list_where_several_were_asked_and_one_object_for_one_name(

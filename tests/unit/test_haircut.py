@@ -291,7 +291,7 @@ def test_of_many_teams_some_are_named_and_it_is_said_how_many_more() -> None:
 def test_whose_work_it_is_is_filtered_as_the_rows_are(
     by: str, which: str, teams: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.commands.haircut.planned_from", lambda *_: (WORKING, {}))  # what a ledger has
+    monkeypatch.setattr("cli.commands.haircut.plan_from", lambda *_: (WORKING, {}))  # what a ledger has
     assert run(["haircut", "--by", by, "--filter", which, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert [cut["team"] for cut in answer["works"][2]] == teams

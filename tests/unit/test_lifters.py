@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cli.main import run
-from client.who_could_act import could_act_now, lifted_by_others
+from client.who_could_act import could_act_now, name_other_lifters
 from models.access.access_versions import AccessStands, AccessVersion, HowImported
 from models.access_questions import AimOf
 from models.rollout.commands import CommandRequest, refusal
@@ -96,9 +96,9 @@ def test_where_no_resolve_is_needed_nobody_is_named() -> None:
 async def test_whoever_launched_it_for_another_owner_hears_that_they_may_not_resolve(launcher: str) -> None:
     objection, drift = objected(), drifted()
     objects, holds = may_resolve(objection, "objection-b"), may_resolve(drift, "drift")
-    text = await lifted_by_others(stands(NONE), launch_answer(objection.r), launcher)
+    text = await name_other_lifters(stands(NONE), launch_answer(objection.r), launcher)
     assert (not text) == (launcher in objects)
-    assert await lifted_by_others(stands(FILE), launch_answer(objection.r), launcher) == "", "roles say it"
+    assert await name_other_lifters(stands(FILE), launch_answer(objection.r), launcher) == "", "roles say it"
     if text:
         assert ("can resolve only other holds" in text) == (launcher in holds)
         assert all(name in text for name in objects)

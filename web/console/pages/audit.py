@@ -61,7 +61,7 @@ async def audit(visit: Visit) -> Page | Download:
     except BackstopError as error:
         failed = error.message
     if visit.query.get("format") == "csv" and not failed:
-        rows, _ = await door_of(visit).archived(wanted.cluster)
+        rows, _ = await door_of(visit).read_archive(wanted.cluster)
         return Download(f"audit-{wanted.cluster}.csv", "text/csv", csv_text(_table(filter(wanted.holds, rows))))
     page = ArchivePage(rows=(), head=None)
     if not failed:

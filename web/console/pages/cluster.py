@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from client.who_could_act import Openers, could_text, unacknowledged, who_could_open
+from client.who_could_act import Openers, could_text, list_unacknowledged, who_could_open
 from models.audit_chain import AuditEntry
 from models.cluster.windows import Entry
 from models.errors import Refusal, Unavailable
@@ -125,7 +125,7 @@ def _waiting_for(
     if condition.name == "holds":
         return [_held_by(hold, openers) for hold in status.holds]
     if condition.name == "acks" and openers.acks:
-        more = len(unacknowledged(status)) - len(openers.acks)
+        more = len(list_unacknowledged(status)) - len(openers.acks)
         by_people = {
             who: [team for team, whose in openers.acks.items() if whose == who] for who in openers.acks.values()
         }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from client.new_rollout_id import new_rollout_id
-from client.who_could_act import lifted_by_others
+from client.who_could_act import name_other_lifters
 from models.errors import Refusal
 from models.questions import LedgerCluster, LedgerClusters, SnapshotNow
 from models.rollout.messages import LaunchAnswer, LaunchRequest
@@ -65,7 +65,7 @@ async def _launch_and_show(visit: Visit, name: str) -> Page | Elsewhere:
     if failed:
         return await _form(visit, name, failed)
     if answer is not None:
-        resolves, _ = await try_work(visit, lifted_by_others(visit.ask, answer, visit.principal.name))
+        resolves, _ = await try_work(visit, name_other_lifters(visit.ask, answer, visit.principal.name))
         said = f"A rollout of {name} is open, and its plan waits for an approval."
         visit.add_sentence(f"{said} {resolves}" if resolves else said)
     return Elsewhere(place("clusters", name))
