@@ -16,7 +16,7 @@ ROOT = _HERE / "_app" if (_HERE / "_app" / "cli").is_dir() else _HERE.parent
 
 
 def at_home() -> None:
-    """From here on this process imports our packages and not others of the same names.
+    """Let this process import our packages from now on, and not others of the same names.
 
     One that is imported already (by a .pth file, say) is forgotten: this process is ours.
     """

@@ -65,8 +65,10 @@ class TokenOf(Question[Token | None], kind="token_of"):
 
 
 class EndedSessions(Question[dict[str, Time]], kind="ended_sessions"):
-    """Which sessions of browsers ended before their time, and when, by hash: what a front asks. `end`: these end, `at`
-    then. Sent again it ends nothing more."""
+    """Browser sessions that were ended early, each by its hash with the time of its end: a front asks this.
+
+    `end`: end these too, at the time `at`. Idempotent.
+    """
 
     end: Annotated[tuple[TokenHash, ...], Field(max_length=10)] = ()
     at: Time

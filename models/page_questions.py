@@ -14,7 +14,7 @@ from models.reports.weekly import WEEK
 
 
 class CurveSpan(NamedTuple):
-    """How far back a curve goes, and in how many points."""
+    """The length of a curve, back from now, and its number of points."""
 
     length: timedelta
     points: int

@@ -171,7 +171,7 @@ class Emergency(Model):
 
     @property
     def is_refused(self) -> bool:
-        """Whether its command was refused: nothing was done alone, and nobody needs to review it."""
+        """True if its command was refused: nothing was done alone, and nobody needs to review it."""
         return self.seen_at is not None and not self.seen_by
 
     @property

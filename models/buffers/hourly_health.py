@@ -56,7 +56,7 @@ class Series:
 
     @property
     def one(self) -> str:
-        """What the counts are of, in the singular."""
+        """The unit of the counts, in the singular."""
         return "node" if self.unit == "nodes" else "GPU"
 
     @property

@@ -231,7 +231,7 @@ class KubernetesSource(Documented):
 
     @property
     def gpu_text(self) -> str:
-        """What a GPU is there, in words."""
+        """A GPU of this source, in words."""
         if self.driver is None:
             return self.resource
         attributes = " and ".join(f"{name} {value}" for name, value in sorted(self.device.items()))

@@ -42,7 +42,7 @@ class RolloutSummary(Model):
 
     @property
     def urgency(self) -> tuple[int, int, str]:
-        """What a list of rollouts that need a person is sorted by: the one that cannot wait is the least.
+        """The sort key of rollouts that need a person; the most urgent one sorts first.
 
         Nobody guards what is lost, and nothing goes on that is stuck; then come values that stand and lack hardware,
         other values that stand, and plans.

@@ -124,7 +124,7 @@ class CutSums(Model):
 
 
 class WeekSums(Model):
-    """What a report says of all rows of its lists."""
+    """The figures over all rows of a report's lists."""
 
     rows: RowCounts
     cut: CutSums

@@ -107,7 +107,7 @@ class Follower:
 
     @property
     def health_parts(self) -> list[Followed[Any]]:
-        """What its health is counted from."""
+        """The followed objects that its health is counted from."""
         return [self.nodes, *(() if self.devices is None else (self.devices.slices, self.devices.rules))]
 
     @property

@@ -50,7 +50,7 @@ def _stretch(rows: Sequence[Any]) -> Stretch:
 
 @cache
 def _changes() -> sa.Select[Any]:
-    """Each island's first and last sample, and those that differ from the one before or come long after it."""
+    """Select each island's first and last sample, and those that differ from the one before or come long after it."""
     of_island: dict[str, Any] = {
         "partition_by": (col(HealthRow.cluster), col(HealthRow.island)),
         "order_by": col(HealthRow.at),

@@ -291,7 +291,7 @@ class SchedulerBook(LedgerPart):
     def rehearse_begun(
         self, change: Change, there: Mapping[str, int], changes: Iterable[ForeignChange]
     ) -> MirroredCluster:
-        """As `rehearse`, of an effect that the system has, wholly or in part, though the ledger has not kept it yet.
+        """Rehearse an effect that the system has, wholly or in part, though the ledger has not kept it yet.
 
         One that is whole was written under the generation that it expects: others' changes of other quotas make it
         late, but valid. Errors: Refusal if it is not whole, or they have changed what it wrote. Drift would say that

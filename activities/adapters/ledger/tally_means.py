@@ -70,7 +70,7 @@ class _Part(NamedTuple):
 
 
 class _Version(NamedTuple):
-    """It differs once a tally has been added that a kept mean could have in it, or one of these has gone."""
+    """A version of the tallies: another one once a tally comes or goes that a kept mean could include."""
 
     since: datetime
     days: tuple[object, ...]

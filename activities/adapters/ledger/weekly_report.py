@@ -46,7 +46,7 @@ class _Chain(NamedTuple):
 
 
 class _Basis(NamedTuple):
-    """What passages are made from."""
+    """The basis of passages."""
 
     chains: Sequence[_Chain]
     wrote: Mapping[str, datetime]
