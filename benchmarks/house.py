@@ -25,6 +25,7 @@ LIFECYCLES = ("rollout", "fleet", "requests", "bringup")
 LONG_FILE = 700
 LONGEST = 10
 VAGUE = ("found", "said", "known", "made", "told", "given")
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _BRANCHES = (
     ast.If,
     ast.For,
@@ -162,7 +163,7 @@ def nameless(root: Path) -> list[tuple[str, str]]:
 
 
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\"(])")
-_INVERTED = re.compile(r"[*`\"(]*(Of|What|Whatever|Where|Which|Who|Whoever|Whose|That|It is) ", re.IGNORECASE)
+INVERTED = re.compile(r"[*`\"(]*(Of|What|Whatever|Where|Which|Who|Whoever|Whose|That|It is) ", re.IGNORECASE)
 
 
 def sentences(page: str) -> Iterator[str]:
@@ -174,15 +175,28 @@ def sentences(page: str) -> Iterator[str]:
             yield from (one for one in _SENTENCE.split(text) if len(one.split()) > 3)
 
 
+def docstrings(root: Path, folders: Iterable[str] = SIZED) -> Iterator[tuple[str, str]]:
+    """Yield each docstring of modules, classes and functions, after its place."""
+    for path in files(root, folders):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node)):
+                yield f"{path.relative_to(root)}:{node.body[0].lineno}", text
+
+
 def prose(root: Path) -> None:
-    """Print the words of the docs, and how many sentences open with a part that only their end explains."""
+    """Print the words of the docs, and how many sentences and docstrings open with what only their end explains."""
     pages = [p for p in (root / "README.md", *sorted((root / "docs").glob("*.md"))) if p.exists()]
     words = {p: len(p.read_text().split()) for p in pages}
     longest = ", ".join(f"{p.name} {n}" for p, n in sorted(words.items(), key=lambda page: -page[1])[:4])
     print(f"\ndocs: {sum(words.values())} words on {len(pages)} pages, docs/adr aside (longest: {longest})")
     every = [one for p in pages for one in sentences(p.read_text())]
-    inverted = sum(bool(_INVERTED.match(one)) for one in every)
+    inverted = sum(bool(INVERTED.match(one)) for one in every)
     print(f"  sentences that open inverted: {inverted} of {len(every)} ({inverted / len(every):.1%})")
+
+    for name, folders in (("product", SIZED), ("benchmarks", ("benchmarks",)), ("tests", ("tests",))):
+        texts = [text for _, text in docstrings(root, folders)]
+        inverted = sum(bool(INVERTED.match(text)) for text in texts)
+        print(f"  docstrings of {name} that open inverted: {inverted} of {len(texts)} ({inverted / len(texts):.1%})")
 
 
 _COMMANDS = """

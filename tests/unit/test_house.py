@@ -9,7 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.house import LONG_FILE, ROOT, VAGUE, arrows, circles, files, floors, homonyms, module_arrows, nameless
+from benchmarks.house import (
+    INVERTED,
+    LONG_FILE,
+    ROOT,
+    VAGUE,
+    arrows,
+    circles,
+    docstrings,
+    files,
+    floors,
+    homonyms,
+    module_arrows,
+    nameless,
+)
 
 
 def test_rooms_of_models_stand_on_floors_and_no_arrow_goes_up() -> None:
@@ -113,6 +126,11 @@ def test_a_cluster_is_quoted_in_a_command_as_it_is_typed() -> None:
     sources = ((path, source) for path in product if "backstop " in (source := path.read_text()))
     bare = {str(path.relative_to(ROOT)): names for path, source in sources if (names := bare_names(source))}
     assert bare == {}
+
+
+def test_docstrings_name_their_subject_first() -> None:
+    inverted = [place for place, text in docstrings(ROOT) if INVERTED.match(text)]
+    assert inverted == [], "Open with a verb or the thing itself, not with what, which, who, whose, where, of or that."
 
 
 def test_circles_and_floors_are_found() -> None:
