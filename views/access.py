@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from models.access.tokens import TokenLine
 
 
-def said_of(stands: AccessStands) -> str:
+def describe_access(stands: AccessStands) -> str:
     """Return a sentence or two about the access file in force."""
     return NOT_CONFIGURED if stands.version is None else standing_sentence(stands.version)
 
 
 def access_parts(stands: AccessStands) -> list[RenderableType]:
-    parts: list[RenderableType] = [line(said_of(stands))]
+    parts: list[RenderableType] = [line(describe_access(stands))]
     if stands.version is None:
         return parts
     parts += _file_parts(stands.version.file)

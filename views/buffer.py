@@ -31,10 +31,10 @@ def lines(explained: Explained) -> list[str]:
     unit = series.one
     ours = explained.records[0]
     strict = f"For {_target(explained.terms.target)} of the hours of the next {count(explained.horizon_weeks, 'week')}"
-    promise = f"{strict}: {_promised(explained, now, unit)}."
+    promise = f"{strict}: {_promise_text(explained, now, unit)}."
     if explained.looser is not None:
-        promise += f" For {_target(explained.looser_target)}: {_promised(explained, explained.looser, unit)}."
-    kept, missed = f"{_kept(ours)}{_grown_up(explained)}", _missed(ours, explained.terms.target)
+        promise += f" For {_target(explained.looser_target)}: {_promise_text(explained, explained.looser, unit)}."
+    kept, missed = f"{_record_text(ours)}{_growth_text(explained)}", _miss_text(ours, explained.terms.target)
     weeks = explained.horizon_weeks
     tried = "the next week" if weeks == 1 else f"the next {weeks} weeks (so an hour counts up to {weeks} times)"
     return [
@@ -64,7 +64,7 @@ def _target(share: Fraction) -> str:
     return f"{float(100 * share):g}%"
 
 
-def _promised(explained: Explained, derived: Derived, unit: str) -> str:
+def _promise_text(explained: Explained, derived: Derived, unit: str) -> str:
     promise = explained.promise(derived)
     if promise is None:
         return "promise nothing"
@@ -85,7 +85,7 @@ def _today(explained: Explained, unit: str) -> str:
     )
 
 
-def _kept(record: Record) -> str:
+def _record_text(record: Record) -> str:
     broken = "none" if not record.broken_hours else f"{record.broken_hours:,} ({percent(record.broken_fraction)})"
     changed = f"changed {count(record.changes, 'time')}" if record.changes else "never changed"
     return (
@@ -94,7 +94,7 @@ def _kept(record: Record) -> str:
     )
 
 
-def _grown_up(explained: Explained) -> str:
+def _growth_text(explained: Explained) -> str:
     """Say what the buffer would be once the floor of a short history no longer applies."""
     later = explained.grown_up
     if later is None:
@@ -103,7 +103,7 @@ def _grown_up(explained: Explained) -> str:
     return f" ({percent(later.mean_buffer)} once {weeks} of history were known)"
 
 
-def _missed(ours: Record, target: Fraction) -> str:
+def _miss_text(ours: Record, target: Fraction) -> str:
     if ours.broken_fraction <= 1 - target:
         return ""
     return f" THIS MISSES THE TARGET OF {_target(target)}: this cluster's earlier history did not show what came later."

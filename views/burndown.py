@@ -35,7 +35,7 @@ def burndown_parts(
         return [line(_nothing(cluster, began, since))]
     most = max(point.phantom_gpus for point in points)
     asked = any(point.lacking_gpus is not None for point in points)
-    carried = any(_carried(point) for point in points)
+    carried = any(_is_carried(point) for point in points)
     rows = table(
         "=READ AT",
         *(["=OLDEST"] if carried else []),
@@ -51,7 +51,7 @@ def burndown_parts(
         row(
             rows,
             f"{point.at:%Y-%m-%d %H:%MZ}",
-            *([f"{point.oldest_at:%m-%d %H:%MZ}" if _carried(point) else None] if carried else []),
+            *([f"{point.oldest_at:%m-%d %H:%MZ}" if _is_carried(point) else None] if carried else []),
             point.clusters if point.known == point.clusters else f"{point.known} of {point.clusters}",
             point.promised_gpus if point.known else None,
             point.healthy_gpus if point.known else None,
@@ -103,7 +103,7 @@ def _sentence(points: Sequence[Point], cluster: str) -> str:
     )
 
 
-def _carried(point: Point) -> bool:
+def _is_carried(point: Point) -> bool:
     return point.oldest_at is not None and point.at - point.oldest_at > _AGREE
 
 

@@ -43,7 +43,9 @@ def undo_parts(rollouts: Sequence[Ahead], *, ends: bool) -> list[RenderableType]
             row(rows, cluster, t.team, t.gpus, t.back_gpus, t.backing_gpus, note)
         more = len(lines) - _SHOWN
         parts += [rows, *([_more(more)] if more > 0 else []), Text()]
-    parts += _bounded([line((a.cluster, "bold"), f" ({a.stage}): {_unwritten(a)}.") for a in rollouts if not a.back])
+    parts += _limit_lines(
+        [line((a.cluster, "bold"), f" ({a.stage}): {_unwritten(a)}.") for a in rollouts if not a.back]
+    )
     return [*parts, line(_sum(rollouts, ends=ends)), _notified_line(rollouts, {t for a in rollouts for t in a.told})]
 
 
@@ -55,15 +57,17 @@ def left_parts(
         line((cluster, "bold"), f" is left out: {error.message}. --yes gives it the command too.")
         for cluster, error in silent.items()
     ]
-    return [*refusing_parts(refusing, refusals), *_bounded(lines)]
+    return [*refusing_parts(refusing, refusals), *_limit_lines(lines)]
 
 
 def refusing_parts(refusing: Sequence[Ahead], refusals: Mapping[str, str]) -> list[RenderableType]:
     """Return the rollouts whose stage refuses the command."""
-    return _bounded([line((a.cluster, "bold"), f" ({a.stage}) will refuse: {refusals[a.cluster]}.") for a in refusing])
+    return _limit_lines(
+        [line((a.cluster, "bold"), f" ({a.stage}) will refuse: {refusals[a.cluster]}.") for a in refusing]
+    )
 
 
-def _bounded(lines: Sequence[RenderableType]) -> list[RenderableType]:
+def _limit_lines(lines: Sequence[RenderableType]) -> list[RenderableType]:
     more = len(lines) - _SHOWN
     return [*lines[:_SHOWN], *([_more(more)] if more > 0 else [])]
 
@@ -140,7 +144,7 @@ def close_parts(rollouts: Sequence[Ahead]) -> list[RenderableType]:
 
 def promote_parts(rollouts: Sequence[Ahead]) -> list[RenderableType]:
     """Return what a promote does not waive: a team without notice, an objection, another condition of the gate."""
-    return _bounded([line((a.cluster, "bold"), f": {text}.") for a in rollouts for text in a.promote_leaves])
+    return _limit_lines([line((a.cluster, "bold"), f": {text}.") for a in rollouts for text in a.promote_leaves])
 
 
 def many_parts(clusters: Sequence[str], rollouts: Sequence[RolloutStatus | None]) -> list[RenderableType]:

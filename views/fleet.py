@@ -38,7 +38,7 @@ def fleet_parts(clusters: Sequence[ClusterAnswer]) -> list[RenderableType]:
     return [rows]
 
 
-def _held(cluster: ClusterAnswer) -> list[RenderableType]:
+def _describe_holders(cluster: ClusterAnswer) -> list[RenderableType]:
     """Say which other system holds the cluster's quotas, and which reports its health."""
     parts: list[RenderableType] = []
     if cluster.slurm is not None:
@@ -91,7 +91,7 @@ def cluster_parts(cluster: ClusterAnswer) -> list[RenderableType]:
         Text(),
         quotas if cluster.quotas else line("No quotas."),
     ]
-    parts += [*_held(cluster), *gates(cluster.quotas)]
+    parts += [*_describe_holders(cluster), *gates(cluster.quotas)]
     if cluster.windows:
         windows = table("=WINDOW", "=FROM", "=TO", ">GPUS", "~ISLANDS", "~REASON")
         for window in cluster.windows:

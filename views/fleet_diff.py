@@ -23,13 +23,17 @@ def diff_parts(outcome: FleetOutcome, places: Mapping[FilePlace, str]) -> list[R
     parts: list[RenderableType] = []
     for verb, (sign, style) in _SIGNS.items():
         if verb is Verb.REMOVED or not outcome.done:
-            parts += _bounded([line((f"{sign} ", style), each.sentence) for each in outcome.of(verb)], outcome, verb)
+            parts += _limit_lines(
+                [line((f"{sign} ", style), each.sentence) for each in outcome.of(verb)], outcome, verb
+            )
         else:
-            parts += _uncounted(outcome, verb)
+            parts += _list_uncounted(outcome, verb)
     parts += lost_parts(outcome)
     parts += kept_parts(outcome)
     refused = outcome.of(Verb.REFUSED)
-    parts += _bounded([line(("! ", "red"), _placed(each, places)) for each in refused], outcome, Verb.REFUSED)
+    parts += _limit_lines(
+        [line(("! ", "red"), _place_sentence(each, places)) for each in refused], outcome, Verb.REFUSED
+    )
     if out := sorted({each.cluster for each in refused if each.cluster and each.path}):
         parts.append(line(f"  Nothing changes in a cluster with a refused line: {some_of(out, _NAMED)}."))
     if any(each.kind == "quota" for each in refused):
@@ -59,7 +63,7 @@ def undo_text(outcome: FleetOutcome) -> str:
     return f"To undo: import the previous file{pruned}. An import does not reverse what rollouts write from now on."
 
 
-def _uncounted(outcome: FleetOutcome, verb: Verb) -> list[RenderableType]:
+def _list_uncounted(outcome: FleetOutcome, verb: Verb) -> list[RenderableType]:
     """Return what a finished import wrote about the fleet and clusters, beside the quotas that it counts."""
     sign, style = _SIGNS[verb]
     counted = {"cluster", "quota"} | ({"team"} if verb is Verb.ADDED else set())
@@ -70,12 +74,12 @@ def _uncounted(outcome: FleetOutcome, verb: Verb) -> list[RenderableType]:
     return parts
 
 
-def _bounded(lines: Sequence[RenderableType], outcome: FleetOutcome, verb: Verb) -> list[RenderableType]:
+def _limit_lines(lines: Sequence[RenderableType], outcome: FleetOutcome, verb: Verb) -> list[RenderableType]:
     more = outcome.totals.get(verb, 0) - min(len(lines), _MOST)
     return [*lines[:_MOST], *([line(f"  and {more} more {verb}")] if more > 0 else [])]
 
 
-def _placed(each: Line, places: Mapping[FilePlace, str]) -> str:
+def _place_sentence(each: Line, places: Mapping[FilePlace, str]) -> str:
     place = places.get(each.path, "") if each.path else ""
     return f"{place + ': ' if place else ''}{each.sentence}"
 
@@ -118,7 +122,7 @@ def left_out_parts(outcome: FleetOutcome) -> list[RenderableType]:
         return []
     lines = outcome.of(Verb.LEFT_OUT)
     shown = [line(f"{each.what}{' (' + each.before + ')' if each.before else ''}") for each in lines[:_MOST]]
-    return [line(f"{text}."), *indent(_bounded(shown, outcome, Verb.LEFT_OUT))]
+    return [line(f"{text}."), *indent(_limit_lines(shown, outcome, Verb.LEFT_OUT))]
 
 
 def summary_text(outcome: FleetOutcome) -> str:

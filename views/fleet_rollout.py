@@ -267,7 +267,7 @@ def status_parts(
     if chosen is not None:
         return [*parts, Text(), _members(chosen, shadow=fleet.shadow) if chosen else line("No cluster matches.")]
     failed = [m for m in fleet.members if m.state is MemberState.FAILED]
-    return [*parts, *_running(fleet), *_some(fleet, "rolled back", "red", failed, "--failed"), *_held(fleet)]
+    return [*parts, *_list_running(fleet), *_some(fleet, "rolled back", "red", failed, "--failed"), *_list_held(fleet)]
 
 
 def title_of(fleet: FleetStatus, now: datetime) -> Text:
@@ -438,13 +438,13 @@ def _some(fleet: FleetStatus, title: str, style: str, members: Sequence[Member],
     return [Text(), line((f"{len(members):,} {title}", style)), _members(members[:_SHOWN], shadow=fleet.shadow), *more]
 
 
-def _running(fleet: FleetStatus) -> list[RenderableType]:
+def _list_running(fleet: FleetStatus) -> list[RenderableType]:
     states = (MemberState.RUNNING, MemberState.STARTING)
     members = [m for m in fleet.members if m.state in states]
     return _some(fleet, "under way", "bold", members, "--all")
 
 
-def _held(fleet: FleetStatus) -> list[RenderableType]:
+def _list_held(fleet: FleetStatus) -> list[RenderableType]:
     running = fleet.stage is FleetStage.RUNNING
     held = [m for m in fleet.members if running and m.state is MemberState.WAITING and m.held]
     return _some(fleet, "cannot start now", "yellow", held, "--waiting")

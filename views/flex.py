@@ -245,7 +245,7 @@ def story_parts(scenes: Sequence[Scene]) -> list[RenderableType]:
             _names(j for j in last.queued if j.team == t.team),
         )
     free = f"{_number(last.unused_gpus)} of {gpus(last.capacity_gpus)} {'is' if last.unused_gpus == 1 else 'are'} free."
-    return [*scene_lines, Text(), teams, *_waiting(last), Text(), line(free)]
+    return [*scene_lines, Text(), teams, *_list_waiting(last), Text(), line(free)]
 
 
 def _when(scene: Scene) -> str:
@@ -253,7 +253,7 @@ def _when(scene: Scene) -> str:
     return f"      at {duration_text(scene.at)}" if scene.woken else f"{scene.step + 1:>4}"
 
 
-def _waiting(last: Scene) -> list[RenderableType]:
+def _list_waiting(last: Scene) -> list[RenderableType]:
     """Return each job that waits in the end, and why."""
     if not last.queued:
         return []

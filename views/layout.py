@@ -65,10 +65,10 @@ class Sentence(Text):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         for text in wrap_lines(self, options.max_width):
-            yield from _printed(console, text)
+            yield from _print_segments(console, text)
 
 
-def _printed(console: Console, text: Text) -> Iterator[Segment]:
+def _print_segments(console: Console, text: Text) -> Iterator[Segment]:
     yield from text.render(console)
     yield Segment.line()
 
@@ -270,7 +270,7 @@ class Grid:
 
     def _tries(self) -> Iterator[Fit]:
         """Yield fewer and fewer columns, first with all text beside them, then with it below."""
-        wanted = [(column, self._wanted(column)) for column in self.columns]
+        wanted = [(column, self._measure(column)) for column in self.columns]
         prose = tuple(column for column in self.columns if column.kind == "prose")
         for below in dict.fromkeys(((), () if self.single else prose)):
             for n in range(len(self.least) + 1):
@@ -282,13 +282,13 @@ class Grid:
         """Put back what fits: a wide column may leave room for a narrow one that was removed before it."""
         for column in sorted(fit.left_out, key=lambda c: -self.least.index(c.name)):
             shown = {c.name for c, _ in fit.columns} | {column.name}
-            fuller = tuple((c, self._wanted(c)) for c in self.columns if c.name in shown)
+            fuller = tuple((c, self._measure(c)) for c in self.columns if c.name in shown)
             if _side_by_side(fuller) <= width:
                 fit = replace(fit, columns=fuller, left_out=tuple(c for c in fit.left_out if c is not column))
         return fit
 
-    def _wanted(self, column: Column) -> int:
-        return min(column.natural, _LEAST_PROSE) if self.single and column.kind == "prose" else _wanted(column)
+    def _measure(self, column: Column) -> int:
+        return min(column.natural, _LEAST_PROSE) if self.single and column.kind == "prose" else _measure_column(column)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         widest = _side_by_side([(c, c.natural) for c in self.columns])
@@ -296,7 +296,7 @@ class Grid:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for text in self.lines(options.max_width):
-            yield from _printed(console, text)
+            yield from _print_segments(console, text)
 
     def lines(self, width: int) -> Iterator[Text]:
         fit = self.fit(width)
@@ -337,7 +337,7 @@ def _side_by_side(columns: Sequence[tuple[Column, int]]) -> int:
     return sum(width for _, width in columns) + GAP * max(0, len(columns) - 1)
 
 
-def _wanted(column: Column) -> int:
+def _measure_column(column: Column) -> int:
     """Return the width at which nothing is lost: no word of a text, and so no name in it, is broken."""
     if column.kind != "prose":
         return column.natural
@@ -434,7 +434,7 @@ class FactSheet:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for text in self.lines(options.max_width):
-            yield from _printed(console, text)
+            yield from _print_segments(console, text)
 
     def lines(self, width: int) -> Iterator[Text]:
         labels = max((cell_len(name) for name, _ in self.rows), default=0) + GAP

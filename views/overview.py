@@ -35,17 +35,23 @@ def overview_parts(rollouts: Sequence[RolloutSummary], now: datetime, *, all_lin
         return [line("There is no rollout yet. Look at `backstop plan`, then `backstop launch CLUSTER`.")]
     opened = [r for r in rollouts if r.open]
     if all_lines or len(rollouts) <= FEW_CLUSTERS:
-        asked = _asked(rollouts, most=len(rollouts))
-        return [*_lost(opened), _lines(rollouts), *asked, *_held(opened, lines=True), *_silent(opened, now)]
+        asked = _list_asked(rollouts, most=len(rollouts))
+        return [
+            *_warn_of_lost(opened),
+            _lines(rollouts),
+            *asked,
+            *_summarize_held(opened, lines=True),
+            *_silent(opened, now),
+        ]
     title = line((count(len(opened), "open rollout"), "bold"), f", {len(rollouts) - len(opened)} ended")
     return [
-        *_lost(opened),
+        *_warn_of_lost(opened),
         title,
         Text(),
         _stages(rollouts),
-        *_asked(rollouts, most=_SHOWN),
+        *_list_asked(rollouts, most=_SHOWN),
         *_risks(opened),
-        *_held(opened, lines=False),
+        *_summarize_held(opened, lines=False),
         *_silent(opened, now),
     ]
 
@@ -57,7 +63,7 @@ def watch_parts(watching: Check | None) -> list[RenderableType]:
     return [Text(), line((f"The watch is {watching.text}.", "yellow"), " See `backstop doctor`.")]
 
 
-def _lost(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
+def _warn_of_lost(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
     lost = [r.cluster for r in opened if r.lost]
     if not lost:
         return []
@@ -108,7 +114,7 @@ def _stages(rollouts: Sequence[RolloutSummary]) -> Grid:
     return rows
 
 
-def _asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType]:
+def _list_asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType]:
     """Return what people have to do, the most urgent first, and how many more need somebody."""
     if any(r.needs is None for r in rollouts):
         return [Text(), line((NEEDS_UNKNOWN, "yellow"))]
@@ -128,7 +134,7 @@ def _asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType
     return [Text(), line((title, "yellow")), rows, *more]
 
 
-def _held(opened: Sequence[RolloutSummary], *, lines: bool) -> list[RenderableType]:
+def _summarize_held(opened: Sequence[RolloutSummary], *, lines: bool) -> list[RenderableType]:
     """Return how many rollouts something holds; with `lines` also what holds each, the most urgent first."""
     held = sorted((r for r in opened if r.held), key=lambda r: r.urgency)
     answered = [r for r in opened if r.needs is not None]  # else `_asked` says that nobody did

@@ -54,7 +54,7 @@ def plan_parts(plan: Plan, now: datetime | None = None) -> list[RenderableType]:
         line(
             (f"{quota.team}, {cut.gpus:,} {cut.tier}", "bold"),
             f": {_group_digits(cut.reason, plan.cluster)}.",
-            _standing(work, quota, cut),
+            _describe_standing(work, quota, cut),
         )
         for quota in plan.quotas
         for cut in quota.cuts
@@ -79,7 +79,7 @@ def _old_health(plan: Plan, now: datetime) -> str:
     )
 
 
-def _standing(work: Mapping[str, TeamWork], quota: QuotaPlan, cut: Cut) -> str:
+def _describe_standing(work: Mapping[str, TeamWork], quota: QuotaPlan, cut: Cut) -> str:
     """Say which class's jobs hold the GPUs in use that are cut, where that is known."""
     own = work.get(quota.team) if quota.leaf and cut.tier is Tier.BUSY else None
     under = "" if own is None else own.yielding_text(cut.gpus)
@@ -208,10 +208,10 @@ def _lacks(plan: Plan) -> list[str]:
         lacks.append(f"only {gpus(able)} {are} healthy {where}, but its quota is {values[team]:,}")
     more = len(plan.out_of_reach) - _NAMED
     lacks += [f"and {count(more, 'more quota')} like that"] * (more > 0)
-    return [*lacks, *map(_bound, plan.short_islands[:_NAMED])]
+    return [*lacks, *map(_describe_short_islands, plan.short_islands[:_NAMED])]
 
 
-def _bound(short: ShortIslands) -> str:
+def _describe_short_islands(short: ShortIslands) -> str:
     """Say which islands have too few healthy GPUs, however many the cluster has."""
     one = len(short.islands) == 1
     what, have = ("island", "has") if one else ("islands", "have")

@@ -206,7 +206,14 @@ def _of_when(now: Point | None, before: int | None, ago: Point | None) -> str:
 
 def sections(week: Week) -> list[Section]:
     """Return all tables in their order."""
-    return [*_undos(week), _reached(week), *_live(week), *_bringups(week.bringups), _milestones(week), _outcome(week)]
+    return [
+        *_undos(week),
+        _report_reached(week),
+        *_live(week),
+        *_bringups(week.bringups),
+        _milestones(week),
+        _outcome(week),
+    ]
 
 
 def _bringups(brought: BringupsWeek | None) -> list[Section]:
@@ -270,7 +277,7 @@ def _undos(week: Week) -> list[Section]:
     return [_cut("Rolled back", columns, rows, "", in_all=week.rows.undone)] if rows else []
 
 
-def _reached(week: Week) -> Section:
+def _report_reached(week: Week) -> Section:
     """Return what reached monitored, and what has left it since."""
     rows: list[tuple[str, ...]] = []
     stands = {one.cluster: one.stands for one in week.every}
@@ -298,7 +305,12 @@ def _live(week: Week) -> list[Section]:
         for n in live.next
     ]
     risks = [
-        (clean(r.cluster), _standing(r), number(r.lacking_gpus), clean(", ".join(r.teams[:4])) + _more(r.team_count, 4))
+        (
+            clean(r.cluster),
+            _stage_text(r),
+            number(r.lacking_gpus),
+            clean(", ".join(r.teams[:4])) + _more(r.team_count, 4),
+        )
         for r in live.at_risk
     ]
     windows = [(clean(where), clean(what), clean(why)) for where, what, why in _windows(live.windows)]
@@ -353,7 +365,7 @@ def _windows(entries: Sequence[Entry]) -> list[tuple[str, str, str]]:
     return lines
 
 
-def _standing(risk: AtRisk) -> str:
+def _stage_text(risk: AtRisk) -> str:
     return f"{risk.stage} (advisory, no promise)" if risk.advisory else risk.stage
 
 

@@ -85,7 +85,7 @@ def status_parts(
     ended = [("ended", line(status.ended_because))]
     facts = FactSheet(
         [
-            *_standing(status, now, source_at),
+            *_list_facts(status, now, source_at),
             *(ended if status.stage.has_ended else _ahead(status, could, could_lift or {}, tracked)),
         ]
     )
@@ -98,7 +98,7 @@ def status_parts(
     ]
 
 
-def _standing(status: RolloutStatus, now: datetime, source_at: datetime | None) -> Iterator[tuple[str, Text]]:
+def _list_facts(status: RolloutStatus, now: datetime, source_at: datetime | None) -> Iterator[tuple[str, Text]]:
     """Yield the facts of its present state."""
     failures = f", failed {status.failures} of {count(status.attempts, 'time')}" if status.failures else ""
     yield "rollout", line(f"{status.rollout}, owner {status.owner}, attempt {status.attempt}{failures}")
@@ -249,13 +249,13 @@ def _holds(status: RolloutStatus, could_lift: Mapping[str, str]) -> Iterator[tup
         # A window's hold is no one's to resolve: it ends with the window.
         ends = f"; see backstop calendar show {shlex.quote(status.cluster)}" if hold.actor == "calendar" else ""
         yield "hold", line((f"{hold.kind} ", "yellow"), f"[{hold.id}] by {hold.actor}: {hold.reason}{until}{ends}")
-        yield from _lifted_by(status, hold, could_lift)
+        yield from _lift_facts(status, hold, could_lift)
     for hold in status.recorded_objections:
         yield "objection", line(f"recorded, by {hold.actor}: {hold.reason}")
-        yield from _lifted_by(status, hold, could_lift)
+        yield from _lift_facts(status, hold, could_lift)
 
 
-def _lifted_by(status: RolloutStatus, hold: Hold, could_lift: Mapping[str, str]) -> Iterator[tuple[str, Text]]:
+def _lift_facts(status: RolloutStatus, hold: Hold, could_lift: Mapping[str, str]) -> Iterator[tuple[str, Text]]:
     """Yield the command that lifts a hold, where `needs` does not say it anyway, and who could give it."""
     if hold.id in liftable_beside_needs(status):
         who = f" (could: {could_lift[hold.id]})" if hold.id in could_lift else ""
@@ -288,7 +288,7 @@ def awaited_text(condition: Condition) -> str:
     return condition.text.removeprefix("waits for ")
 
 
-def awaited_alone(condition: Condition, needs: str) -> str:
+def shorten_condition(condition: Condition, needs: str) -> str:
     """Return the condition without a command that `needs` already names."""
     text = awaited_text(condition)
     for start, end in commands_in(text):

@@ -37,12 +37,12 @@ def answer_response(
 
 def tag_of(body: bytes) -> str:
     """Return a weak ETag of the answer's content, without the time at which it was read."""
-    return f'W/"{hashlib.sha256(json.dumps(_lasting(json.loads(body))).encode()).hexdigest()[:32]}"'
+    return f'W/"{hashlib.sha256(json.dumps(_drop_passing(json.loads(body))).encode()).hexdigest()[:32]}"'
 
 
-def _lasting(value: Any) -> Any:
+def _drop_passing(value: Any) -> Any:
     if isinstance(value, list):
-        return [_lasting(one) for one in value]
+        return [_drop_passing(one) for one in value]
     if isinstance(value, dict):
         return {name: one for name, one in value.items() if name not in _OF_NOW}
     return value

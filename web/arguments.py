@@ -96,7 +96,7 @@ def arguments(
     if operation.body:
         given = _object(body) | {name: _name(name, query[name]) for name in operation.in_query if name in query}
         wanted = declared.type_of(operation.body)
-        found[operation.body] = said_by(wanted, given, who)
+        found[operation.body] = set_caller(wanted, given, who)
     elif operation.verb == "POST":
         given = _object(body)
         _refuse_unknown(given, operation.fields, "field")
@@ -118,7 +118,7 @@ def _in_query(operation: Operation) -> tuple[str, ...]:
     return (*operation.fields, *(OF_LISTS if operation.paged else ()), *((WATCH,) if operation.watched else ()))
 
 
-def said_by(wanted: type[Model], given: dict[str, Any], who: Principal) -> Model:
+def set_caller(wanted: type[Model], given: dict[str, Any], who: Principal) -> Model:
     """Return the message with the caller as actor, and as owner where that is them or nobody. Errors: BadInput."""
     fields = wanted.model_fields
     if "owner" in fields and given.get("owner") in (None, "", given.get("actor")):

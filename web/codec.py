@@ -49,10 +49,10 @@ class CodecEndpoint:
             return
         request = Request(scope, receive)
         response = await self._answer(request)
-        response.headers.update({**_GUARD, **self._shared_with(request)})
+        response.headers.update({**_GUARD, **self._cors_headers(request)})
         await response(scope, receive, send)
 
-    def _shared_with(self, request: Request) -> dict[str, str]:
+    def _cors_headers(self, request: Request) -> dict[str, str]:
         """Return the CORS headers, for pages of these origins alone, never `*`: their cookies count."""
         origin = request.headers.get("origin", "")
         if origin not in self._origins:

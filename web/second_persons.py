@@ -159,7 +159,7 @@ class SecondPersons:
         door = await self._doors.door_of(who)
         taken = await door.ask(TurnWaiting(hash=digits, turn=Turn.TAKE))
         try:
-            done = await self._carried_out(who, taken)
+            done = await self._carry_out(who, taken)
         except BackstopError as error:
             if not isinstance(error, Unavailable):  # else it may be done: whoever has taken it asks again
                 await door.ask(TurnWaiting(hash=digits, turn=Turn.REFUSED))
@@ -170,7 +170,7 @@ class SecondPersons:
             hash=waits.hash, command=waits.command, by=waits.by, second=who.name, said=done.said, undo=done.undo
         )
 
-    async def _carried_out(self, who: Principal, taken: TakenCommand) -> _Outcome:
+    async def _carry_out(self, who: Principal, taken: TakenCommand) -> _Outcome:
         """Carry the command out once, however often that is asked for: Temporal knows it by its hash."""
         way = WAYS.get(taken.command)
         if way is None:

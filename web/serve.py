@@ -41,11 +41,11 @@ async def _main(arguments: argparse.Namespace) -> None:
     plugins, runtime, flush = telemetry.of_worker("backstop-front")
     target = find_target()
 
-    async def connected() -> tuple[Client, TemporalTarget]:
+    async def open_client() -> tuple[Client, TemporalTarget]:
         return await connect(target, plugins, runtime, identity="front (backstop)"), target
 
     provider = None if settings.oidc is None else Provider(settings.oidc)
-    doors = Doors(connected, FrontKey())
+    doors = Doors(open_client, FrontKey())
     rights = LedgerRights(doors)
     tokens: tuple[Tokens, ...] = (OwnTokens(rights), *([] if provider is None else [provider]))
     ring = configured_ring()

@@ -163,14 +163,14 @@ def places_in(texts: Mapping[str, str], source: GitSource) -> dict[str, WrittenN
                         raise ValueError(f"line {place.line}: {quota.team[:40]!r} cannot be a team's name")
                     if quota.team in places:
                         raise ValueError(f"line {place.line}: the quota of {quota.team} is given twice")
-                    bounds = _bound(dialect.least, quota.least), _bound(dialect.most, quota.most)
+                    bounds = _read_bound(dialect.least, quota.least), _read_bound(dialect.most, quota.most)
                     places[quota.team] = place._replace(least=bounds[0], most=bounds[1])
         except ValueError as error:
             raise ValueError(f"{path}, {error}") from None
     return places
 
 
-def _bound(name: str, node: yaml.Node | None) -> tuple[str, int] | None:
+def _read_bound(name: str, node: yaml.Node | None) -> tuple[str, int] | None:
     text = _text(node)
     return (name, int(text)) if text.isascii() and text.isdigit() else None
 

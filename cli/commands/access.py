@@ -131,10 +131,10 @@ def import_(
 def show_(as_json: AsJson = False, actor: Actor = "") -> None:
     """Show the access file in force, who imported it, and which file waits to be confirmed."""
     from cli.json_answers_access import AccessAnswer
-    from views.access import access_parts, said_of
+    from views.access import access_parts, describe_access
 
     stands = _stands(actor)
-    answer = AccessAnswer.build_from(stands, configured=stands.version is not None, said=said_of(stands))
+    answer = AccessAnswer.build_from(stands, configured=stands.version is not None, said=describe_access(stands))
     tell(answer, lambda: access_parts(stands), as_json=as_json)
 
 

@@ -16,7 +16,7 @@ from models.fleet.status import status_of
 from models.lifecycle.holds import Hold, HoldKind
 from models.reports.rollout_summary import RolloutSummary
 from web.console.pages.fleet import Row, fleet
-from web.console.pages.fleet_rollout import _named
+from web.console.pages.fleet_rollout import _split_names
 from web.console.visit import Visit
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
@@ -202,4 +202,4 @@ def test_a_command_that_a_button_gives_is_not_spelled_out_beside_it(needs: str, 
     ],
 )
 def test_clusters_whose_names_contain_blanks_can_be_named_in_a_form(text: str, names: tuple[str, ...]) -> None:
-    assert _named(text, ["h1", "h2", "h3", "lab", "new one", "new one more", "a, b"]) == names
+    assert _split_names(text, ["h1", "h2", "h3", "lab", "new one", "new one more", "a, b"]) == names

@@ -17,7 +17,7 @@ from models.rollout.status_models import Condition
 from models.seals import SealedTo
 from views.calendar import calendar_parts
 from views.countersign import whole_parts
-from views.status import awaited_alone
+from views.status import shorten_condition
 from views.words import DECORATION, gpus, line, row, table
 from web.console.pages.calendar import calendar
 from web.console.pages.fleet import deed_of
@@ -126,8 +126,8 @@ def test_no_backquote_of_ours_is_left_around_the_name_of_a_button(text: str, htm
 
 def test_a_command_that_is_needed_stands_once() -> None:
     waits = Condition(name="approval", met=False, text="waits for approval: backstop approve c --plan 0123")
-    assert awaited_alone(waits, "approve the plan: backstop approve c --plan 0123") == "approval"
-    assert awaited_alone(waits, "") == "approval: backstop approve c --plan 0123"
+    assert shorten_condition(waits, "approve the plan: backstop approve c --plan 0123") == "approval"
+    assert shorten_condition(waits, "") == "approval: backstop approve c --plan 0123"
 
 
 def test_a_column_without_a_word_in_it_has_no_heading_either() -> None:

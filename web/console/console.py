@@ -160,7 +160,7 @@ class Console:
         mark: str = "",
     ) -> Response:
         """Render the page. `principal` None: nobody is logged in. `mark`: the ledger's, from before the reading."""
-        told = [] if session is None or _is_reload(request) else self._said(request, session)
+        told = [] if session is None or _is_reload(request) else self._read_messages(request, session)
         values = {
             "title": made.title,
             "who": "" if principal is None else principal.name,
@@ -179,7 +179,7 @@ class Console:
             response.headers.append("set-cookie", self._cookie(request, "", 0, _SAID))
         return response
 
-    def _said(self, request: Request, session: Session) -> list[str]:
+    def _read_messages(self, request: Request, session: Session) -> list[str]:
         """Return what the last command said, at whichever front, and what this visit says."""
         kept = request.cookies.get(cookie_name(secure=self._secure(request), name=_SAID), "")
         return [*self.sessions.sentences(session, kept), *session.said]

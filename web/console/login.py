@@ -68,17 +68,17 @@ class _Begun(NamedTuple):
 
     @property
     def state(self) -> str:
-        return self._made(f"state {self.at} {self.to}")
+        return self._derive(f"state {self.at} {self.to}")
 
     @property
     def nonce(self) -> str:
-        return self._made("nonce")
+        return self._derive("nonce")
 
     @property
     def verifier(self) -> str:
-        return self._made("verifier")
+        return self._derive("verifier")
 
-    def _made(self, what: str) -> str:
+    def _derive(self, what: str) -> str:
         """Return a value that only a holder of the cookie can compute, and that does not reveal the cookie."""
         return hmac.new(self.secret.encode(), what.encode(), hashlib.sha256).hexdigest()
 

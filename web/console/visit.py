@@ -79,7 +79,7 @@ class Visit:
 
     async def call(self, method: str, **found: Any) -> Any:
         """Call an operation of the door, with the visitor's rights. Errors: Problem 403, those of the operation."""
-        return await self.giving.give(await self._asking(by_method()[method], found))
+        return await self.giving.give(await self._build_asking(by_method()[method], found))
 
     async def ask(self, question: Question[_AnswerT]) -> _AnswerT:
         """Ask the desk a question, with the visitor's rights. Errors: Problem 403, those of the question."""
@@ -112,23 +112,23 @@ class Visit:
 
     async def why_not(self, method: str, **found: Any) -> str:
         """Return why the table of rights forbids the call, or why that is unknown; empty: the visitor may."""
-        judged, unknown = await self.try_read(self._judged(by_method()[method], found))
+        judged, unknown = await self.try_read(self._judge(by_method()[method], found))
         if judged is None:
             return unknown
         return judged.decision.reason if isinstance(judged.decision, Denied) else ""
 
     async def may_by_file(self, method: str, **found: Any) -> bool:
         """Return whether the access file alone allows the call: for lists, where a question for each row is slow."""
-        judged, _ = await self.try_read(self._judged_by_file(by_method()[method], found))
+        judged, _ = await self.try_read(self._judge_by_file(by_method()[method], found))
         return judged is not None and not isinstance(judged.decision, Denied)
 
-    async def _judged_by_file(self, operation: Operation, found: dict[str, Any]) -> Judged:
-        return await self.giving.judge_by_file(await self._asking(operation, found))
+    async def _judge_by_file(self, operation: Operation, found: dict[str, Any]) -> Judged:
+        return await self.giving.judge_by_file(await self._build_asking(operation, found))
 
-    async def _judged(self, operation: Operation, found: dict[str, Any]) -> Judged:
-        return await self.giving.judge(await self._asking(operation, found))
+    async def _judge(self, operation: Operation, found: dict[str, Any]) -> Judged:
+        return await self.giving.judge(await self._build_asking(operation, found))
 
-    async def _asking(self, operation: Operation, found: dict[str, Any]) -> Asking:
+    async def _build_asking(self, operation: Operation, found: dict[str, Any]) -> Asking:
         who = await self.giving.principal_for(self.principal, operation)
         in_path = {name: str(found[name]) for name in operation.in_path if name in found}
         emergency = bool(self.form.get("emergency"))

@@ -132,7 +132,7 @@ class SlackDesk:
             replies = await self._carry_out(given, mark)
         except Exception as error:
             slack_ended(isinstance(given, Pressed), error)
-            return [Reply(given.reply_at, messages.to_one(text=_said_of(error, given)))]
+            return [Reply(given.reply_at, messages.to_one(text=_explain_error(error, given)))]
         slack_ended(isinstance(given, Pressed), None)
         return replies
 
@@ -161,7 +161,7 @@ class SlackDesk:
         return Caller(slack, name, Visit(self.giving, principal, (), {}, key=f"{name}\0slack {mark}"))
 
 
-def _said_of(error: Exception, given: Pressed | Typed) -> str:
+def _explain_error(error: Exception, given: Pressed | Typed) -> str:
     if isinstance(error, AwaitsSecond):
         return f"Nothing is done yet: {error.message}."
     if isinstance(error, BackstopError | Problem):

@@ -25,16 +25,16 @@ _ENDED = {"given": "it has already been given", "withdrawn": "it was withdrawn"}
 async def access(visit: Visit) -> Page | Elsewhere:
     match visit.path[1:]:
         case ():
-            return await _act(visit) if visit.form else await _standing(visit)
+            return await _act(visit) if visit.form else await _show_access(visit)
         case ("waiting", digest):
-            return await _countersign(visit, digest) if visit.form else await _waiting(visit, digest)
+            return await _countersign(visit, digest) if visit.form else await _show_waiting(visit, digest)
     raise not_found("there is no such page about access")
 
 
 # --- what is in force, and who can ----------------------------------------------------------------
 
 
-async def _standing(visit: Visit, failed: str = "") -> Page:
+async def _show_access(visit: Visit, failed: str = "") -> Page:
     stands, (waiting, no_waiting), (alone, no_alone) = await asyncio.gather(
         visit.ask(AccessNow()), visit.try_ask(WaitingNow()), visit.try_ask(UnseenEmergencies())
     )
@@ -73,7 +73,7 @@ async def _act(visit: Visit) -> Elsewhere | Page:
     """Review an emergency, or confirm an access file; return the page after it."""
     done, failed = await try_work(visit, _carry_out(visit))
     if failed:
-        return await _standing(visit.without_form, failed)
+        return await _show_access(visit.without_form, failed)
     if done:
         visit.add_sentence(done)
     return Elsewhere(place("access"))
@@ -96,7 +96,7 @@ async def _carry_out(visit: Visit) -> str:
 # --- one that waits -------------------------------------------------------------------------------
 
 
-async def _waiting(visit: Visit, digest: str, failed: str = "", reason: str = "") -> Page:
+async def _show_waiting(visit: Visit, digest: str, failed: str = "", reason: str = "") -> Page:
     one = await visit.ask(WaitingOne(hash=digest))
     may_not = _ENDED.get(one.ended, "") or await visit.why_not("countersign", digest=digest)
     own = one.by == await visit.name()
@@ -123,7 +123,7 @@ async def _countersign(visit: Visit, digest: str) -> Elsewhere | Page:
         done, failed = await try_work(visit, visit.call("countersign", digest=digest))
         news = "" if done is None else " ".join(given_words(done))
     if failed:
-        return await _waiting(visit.without_form, digest, failed, reason)
+        return await _show_waiting(visit.without_form, digest, failed, reason)
     if news:
         visit.add_sentence(news)
     return Elsewhere(place("access"))

@@ -23,7 +23,7 @@ from views.calendar import calendar_parts
 from views.consequence import approved_line, consequence_parts
 from views.flex import at_most_note, block_text
 from views.plan import plan_parts
-from views.status import awaited_alone, status_parts
+from views.status import shorten_condition, status_parts
 from views.words import clean, count, moment, row, space_name, table
 from web.console.command_page import Button, button_of, command_page
 from web.console.forms import fill_model, given_fields, try_work
@@ -40,7 +40,7 @@ _CURVE, _POINTS = timedelta(days=7), 85
 
 async def cluster(visit: Visit) -> Page | Elsewhere:
     if len(visit.path) == 2:
-        return await _standing(visit, visit.path[1])
+        return await _show_cluster(visit, visit.path[1])
     if len(visit.path) == 3 and visit.path[2] in {c.value for c in Command}:
         name, command = visit.path[1], Command(visit.path[2])
         return await _give(visit, name, command) if visit.form else await _before(visit, name, command)
@@ -50,7 +50,7 @@ async def cluster(visit: Visit) -> Page | Elsewhere:
 # --- where it stands ------------------------------------------------------------------------------
 
 
-async def _standing(visit: Visit, name: str) -> Page:
+async def _show_cluster(visit: Visit, name: str) -> Page:
     status, why_not = await visit.try_call("status", cluster=name)
     facts = None if status is not None else (await visit.try_ask(FactsOf(cluster=name)))[0]
     ahead, _ = (None, "") if status is None or status.stage.has_ended else await visit.try_call("ahead", cluster=name)
@@ -110,7 +110,7 @@ def _track(status: RolloutStatus, could: Sequence[str] | None, openers: Openers)
     for number, stage in enumerate(_TRACK):
         state = "ahead" if number > at else "here" if number == at else "behind"
         waits = (
-            [text for c in status.waiting_for for text in _waiting_for(status, c, could, openers)]
+            [text for c in status.waiting_for for text in _describe_wait(status, c, could, openers)]
             if number == at + 1 and here is not None
             else []
         )
@@ -118,12 +118,12 @@ def _track(status: RolloutStatus, could: Sequence[str] | None, openers: Openers)
     return found
 
 
-def _waiting_for(
+def _describe_wait(
     status: RolloutStatus, condition: Condition, could: Sequence[str] | None, openers: Openers
 ) -> list[str]:
     until = "" if condition.until is None else f", until {moment(condition.until)}"
     if condition.name == "holds":
-        return [_held_by(hold, openers) for hold in status.holds]
+        return [_describe_hold(hold, openers) for hold in status.holds]
     if condition.name == "acks" and openers.acks:
         more = len(list_unacknowledged(status)) - len(openers.acks)
         by_people = {
@@ -131,14 +131,14 @@ def _waiting_for(
         }
         teams = [f"{clean(', '.join(theirs))} (by {who})" for who, theirs in by_people.items()]
         teams += [count(more, "more team")] if more > 0 else []
-        return [f"{awaited_alone(condition, status.needs)}{until}; missing: {'; '.join(teams)}"]
+        return [f"{shorten_condition(condition, status.needs)}{until}; missing: {'; '.join(teams)}"]
     if condition.name != "approval":
-        return [f"{awaited_alone(condition, status.needs)}{until}"]
+        return [f"{shorten_condition(condition, status.needs)}{until}"]
     approvers = could if could is None or "backstop approve" in status.needs else ()
-    return [f"{awaited_alone(condition, status.needs)}{until}; who could approve: {could_text(approvers)}"]
+    return [f"{shorten_condition(condition, status.needs)}{until}; who could approve: {could_text(approvers)}"]
 
 
-def _held_by(hold: Hold, openers: Openers) -> str:
+def _describe_hold(hold: Hold, openers: Openers) -> str:
     who = openers.lifts.get(hold.id)
     return f"{holds_text([hold])} (to be lifted by {who})" if who else holds_text([hold])
 

@@ -64,7 +64,7 @@ def cluster_curve(
     """Return the curve. `data`: seconds since 1970, then a row for each series; None for fewer than two points."""
     if len(points) < 2:
         return None
-    guarded = _guarded(archive)
+    guarded = _guard_test(archive)
     values = [_values(p, plannable, promised=guarded(p.at)) for p in points]
     rows = [(p.at, *each) for p, each in zip(points, values, strict=True)]
     return {
@@ -93,7 +93,7 @@ def _as_of(snapshot: Snapshot, point: Point) -> Snapshot:
     return snapshot.model_copy(update={"islands": (first.model_copy(update=whole),)})
 
 
-def _guarded(archive: ArchivePage | None) -> Any:
+def _guard_test(archive: ArchivePage | None) -> Any:
     """Return a function that says whether quotas were promised at a time, by the stages in the archive."""
     passed = [
         (row.entry.at, str(row.entry.data.get("after", "")))

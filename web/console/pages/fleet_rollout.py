@@ -36,14 +36,14 @@ _FIELDS = ("reason", "plan_hash", "clusters", "wave", "undo")
 async def fleet_rollout(visit: Visit) -> Page | Elsewhere:
     match visit.path[1:]:
         case ():
-            return await _standing(visit)
+            return await _show_status(visit)
         case (command,) if command in FLEET_COMMANDS:
             known = next(one for one in FLEET_COMMANDS if one == command)
             return await _give(visit, known) if visit.form else await _before(visit, known)
     raise not_found("there is no such page of the fleet rollout")
 
 
-async def _standing(visit: Visit) -> Page:
+async def _show_status(visit: Visit) -> Page:
     status, why_not = await visit.try_call("fleet_status")
     if status is not None and not (status.stage.has_ended or status.lost):
         asked, _ = await visit.try_call("ask_rollouts", clusters=to_ask(status), seconds=_ASKED_SECONDS)
@@ -51,7 +51,7 @@ async def _standing(visit: Visit) -> Page:
         status = with_own_words(status, asked or {}, calendar or ())
     could, _ = ([], "") if status is None or not status.needs else await visit.try_call("who_could", needs=status.needs)
     show = visit.query.get("show", "")
-    chosen = None if status is None else _chosen(status, show)
+    chosen = None if status is None else _choose_members(status, show)
     values: dict[str, Any] = {
         "status": status,
         "why_not": why_not,
@@ -62,7 +62,7 @@ async def _standing(visit: Visit) -> Page:
     return Page("fleet_rollout.html", "Fleet rollout", values)
 
 
-def _chosen(status: FleetStatus, show: str) -> Sequence[Any] | None:
+def _choose_members(status: FleetStatus, show: str) -> Sequence[Any] | None:
     return of_interest(status.members, waiting=show == "waiting", failed=show == "failed", every=show == "all")
 
 
@@ -127,11 +127,11 @@ async def _ending(visit: Visit, status: FleetStatus) -> list[Any]:
         line(ends),
         *abort_parts(status, undo=False),
         line(undone if names else "With undo, nothing more would happen: the fleet rollout has changed no quota."),
-        *_given_back(aheads, len(names)),
+        *_list_given_back(aheads, len(names)),
     ]
 
 
-def _given_back(aheads: Sequence[Ahead], of: int) -> list[Any]:
+def _list_given_back(aheads: Sequence[Ahead], of: int) -> list[Any]:
     """Return what teams get back, after the number of rollouts that were asked: it may not be all of them."""
     parts: list[Any] = undo_parts(aheads, ends=True) if aheads else []
     if not aheads and of:
@@ -169,7 +169,7 @@ async def _send_command(visit: Visit, command: FleetCommand, said: Mapping[str, 
         fields["plan_hash"] = said["plan_hash"]
     if command in ("skip", "move"):
         stands: FleetStatus = await visit.without_form.call("fleet_status")
-        fields["clusters"] = _named(said["clusters"], [member.cluster for member in stands.members])
+        fields["clusters"] = _split_names(said["clusters"], [member.cluster for member in stands.members])
         fields["wave"] = said["wave"] or None
     if command == "pace":
         status: FleetStatus = await visit.without_form.call("fleet_status")
@@ -178,7 +178,7 @@ async def _send_command(visit: Visit, command: FleetCommand, said: Mapping[str, 
     return await visit.call("fleet_command", command=command, request=request)
 
 
-def _named(text: str, members: Sequence[str]) -> tuple[str, ...]:
+def _split_names(text: str, members: Sequence[str]) -> tuple[str, ...]:
     """Return the names between blanks and commas; members whose names contain these are looked for first."""
     found = []
     for name in sorted((m for m in members if set(m) & set(", ")), key=len, reverse=True):

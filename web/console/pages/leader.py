@@ -117,10 +117,10 @@ async def _haircut(visit: Visit, percent: int) -> Cost | None:
     if not whole.report.fleet[chosen].clusters and not whole.left_out:
         return None
     parts = fleet_parts(whole.report, chosen, whole.untold[chosen])
-    return Cost(parts, _bars(whole.report, chosen), _left_out(whole.left_out))
+    return Cost(parts, _bars(whole.report, chosen), _left_out_text(whole.left_out))
 
 
-def _left_out(clusters: int) -> str:
+def _left_out_text(clusters: int) -> str:
     if not clusters:
         return ""
     are = "cluster cannot be planned now and is" if clusters == 1 else "clusters cannot be planned now and are"

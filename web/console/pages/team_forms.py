@@ -80,11 +80,11 @@ async def _before(visit: Visit, team: str, command: Command, cluster: str, faile
 async def ask(visit: Visit, team: str) -> Page | Elsewhere:
     """Return the form with what fits, or the result; one that does not fit is refused at once, with alternatives."""
     if not visit.form:
-        return await _asking(visit, team)
+        return await _show_form(visit, team)
     said = given_fields(visit.form, *_ASKED)
     state, failed = await try_work(visit, _request_quota(visit, team, said))
     if failed or (state is not None and state.stage is RequestStage.REFUSED):
-        return await _asking(visit.without_form, team, said, failed, state)
+        return await _show_form(visit.without_form, team, said, failed, state)
     if state is None:
         return Elsewhere(place("teams", team))
     news = state.said[:1].upper() + state.said[1:].rstrip(".")
@@ -109,7 +109,7 @@ async def _request_quota(visit: Visit, team: str, said: dict[str, str]) -> Reque
     return state
 
 
-async def _asking(
+async def _show_form(
     visit: Visit, team: str, said: dict[str, str] | None = None, failed: str = "", state: RequestState | None = None
 ) -> Page:
     said = said or {**dict.fromkeys(_ASKED, ""), "cluster": visit.query.get("cluster", "")[:200]}
