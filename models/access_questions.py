@@ -46,7 +46,7 @@ class MakeToken(Question[TokenLine], kind="make_token"):
 
 
 class RevokeToken(Question[TokenLine], kind="revoke_token"):
-    """Revoke the token. Errors: Refusal where there is none."""
+    """Revoke the token. Errors: Refusal if there is none."""
 
     name: Bare
     reason: Words = ""
@@ -77,7 +77,7 @@ class EndedSessions(Question[dict[str, Time]], kind="ended_sessions"):
 class AimOf(Question[Target], kind="aim"):
     """A command's target with its owner and state: a front asks this before it decides.
 
-    `subject`: the id of the request that it is about; empty: none. Errors: Refusal where there is none of that id.
+    `subject`: the id of the request that it is about; empty: none. Errors: Refusal if there is none of that id.
     """
 
     command: Text = Field(max_length=100)

@@ -52,7 +52,7 @@ class Barred(Refusal):
 class BlastRadius(Refusal):
     """The change would move more GPUs than may be moved at once: hold, and call a person.
 
-    `until`: when there is room for it again, by what is booked now; None where there never is.
+    `until`: when there is room for it again, by what is booked now; None if there never is.
     """
 
     def __init__(self, message: str, until: datetime | None = None) -> None:

@@ -67,7 +67,7 @@ class AlertmanagerPush(_Foreign):
         return tuple(dict.fromkeys(name for one in self.alerts if (name := one.labels.get(self.label, ""))))
 
     def to_question(self) -> PushHealth:
-        """Return the question. Errors: BadInput where no alert names a cluster, or a name is invalid."""
+        """Return the question. Errors: BadInput if no alert names a cluster, or a name is invalid."""
         if not self.clusters:
             raise BadInput(f"no alert has the label {brief(self.label)}, which must name the cluster to look at")
         return PushHealth(clusters=self.clusters, word="Alertmanager")

@@ -33,7 +33,7 @@ class CommitImport(Question[dict[str, int]], kind="commit_import"):
 class TakeFleet(Question[FleetOutcome], kind="take_fleet"):
     """Import the staged fleet: each cluster goes in whole, or is refused and stays; a dry run changes nothing.
 
-    Errors: BadInput; Refusal where all was to go in and something is refused, or what would go is not what was shown.
+    Errors: BadInput; Refusal if all was to go in and something is refused, or what would go is not what was shown.
     """
 
     import_id: Name

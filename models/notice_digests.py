@@ -110,7 +110,7 @@ def next_message_time(waiting: Sequence[Posted], messages: Sequence[Told], pace:
 def notices_together(
     waiting: Sequence[Posted], messages: Sequence[Told], now: datetime, pace: MailPace
 ) -> tuple[Posted, ...]:
-    """Return the notices to send in one message now, the oldest first; empty where none is due.
+    """Return the notices to send in one message now, the oldest first; empty if none is due.
 
     All waiting notices of a cluster go with urgent news of it: no older news of it may follow.
     """

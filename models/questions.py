@@ -190,7 +190,7 @@ class RemoveCluster(Question[Departure], kind="remove_cluster"):
 
 
 class RenameCluster(Question[Departure], kind="rename_cluster"):
-    """Rename all of a cluster but its archive. Errors: as RemoveCluster; BadInput where the name is taken."""
+    """Rename all of a cluster but its archive. Errors: as RemoveCluster; BadInput if the name is taken."""
 
     cluster: Name
     name: NameGiven
@@ -211,7 +211,7 @@ class AddJobs(Question[int], kind="add_jobs"):
 
 
 class DescribeSlurm(Question[Annotated[ClusterInSlurm, _Brief]], kind="describe_slurm"):
-    """The cluster as Slurm has it now, for an import. Errors: Unavailable, Refusal where Slurm has none."""
+    """The cluster as Slurm has it now, for an import. Errors: Unavailable, Refusal if Slurm has none."""
 
     cluster: Name
     slurm: SlurmSource
@@ -351,7 +351,7 @@ class Declare(Question[Declaration], kind="declare"):
 
 
 class EndWindow(Question[Entry], kind="end_window"):
-    """End the window. Errors: Refusal where there is none of this number."""
+    """End the window. Errors: Refusal if there is none of this number."""
 
     cluster: Name
     number: PositiveCount
@@ -394,7 +394,7 @@ class BringupsOf(Question[tuple[BringupRow, ...]], kind="bringups"):
 class GiveUpBringup(Question[BringupRow], kind="give_up_bringup"):
     """End the cluster's bring-up in the book only: its workflow is lost, and what it made remains.
 
-    Errors: Refusal where there never was one.
+    Errors: Refusal if there never was one.
     """
 
     cluster: Name
@@ -402,7 +402,7 @@ class GiveUpBringup(Question[BringupRow], kind="give_up_bringup"):
 
 
 class OneRequest(Question[RequestState], kind="request"):
-    """The request with this id. Errors: Refusal where there is none."""
+    """The request with this id. Errors: Refusal if there is none."""
 
     request: Name
 

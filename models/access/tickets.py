@@ -65,12 +65,12 @@ def arguments_hash(message: Model) -> str:
 
 
 def nonce_of(text: str) -> str:
-    """Return the nonce that a signed ticket names, unverified; empty where it names none."""
+    """Return the nonce that a signed ticket names, unverified; empty if it names none."""
     return unverified_field(text, 1, "nonce")[:64]
 
 
 def unverified_field(text: str, part: int, name: str) -> str:
-    """Return a field of the header (part 0) or the claims (part 1) of a signed ticket; empty where it has none."""
+    """Return a field of the header (part 0) or the claims (part 1) of a signed ticket; empty if it has none."""
     try:
         encoded = text.split(".")[part]
         return str(json.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))[name])

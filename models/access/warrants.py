@@ -103,7 +103,7 @@ class AdmitRequest(Model):
 
 
 class AdmitAnswer(Model):
-    """The admission. `warrant`: its nonce; empty where no keys are configured. `note`: a remark for the audit.
+    """The admission. `warrant`: its nonce; empty if no keys are configured. `note`: a remark for the audit.
 
     `proof`, `how`: how the giver was proven, by their ticket.
     """

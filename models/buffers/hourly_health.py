@@ -91,7 +91,7 @@ def hourly(
     there: Collection[str] = (),
     cluster: str = "",
 ) -> Series | None:
-    """Sum up the islands as one cluster, up to `end` (seconds); None where nothing is known of it.
+    """Sum up the islands as one cluster, up to `end` (seconds); None if nothing is known of it.
 
     An island exists from its first stretch to its last, or to the end if it is in `there`: without looks it is then
     unknown, not gone. Missing hardware that declared windows explain counts as planned, as for the guard.

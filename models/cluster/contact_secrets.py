@@ -53,7 +53,7 @@ def teams_in_clear(contacts: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def in_clear(contacts: Mapping[str, Iterable[str]]) -> str:
-    """Return a sentence on contacts that hold a secret, with the remedy; empty where there are none."""
+    """Return a sentence on contacts that hold a secret, with the remedy; empty if there are none."""
     teams = teams_in_clear(contacts)
     if not teams:
         return ""

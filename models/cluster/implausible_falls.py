@@ -65,7 +65,7 @@ class DoubtedSource(Model):
 def doubt_reason(
     source: str, levels: Collection[Level], plausible_drop: Fraction, most_clusters: int, other_gpus: int = 0
 ) -> str:
-    """Return why the falls of a source's clusters are not believed; empty where they are.
+    """Return why the falls of a source's clusters are not believed; empty if they are.
 
     They are not if more than `most_clusters` have fallen, or several, and together by more than `plausible_drop` of the
     source's GPUs. A single cluster is judged by itself. `other_gpus`: installed in clusters that are not among the

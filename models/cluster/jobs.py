@@ -110,7 +110,7 @@ def first_to_go(jobs: Sequence[Job], above: Mapping[str, int], classes: Mapping[
 
 
 def jobs_text(jobs: Iterable[tuple[str, int]]) -> str:
-    """Return the largest jobs by name, each with its GPUs; empty where there are none."""
+    """Return the largest jobs by name, each with its GPUs; empty if there are none."""
     largest_first = sorted(jobs, key=lambda j: (-j[1], j[0]))
     names = ", ".join(f"{name} {gpus:,}" for name, gpus in largest_first[:_NAMED])
     rest = largest_first[_NAMED:]

@@ -224,7 +224,7 @@ class Policy(Documented):
 
     @property
     def terms(self) -> HealthTerms | None:
-        """The terms of a buffer from health history; None where the policy sets the buffer itself."""
+        """The terms of a buffer from health history; None if the policy sets the buffer itself."""
         return self.buffer.health if isinstance(self.buffer, HealthBuffer) else None
 
     def buffer_at(self, completed_rollouts: int, derived: Derived | None = None) -> Fraction:

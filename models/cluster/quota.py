@@ -192,7 +192,7 @@ class QuotaTree:
 
     @property
     def flat(self) -> bool:
-        """True where no quota has a parent."""
+        """True if no quota has a parent."""
         return not self.children
 
     @property

@@ -77,7 +77,7 @@ class TeamWork(Model):
         return f"the first to yield is {'; then '.join(held.text for held in self.classes)}{kept}"
 
     def yielding_text(self, gpus: int) -> str:
-        """Return which jobs could yield so many GPUs. Empty where they do not have so many."""
+        """Return which jobs could yield so many GPUs. Empty if they do not have so many."""
         if gpus > self.gpus:
             return ""
         weakest, *stronger = self.classes

@@ -175,7 +175,7 @@ def _islands(
 
 
 def _free_block(island: Island, islands: Sequence[Island], running: Sequence[Job]) -> int | None:
-    """Return the island's block less what runs in it; None where the island of a job is unknown."""
+    """Return the island's block less what runs in it; None if the island of a job is unknown."""
     places = {i.name for i in islands}
     if len(places) > 1 and any(job.island not in places for job in running):
         return None

@@ -230,7 +230,7 @@ class _Play(Floor):
         return [job for _, job in sorted(order, key=lambda one: one[0])]
 
     def _room_for(self, job: StoryJob, kind: Claim, *, heed: bool = True) -> list[StoryJob] | None:
-        """Return the jobs that the claim takes; None where it cannot be met. `heed`: protected jobs are not taken."""
+        """Return the jobs that the claim takes; None if it cannot be met. `heed`: protected jobs are not taken."""
         if kind is Claim.CLASS:
             return self._room_by_class(job, heed=heed)
         back: list[StoryJob] = []

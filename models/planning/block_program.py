@@ -135,7 +135,7 @@ class BlockProgram:
         self._row(whole, round(sum(size * answer[n] for n, size in whole.items())) - 0.5, np.inf)
 
     def solve_total(self) -> Placement | None:
-        """Place the blocks so that the total is largest; None where they cannot all be placed."""
+        """Place the blocks so that the total is largest; None if they cannot all be placed."""
         if self.every and {b for b, count in self.blocks.items() if count} - {at[:2] for at in self.block_at}:
             return None
         gains = np.ones(len(self.block_at) + len(self.loose_at))

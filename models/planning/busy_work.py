@@ -88,7 +88,7 @@ def _short_text(work: TeamWork, backing: int, quota: int) -> str:
 
 
 def beyond_of_work(works: Iterable[TeamWork], team: str, quota: int | None) -> str:
-    """Return a sentence that says which jobs beyond the team's quota yield first; empty where there are none."""
+    """Return a sentence that says which jobs beyond the team's quota yield first; empty if there are none."""
     work = next((w for w in works if w.team == team), None)
     beyond = 0 if work is None or quota is None else work.gpus - quota
     if work is None or beyond <= 0:

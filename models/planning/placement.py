@@ -43,7 +43,7 @@ class PlacementSolver(Ground):
         )
 
     def with_placement(self, bounds: Mapping[str, int], placement: Placement) -> int | None:
-        """Return the largest total with these blocks in place; None where they do not fit the bounds."""
+        """Return the largest total with these blocks in place; None if they do not fit the bounds."""
         taken: dict[str, int] = {}
         used: dict[str, int] = {}
         for (team, size, island), count in placement.items():
@@ -128,7 +128,7 @@ class PlacementSolver(Ground):
         return {} if best is None else best[1]
 
     def _best_placement(self, bounds: Mapping[str, int], placed: BlockCounts) -> Placement | None:
-        """Place these blocks so that the total is largest; None where they cannot all be placed."""
+        """Place these blocks so that the total is largest; None if they cannot all be placed."""
         if self._ways_count(placed, every=True) > FEW:
             from models.planning.block_program import BlockProgram
 

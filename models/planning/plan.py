@@ -57,7 +57,7 @@ class Plan(Model):
 
     `phantom_gpus` and `to_flex_gpus` count the GPUs that this plan cuts. `wave` is the deepest tier that the plan
     without a tier limit would cut. `suffices` is the first tier limit under which the plan is neither short nor
-    unbacked; None where there is none. Units: whole GPUs.
+    unbacked; None if there is none. Units: whole GPUs.
     """
 
     cluster: str
@@ -139,7 +139,7 @@ class Plan(Model):
 
     @property
     def fault(self) -> str:
-        """The reason why it cannot be launched, approved or written; empty where it can."""
+        """The reason why it cannot be launched, approved or written; empty if it can."""
         if not self.honest:
             assert self.derived is not None
             return f"no quota can be promised in this cluster: {self.derived.text}"
@@ -147,7 +147,7 @@ class Plan(Model):
 
     @property
     def why_last(self) -> str:
-        """The reason why its cluster comes after all waves: no tier limit suffices. Empty where one does."""
+        """The reason why its cluster comes after all waves: no tier limit suffices. Empty if one does."""
         if not self.honest:
             return self.fault
         if self.suffices is not None:
@@ -191,7 +191,7 @@ class Plan(Model):
 
 
 def is_stale(health_at: datetime | None, stale_after: timedelta | None, now: datetime) -> bool:
-    """Return whether a health sample opens no gate any more; False where its time or the limit is unknown."""
+    """Return whether a health sample opens no gate any more; False if its time or the limit is unknown."""
     return health_at is not None and stale_after is not None and now - health_at >= stale_after
 
 

@@ -23,7 +23,7 @@ class FlexOffer(Model):
 
 
 def flex_offers(whys: Sequence[TeamWhy], flexes: Sequence[FlexThere]) -> tuple[FlexOffer, ...]:
-    """Return clusters that have room, the largest first; none where nothing is lacking.
+    """Return clusters that have room, the largest first; none if nothing is lacking.
 
     A cluster without a stated model may be of any. A block has room only where all of the request fits.
     """

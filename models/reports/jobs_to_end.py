@@ -57,7 +57,7 @@ class WeakerJobs(Model):
 def weaker_jobs(
     seen: Evidence, snapshot: Snapshot, held: Mapping[str, int], team: str, wanted: int
 ) -> WeakerJobs | None:
-    """Return the weaker jobs of its own quota that would free the block; None where they would not.
+    """Return the weaker jobs of its own quota that would free the block; None if they would not.
 
     None too where the team's named jobs do not account for all that it holds: others may be in the way.
     """

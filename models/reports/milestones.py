@@ -131,7 +131,7 @@ class State(StrEnum):
 
 
 class MilestoneStanding(Model):
-    """The state of one milestone at one time. `expected`: by the straight line; None where its start is unknown."""
+    """The state of one milestone at one time. `expected`: by the straight line; None if its start is unknown."""
 
     milestone: Milestone
     number: int | None

@@ -50,7 +50,7 @@ class Point(Model):
     `at`: when the newest of them was read, which is the time of the figures; `oldest_at`: the oldest of them.
     `health_at`: the time of the oldest health behind them. `clusters`: clusters with a tally; `known`: those whose
     health was known. `asking`: clusters whose waiting jobs in quota are known; `pending_gpus` and `lacking_gpus` are
-    sums over these, None where there are none.
+    sums over these, None if there are none.
     """
 
     at: Time

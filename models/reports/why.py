@@ -164,7 +164,7 @@ def explain_team(
     """Explain why the team cannot have so many GPUs now, or, without a number, its whole quota.
 
     `history`: the recent health of each island. `namespace`: the one that asks, where it is not the team itself.
-    Errors: Refusal where the team has no quota that holds jobs, or the cluster's health is unknown.
+    Errors: Refusal if the team has no quota that holds jobs, or the cluster's health is unknown.
     """
     cluster, sample = seen.reading.cluster, seen.sample
     if sample is None:

@@ -60,7 +60,7 @@ class Terminal:
         return await asyncio.to_thread(self._process.wait, PATIENCE)
 
     def _reads(self) -> bool:
-        """Some more of what is shown; False where there is no more to come."""
+        """Some more of what is shown; False if there is no more to come."""
         assert select.select([self._ours], [], [], PATIENCE)[0], f"it shows nothing more: {self.shown}"
         try:
             more = os.read(self._ours, 65536)

@@ -496,7 +496,7 @@ async def world_of(
     """A worker serves this ledger, the watch runs; afterwards nothing of the story runs, and all of it replays.
 
     `wrapped`: puts something between the worker and the ledger's quotas; None: what a worker has there itself.
-    `touch`: lays hands on the worker's ports before it starts. `replays`: False where the same stories are replayed
+    `touch`: lays hands on the worker's ports before it starts. `replays`: False if the same stories are replayed
     elsewhere. `telling`: how fast people are told. `keys`: a front's, and what workers know of them: every command
     needs a ticket then, or once `wanted`. `bringups`: what the worker needs to take part in them. On a server in memory
     all go by its clock.

@@ -149,7 +149,7 @@ def payloads(draw: st.DrawFn, documents: tuple[Any, ...], most: int = 2) -> Payl
 
 
 def decoded(model: type[Model], payload: Payload) -> Any:
-    """The model, or None where it was refused as a worker refuses it: in one sentence that can be sent."""
+    """The model, or None if it was refused as a worker refuses it: in one sentence that can be sent."""
     refusal: ApplicationError | None = None
     value: Any = None
     try:

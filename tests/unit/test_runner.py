@@ -1,4 +1,4 @@
-"""A question is refused where the workflow may have lived for it alone."""
+"""A question is refused if the workflow may have lived for it alone."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def use_of(
 
 
 def mapping_in(raw: Any, field: str) -> Mapping[str, Any]:
-    """Return a field that is an object, empty where it is missing. Errors: BadObject."""
+    """Return a field that is an object, empty if it is missing. Errors: BadObject."""
     if not isinstance(raw, Mapping):
         raise BadObject(f"it is {brief(raw)}")
     value = raw.get(field)
@@ -217,7 +217,7 @@ def mapping_in(raw: Any, field: str) -> Mapping[str, Any]:
 
 
 def mappings_in(raw: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
-    """Return a field that is a list of objects, empty where it is missing. Errors: BadObject."""
+    """Return a field that is a list of objects, empty if it is missing. Errors: BadObject."""
     values = raw.get(field)
     if values is None:
         return []
