@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
-from temporalio.api.enums.v1 import EventType
 
 from models.errors import Refusal
 from models.rollout.stages import Command, Stage
-from tests.e2e.world import TREE_CUT, World, eventually, fresh, on_postgresql, seen, tree, worked_case
+from tests.e2e.world import TREE_CUT, World, fresh, on_postgresql, seen, tree, worked_case
 
 LONG = "1h"
 
@@ -170,33 +168,6 @@ async def test_temporal_s_own_cancel_undoes_first(world: World) -> None:
         with pytest.raises(Refusal, match="there is no rollout of"):
             await world.tpm.audit(strange)
     assert [e["actor"] for e in sql.archive(name) if e["text"].startswith("abort")] == ["temporal"]
-
-
-async def test_a_cancel_that_comes_before_the_rollout_is_open_counts_too(world: World) -> None:
-    sql = world.sql
-    name = fresh("early")
-    await world.fleet(worked_case(name))
-    book = sql.row("clusters", name=name)
-    sql.run("BEGIN IMMEDIATE")  # nobody else can write: the opening waits
-    launching = asyncio.create_task(world.launch(name))
-    await world.calling(name, "open_rollout")
-
-    await world.handle(name).cancel()
-    await eventually(lambda: cancel_is_heard(world, name), "the rollout has heard of the cancel")
-    sql.run("ROLLBACK")
-
-    with pytest.raises(Refusal, match="the workflow was cancelled"):
-        await launching
-    assert (await world.ended(name))["stage"] == "aborted"
-    assert sql.row("clusters", name=name) == book
-    assert sql.gpus(name) == {"research": 345}
-
-
-async def cancel_is_heard(world: World, name: str) -> bool:
-    """A workflow task has been completed since the cancel was asked for."""
-    events = [event.event_type for event in (await world.handle(name).fetch_history()).events]
-    asked = events.index(EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED)
-    return EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED in events[asked:]
 
 
 @pytest.mark.nightly

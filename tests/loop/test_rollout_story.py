@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
-from temporalio.client import WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowExecutionStatus
 
 from activities.watch import health_watch
 from models.cluster.windows import Declared, Window, WindowKind
@@ -17,7 +18,19 @@ from models.rollout.messages import LaunchAnswer, LaunchRequest
 from models.rollout.stages import Command, Stage
 from models.rollout.status_models import RolloutStatus
 from models.temporal_names import WATCH_ID
-from tests.e2e.world import TREE_CUT, World, cluster, eventually, fresh, on_postgresql, team, tree, worked_case
+from tests.e2e.test_races import Hooks
+from tests.e2e.world import (
+    TREE_CUT,
+    World,
+    cluster,
+    eventually,
+    fresh,
+    on_postgresql,
+    team,
+    tree,
+    worked_case,
+    world_of,
+)
 
 LONG = "1h"
 FORWARD = ["reserve", "set_soft", "harden", "follow"]
@@ -46,7 +59,35 @@ async def only_waits_for(world: World, name: str, stage: Stage, condition: str, 
     return status
 
 
-# --- the straight path -----------------------------------------------------------------------
+# --- before it is open ------------------------------------------------------------------------
+
+
+async def test_a_cancel_that_comes_before_the_rollout_is_open_counts_too(
+    temporal: Client, sqlite_ledger_url: str, tmp_path: Path
+) -> None:
+    hooks = Hooks()
+    async with world_of(temporal, sqlite_ledger_url, tmp_path, touch=hooks.on) as world:
+        name = fresh("early")
+        await world.fleet(worked_case(name))
+        book = world.sql.row("clusters", name=name)
+        with hooks.hold("open_rollout.quotas", lambda read: read == name, answered=True) as opening:
+            launching = asyncio.create_task(world.launch(name))
+            await opening.here()
+            await world.handle(name).cancel()
+            await eventually(lambda: cancel_is_heard(world, name), "the rollout has heard of the cancel")
+            opening.go()
+
+        with pytest.raises(Refusal, match="the workflow was cancelled"):
+            await launching
+        assert (await world.ended(name))["stage"] == "aborted"
+        assert world.sql.row("clusters", name=name) == book
+        assert world.sql.gpus(name) == {"research": 345}
+
+
+async def cancel_is_heard(world: World, name: str) -> bool:
+    """Every workflow task is completed, and so is that of the cancel."""
+    described = (await world.handle(name).describe()).raw_description
+    return not described.HasField("pending_workflow_task")
 
 
 # --- breaches --------------------------------------------------------------------------------
