@@ -27,13 +27,10 @@ from models.bringup.status import BringupStatus
 from models.cluster.island import Island
 from tests.e2e.bringup_site import PROVISION, Site, Story, worker_of
 from tests.e2e.world import connected, eventually, fresh
-from tests.integration.runners.servers import Server, serving
 from tests.replaying import replays
 from tests.unit.bringup_world import ENTRY
-from tests.waiting import async_attempts
 from workers.embedded_temporal import EmbeddedTemporal
 from workers.main import FAILURES, sandbox
-from workflows import options
 from workflows.bringup import BringupWorkflow
 
 RECIPE: dict[str, Any] = {
@@ -268,97 +265,6 @@ class Elsewhere(Site):
 
     def stop(self, order: RunOrder) -> RunReport | None:
         return self.real.stop(order)
-
-
-class Begins(Server):
-    """A service that begins a run with each key it is sent, and answers by its list; then that it is done."""
-
-    def __init__(self, *answers: tuple[int, bytes]) -> None:
-        super().__init__()
-        self.answers = list(answers)
-        self.keys: list[str] = []
-
-    def answer(self, method: str, path: str, query: list[tuple[str, str]], body: Any, headers: dict[str, str]) -> Any:
-        self.keys.append(headers["Idempotency-Key"])
-        last = len(self.answers) == 1
-        return self.answers[0] if last else self.answers.pop(0)
-
-
-def over_http(service: Server) -> Elsewhere:
-    return Elsewhere({"hosts": [{"origin": service.url}], "networks": ["127.0.0.0/8"]})
-
-
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start that was not answered is sent again without a pause."""
-    monkeypatch.setattr(options, "START_PAUSES", (timedelta(milliseconds=10),) * 3)
-
-
-LOST = (200, b"<html>welcome</html>")
-DENIED = (401, b'{"message": "no such token"}')
-BEGUN = [(500, b""), (302, b""), (429, b"{}"), (408, b"{}"), (200, b""), (202, b"{" * 5_000_000)]
-BEGUN_AT_NIGHT = [pytest.param(answer, marks=pytest.mark.nightly) for answer in BEGUN]
-
-
-@pytest.mark.parametrize("first", [LOST, (503, b"{}"), *BEGUN_AT_NIGHT], ids=lambda each: str(each[0]))
-async def test_a_start_that_may_have_begun_is_unclear_whatever_is_answered_to_it_later(
-    stage: Stage, soon: None, first: tuple[int, bytes]
-) -> None:
-    """A person's retry would send another key, and so begin a second run."""
-    service = Begins(first, DENIED)
-    with serving(service):
-        stage.site = over_http(service)
-        async with stage.worker():
-            story = await stage.story(provision=[{"name": "x", "with": "http", "url": service.url}], supply=None)
-            status = await story.until(at(BringupStage.BLOCKED))
-            (step,) = status.steps
-            assert step.phase == "unclear"
-            assert "HTTP 401: no such token" in step.said
-            assert "nothing has begun" not in step.said
-            assert "it may be running, have run, or never have started: check first" in status.because
-            await story.handle.terminate(reason="the story is over")
-        await replayed(story)
-    assert service.keys == [f"{story.start.entry.cluster}/1/x"] * 2
-
-
-@pytest.mark.parametrize("status_code", [401, 403, 422])
-async def test_a_start_that_was_refused_at_once_has_begun_nothing(stage: Stage, soon: None, status_code: int) -> None:
-    service = Begins((status_code, b"{}"))
-    with serving(service):
-        stage.site = over_http(service)
-        async with stage.worker():
-            story = await stage.story(provision=[{"name": "x", "with": "http", "url": service.url}], supply=None)
-            status = await story.until(at(BringupStage.BLOCKED))
-            assert status.because == f"step x is failed: {service.url} answered HTTP {status_code}; nothing has begun"
-            await story.handle.terminate(reason="the story is over")
-    assert len(service.keys) == 1
-
-
-async def test_a_start_that_meets_nothing_but_errors_shows_the_latest_one(stage: Stage, soon: None) -> None:
-    service = Begins((503, b'{"message": "we are closed"}'))
-    with serving(service):
-        stage.site = over_http(service)
-        async with stage.worker():
-            story = await stage.story(provision=[{"name": "x", "with": "http", "url": service.url}], supply=None)
-            closed = f"{service.url} answered HTTP 503: we are closed"
-            status = await story.until(lambda s: closed in s.steps[0].said)
-            assert status.steps[0].phase == "starting"
-            assert closed in status.waits_for
-            async for _ in async_attempts("the board and the archive say so too"):
-                if any(closed in entry.text for entry in stage.site.archive):
-                    break
-            assert closed in stage.site.rows[story.start.entry.cluster].waits_for
-            service.answers[:] = [(200, b'{"status": "at work"}')]
-            async for _ in async_attempts("the board and the archive say that it runs"):
-                if any(entry.text == f"x runs: {service.url} says at work" for entry in stage.site.archive):
-                    break
-            assert stage.site.rows[story.start.entry.cluster].waits_for == "x is running"
-            service.answers[:] = [(200, b'{"status": "succeeded"}')]
-            status = await story.until(lambda s: s.steps[0].phase == "done")
-            assert closed not in status.waits_for + status.steps[0].said
-            await story.handle.terminate(reason="the story is over")
-        await replayed(story)
-    assert set(service.keys) == {f"{story.start.entry.cluster}/1/x"}
 
 
 def on_host(folder: Path, program: Path, place: Here | None = None) -> Elsewhere:
