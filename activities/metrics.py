@@ -1,6 +1,6 @@
 """Metrics: the numbers a dashboard shows. Recorded in activities, never in workflows (replay).
 
-The watch alone reports present states (a rollout's stage, a cluster's shortage), which it sees anew in each round. It
+The watch alone reports present states (a rollout's stage, a cluster's shortage), which it sees again in each round. It
 moves between workers, so a worker exports what it saw for some rounds only: else old states of weeks ago would stand
 beside the present ones.
 """

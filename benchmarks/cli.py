@@ -48,7 +48,7 @@ def cost_of(command: Sequence[str], settings: Mapping[str, str], runs: int, code
     """Time a command after a first run that fills the caches. Errors: RuntimeError for another exit code."""
     walls, cpus = [], []
     environment = {**os.environ, **settings, "PYTHONPATH": str(ROOT)}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled: to do it anew costs 0.1 s
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled: to do it again costs 0.1 s
     for _ in range(runs + 1):
         began, before = time.perf_counter(), _children_seconds()
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -141,7 +141,7 @@ def _lines(shell: str, offers: Sequence[Offer]) -> Iterator[str]:
 
 
 def _tree() -> Mapping[str, Any]:
-    """Return commands and options; the file is made anew where our sources have changed."""
+    """Return commands and options; the file is made again if our sources have changed."""
     path, stamp = os.path.join(names.folder(), "commands.json"), _stamp()
     kept = names.read(path)
     if kept.get("stamp") != stamp:

@@ -181,7 +181,7 @@ class Calls:
                 raise Refusal(why) from None
 
     async def _await_late_answer(self, workflow_id: str, update_id: str, kind: type[_AnswerT]) -> _AnswerT:
-        """Return the answer of a run whose first step a busy worker did not end: that step is made anew."""
+        """Return the answer of a run whose first step a busy worker did not end: that step is repeated."""
         handle = self._client.get_workflow_handle(workflow_id)
 
         async def ask() -> _AnswerT:

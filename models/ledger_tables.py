@@ -182,7 +182,7 @@ class UsageRow(SQLModel, table=True):
 
 
 class JobRow(SQLModel, table=True):
-    """A job that runs (`ended` NULL) or has run; one that is preempted and starts anew is another row."""
+    """A job that runs (`ended` NULL) or has run; one that is preempted and starts again is another row."""
 
     __tablename__ = "jobs"
     __table_args__ = (

@@ -156,7 +156,7 @@ def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexThere | Non
 
 
 def _reason_text(reason: Reason, one: TeamWhy) -> str:
-    """Say how many GPUs are used or short, and why. Jobs may hold GPUs on which they could not start anew."""
+    """Say how many GPUs are used or short, and why. Jobs may hold GPUs on which they could not start again."""
     number, cause = reason.gpus, reason.cause
     if cause.own and not one.use_known:
         what = "counts as used" if number == 1 else "count as used"

@@ -22,7 +22,7 @@ another replay. Queries that came with a task have ids of their own, and are ans
 An activation that takes more than two seconds is reported to the server as a deadlock (TMPRL1101). temporalio 1.35
 means to wait for its thread before the run leaves the cache, and does not: its time limit cancels the very future it
 waits for. So a second thread lived in the workflow's loop beside the first, steps were lost between the two, and that
-run could never leave the cache: its slot was lost, and nothing answered its breaches before the worker was started anew
+run could never leave the cache: its slot was lost, and nothing answered its breaches before the worker was restarted
 (found on a machine of two cores at a load of twelve). Here the second waits for the first. Nor is an exception thrown
 into the first one's thread, which loses a step likewise: ours are slow where the machine is, and never endless.
 """

@@ -71,7 +71,7 @@ class RolloutPost(Host[Rollout]):
     def _leave_mark(self, *, always: bool = False) -> None:
         """Leave an event if this workflow task has no other, so that none leads to nothing.
 
-        A run from before the patch leaves one unless the main loop starts its timer anew, or `always`.
+        A run from before the patch leaves one unless the main loop starts its timer again, or `always`.
         """
         if patches.has_fewer_events():
             self._marking = asyncio.create_task(self._mark_empty_task())

@@ -84,7 +84,7 @@ class RolloutWaits(RolloutPost):
             self._leaving = False
 
     async def _wait_anew(self, until: datetime | None, is_woken: Callable[[], bool]) -> None:
-        """Wait by a timer of its own, which any change starts anew: in runs from before the patch."""
+        """Wait by a timer of its own, which any change starts again: in runs from before the patch."""
         timeout = patience(until)
         self._waits = None if timeout is None else self._changes
         with contextlib.suppress(TimeoutError):

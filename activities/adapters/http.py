@@ -1,6 +1,6 @@
 """Makes one exchange over HTTP, for all adapters: within a total time, to hosts that may be reached, without redirects.
 
-The time is for the whole exchange: name, connection, request and answer. A client's own limit begins anew with each
+The time is for the whole exchange: name, connection, request and answer. A client's own limit starts over with each
 byte that trickles in. A redirect is an answer and not followed: a POST that ends on a login page would count as
 delivered, and a token would be sent along.
 

@@ -73,7 +73,7 @@ class BringupExit:
             back = max(0, opened.baseline.tree.assigned_gpus() - stands)
             return running.but(quota_gpus=stands + back, back_gpus=back, said=self._stage_of(opened))
         if running.is_empty:
-            running = running.but(teams=self._count_teams_using(request))  # asked anew: to go on ends jobs
+            running = running.but(teams=self._count_teams_using(request))  # asked again: to go on ends jobs
         if not running.is_empty:
             return running.but(said="all quotas are 0; Backstop waits for running jobs to end")
         if opened is not None:

@@ -112,7 +112,7 @@ class FleetActivities:
 
     @activity.defn(name="pick_clusters", no_thread_cancel_exception=True)
     def pick(self, request: PickRequest) -> PickAnswer:
-        """Make the order anew from today's snapshots, and pick the first that can start now."""
+        """Make a new order from today's snapshots, and pick the first that can start now."""
         with translate_errors():
             names = [candidate.cluster for candidate in request.candidates]
             rehearsed = self._rehearsals(request.shadow)
@@ -135,7 +135,7 @@ class FleetActivities:
         return self._ports.registry.newest([name for name in names if name not in rehearsed])
 
     def _prospects(self, names: Sequence[str], request: PickRequest) -> list[Prospect]:
-        """Return today's prospects, made anew if quotas, health or policy have changed, or the old ones are too old."""
+        """Return today's prospects; make new ones if quotas, health or policy have changed, or the last are too old."""
         samples, versions = self._ports.health.read(names), self._ports.quotas.versions(names)
         now = request.at
         answer = []

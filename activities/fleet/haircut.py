@@ -1,4 +1,4 @@
-"""Computes the cost of buffers for the whole fleet; plans a cluster anew only if its plan's basis has changed.
+"""Computes the cost of buffers for the whole fleet; plans a cluster again only if its plan's basis has changed.
 
 Each look reads every source about all clusters (activities/rollout/many_looks.py). A plan is kept in numbers alone,
 beside its basis and by its buffer: another look, or another buffer, costs only the new plans.

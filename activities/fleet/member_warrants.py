@@ -21,7 +21,7 @@ ENDS_ONE = frozenset({"rollout.abort", "rollout.rollback", "rollout.close"})
 
 
 class SignedWords(Protocol):
-    """activities/tickets/warrants.py. `good`: returns whether its signature and message are valid, checked anew."""
+    """activities/tickets/warrants.py. `good`: returns whether its signature and message are valid, checked again."""
 
     @property
     def book(self) -> WarrantPort: ...

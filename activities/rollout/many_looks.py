@@ -1,4 +1,4 @@
-"""Looks at many clusters: asks each source about all of them at once, and computes anew only what has changed.
+"""Looks at many clusters: asks each source about all of them at once, and recomputes only what has changed.
 
 One question for each cluster, and its arithmetic at each look, took seconds for 1,000. So a result is kept beside the
 readings that it was computed from; if the next readings are equal, times aside, so is the result, because models/ is

@@ -411,7 +411,7 @@ class Warrants:
     # --- what stands ----------------------------------------------------------------------------
 
     def live(self, subject: str, *commands: str) -> Warrant | None:
-        """Return the newest for any of these commands that is not void, its signature and message checked anew."""
+        """Return the newest for any of these commands that is not void, its signature and message checked again."""
         return self.live_among(self.book.warrants(subject, *commands), *commands)
 
     def live_among(self, rows: Sequence[Warrant], *commands: str) -> Warrant | None:

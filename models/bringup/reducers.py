@@ -217,7 +217,7 @@ def note_refusal(bringup: Bringup, run: str, attempt: int, why: str, now: dateti
 
 
 def note_untaken(bringup: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
-    """Note that nobody took the start, and nobody will: the step starts anew."""
+    """Note that nobody took the start, and nobody will: the step starts again."""
     if not _is_current(bringup, run, attempt):
         return bringup
     starts = bringup.runs[run].starts - 1

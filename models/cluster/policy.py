@@ -158,7 +158,7 @@ class Policy(Documented):
     breach_after: Duration = timedelta(minutes=10)
     """A quota that lacks healthy GPUs for longer than this is in breach."""
     clear_after: Duration = timedelta(minutes=30)
-    """Health must be good for this long before the breach timer starts anew."""
+    """Health must be good for this long before the breach timer starts again."""
     recover_after: Duration = timedelta(hours=6)
     """After a breach rollback, health must be good for this long before a retry. Each failure doubles it."""
     stale_after: Duration = timedelta(minutes=30)

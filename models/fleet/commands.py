@@ -208,7 +208,7 @@ def apply_cancel(fleet: FleetRollout, now: datetime, *, by_ticket: bool) -> Flee
 
 
 def _resume(fleet: FleetRollout, request: FleetCommandRequest, now: datetime) -> tuple[FleetRollout, str]:
-    """Lift every hold and forget the failures so far; a soak or bake under way starts anew."""
+    """Lift every hold and forget the failures so far; a soak or bake under way starts again."""
     members = {c: m.but(forgiven=True) if m.failed_at is not None else m for c, m in fleet.members.items()}
     forgiven = len(fleet.failed_members)
     holds = fleet.holds

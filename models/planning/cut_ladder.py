@@ -84,7 +84,7 @@ class Ladder:
         return self.ground.tree.lower_values(self.cuts())
 
     def loosen(self, floors: Mapping[str, int]) -> None:
-        """Lower the floors: what was cut stays cut, and the rest is divided anew by what can be given now."""
+        """Lower the floors: what was cut stays cut, and the rest is divided again by what can be given now."""
         self.floors = floors
         self.amounts = {leaf: self._amounts(leaf) for leaf in self.ground.leaves}
         self._scoped = {leaf: dict(by_tier) for leaf, by_tier in self.taken.items()}

@@ -1,6 +1,6 @@
 """The real cost of a buffer: the plans of a fleet at several buffers, added up.
 
-Each cluster is planned anew at each buffer, everything else by its own policy; the report says how many of the cut GPUs
+Each cluster is planned at each buffer, everything else by its own policy; the report says how many of the cut GPUs
 had no healthy GPU behind them, and how many move to flex. Source: docs/design.md, "Words", "The cut ladder".
 """
 

@@ -375,7 +375,7 @@ def _hold_for_radius(rollout: Rollout, reason: str, now: datetime, until: dateti
 
 
 def _not_in_place(rollout: Rollout) -> Rollout:
-    """Give up a write in place: the guard and the drift check begin anew."""
+    """Give up a write in place: the guard and the drift check start again."""
     outlook = rollout.stay.outlook
     if rollout.is_proposing and rollout.plan is not None:  # it stays a proposal, to be written once it can be
         outlook = outlook.but(proposal=Proposal(plan=rollout.plan, at=rollout.proposed_at or rollout.stay.since))

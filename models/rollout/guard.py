@@ -3,7 +3,7 @@
 Theory of operation. `Sight` decides which samples to believe: an implausible drop or rise stays UNKNOWN until more
 samples agree or a person confirms it, and a sample of a source in doubt (models/cluster/implausible_falls.py) until the
 doubt is over. `Clocks` keeps one timer per quota: it runs while the quota is short, stops while it is not, and starts
-anew only after the quota was good for `clear_after`. So a blip shorter than `breach_after` breaches nothing, and a
+again only after the quota was good for `clear_after`. So a blip shorter than `breach_after` breaches nothing, and a
 quota that flaps breaches when its short times together reach `breach_after`. Times are passed in; nothing here reads a
 clock. Source: docs/design.md, "Guard and rollback".
 """

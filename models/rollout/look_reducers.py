@@ -32,7 +32,7 @@ def apply_look(
     an implausible rise waits for more samples (`rise_waits`). `asks`: others' changes wait for a person.
     """
     if rollout.stage is Stage.ROLLING_BACK and rollout.hold(UNMERGED) is not None:
-        # It says nothing else: the rollback's aim stands, and the guard begins anew after it.
+        # It says nothing else: the rollback's aim stands, and the guard starts over after it.
         sight = _sight(rollout, seen, rises=rises)
         return _end_wait(rollout.but(sight=sight, looked_at=now, look_asked=False, look_failed=""), seen, now)
     before_risk, before = rollout.clocks.at_risk, rollout.sight
@@ -84,7 +84,7 @@ def apply_look(
 
 
 def _end_wait(rollout: Rollout, seen: Observation, now: datetime) -> Rollout:
-    """Lift the hold of an effect whose branch waits no more: delivered again, it is declined, or made anew.
+    """Lift the hold of an effect whose branch waits no more: delivered again, it is declined, or made again.
 
     One that people have merged is delivered at once (models/rollout/decide.py).
     """

@@ -145,7 +145,7 @@ def apply_delivery(rollout: Rollout, batch: Sequence[Notice], answer: TellAnswer
 def mark_archived(rollout: Rollout, request: RecordRequest) -> Rollout:
     """Note that entries are archived and the registry shows the stage.
 
-    The call may have been under way while the rollout began anew under another id. If both were in one stage, the
+    The call may have been under way while the rollout began again under another id. If both were in one stage, the
     registry shows that of the new one with its next entries: no stage comes without one (5 s:
     workflows/pause_during_breach.py).
     """
@@ -181,5 +181,5 @@ def fit_rollout(rollout: Rollout, now: datetime) -> Rollout:
 
 
 def _without_what_comes_again(rollout: Rollout) -> Rollout:
-    """Drop facts that the next run gets again: it looks for itself, and health may ask for the proposal anew."""
+    """Drop facts that the next run gets again: it looks for itself, and health may ask for the proposal again."""
     return rollout.but(seen=None, looked_at=None, look_asked=True).with_outlook(proposal=None, considered_gpus=None)

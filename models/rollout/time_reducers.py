@@ -60,7 +60,7 @@ def advance(rollout: Rollout, now: datetime) -> Rollout:
 
 
 def _clear_breach(rollout: Rollout, now: datetime) -> Rollout:
-    """End a held breach that has been clear for long enough; soaks start anew."""
+    """End a held breach that has been clear for long enough; soaks start again."""
     for hold_id in (BREACH, REALIGN, ROLLBACK):
         rollout = lift_hold(rollout, hold_id, now, "guard", "backed again")
     rollout = rollout.but(breach_of=(), plan=rollout.standing_plan).with_stay(

@@ -60,7 +60,7 @@ class Session:
 
     @property
     def form_token(self) -> str:
-        """The secret in our forms, which another site's page does not know; it is masked anew for each form.
+        """The secret in our forms, which another site's page does not know; it has a new mask for each form.
 
         Without the mask, a compressed page's length would reveal the token (BREACH): a random pad, then the token
         under it.

@@ -2,7 +2,7 @@
 
 The ledger has generations, fences and receipts, as it has for Slurm. But Git can compare and set, so an effect is
 written to Git first: it is tried in the ledger, the commit is made on the very commit whose values the ledger has, the
-push is refused if the branch has moved, and only then the ledger keeps the effect. A refused push is judged anew from
+push is refused if the branch has moved, and only then the ledger keeps the effect. A refused push is judged again from
 the branch's present values. If a worker dies between the two, the ledger has not kept our commit yet: it is nobody's
 change, and the next delivery of the effect finds it by its trailers.
 

@@ -86,7 +86,7 @@ DEVICE_TAINT_RULES = ObjectKind(
 
 
 class Gone(Exception):
-    """The server does not keep the version any more: the objects must be listed anew."""
+    """The server does not keep the version any more: the objects must be listed again."""
 
 
 class NoSuchKind(Unavailable):

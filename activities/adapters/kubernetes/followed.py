@@ -2,7 +2,7 @@
 
 The list comes in pages; the watch goes on from the list's version, and from the version of the last event or bookmark
 after a connection that ended or dropped. A server that has forgotten that version answers 410: then the objects are
-listed anew. Until a new list is whole the last one stands, and visibly grows old.
+listed again. Until a new list is whole the last one stands, and visibly grows old.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Followed(Generic[_T]):
             await self._pause(failures)
 
     async def list_all(self, server: ApiServer) -> str:
-        """List the objects anew; return the list's version, empty for no such kind. Errors: Gone, Unavailable."""
+        """List the objects again; return the list's version, empty for no such kind. Errors: Gone, Unavailable."""
         began, version = self._now(), ""
         kept: dict[str, _T] = {}
         bad: dict[str, str] = {}
@@ -154,7 +154,7 @@ class Followed(Generic[_T]):
         return version
 
     def _take_event(self, what: str, raw: Any) -> str:
-        """Keep the change; return its version. Errors: BadObject for an object that cannot be named: list anew."""
+        """Keep the change; return its version. Errors: BadObject for an object that cannot be named: list again."""
         meta = raw.get("metadata") if isinstance(raw, dict) else None
         version = meta.get("resourceVersion") if isinstance(meta, dict) else None
         if not isinstance(version, str) or not version:

@@ -12,7 +12,7 @@ from models.ledger_tables import AuditHeadRow, ClusterRow, RequestRow, RolloutRo
 
 
 class LedgerPulse(LedgerPart):
-    """Returns another text after an entry was archived, a quota changed, or a rollout or request was recorded anew."""
+    """Returns another text after an entry was archived, a quota changed, or a rollout or request was recorded again."""
 
     def mark(self) -> str:
         chains = sa.select(sa.func.count(), sa.func.sum(col(AuditHeadRow.length))).select_from(AuditHeadRow)

@@ -166,7 +166,7 @@ class _Reaching(smtplib.SMTP):
 
 
 class _Timed(smtplib.SMTP):
-    """Cuts a slow server off: a socket's own limit begins anew with each byte."""
+    """Cuts a slow server off: a socket's own limit starts over with each byte."""
 
     _host: str
     """The name against which the certificate is checked."""

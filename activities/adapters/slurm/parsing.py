@@ -376,7 +376,7 @@ def _slurm_job(row: Mapping[str, Any], tres: str, running: Mapping[int, int]) ->
     if not gpus:
         return None
     started = _number(row.get("start_time"))
-    requeued = _number(row.get("submit_time")) if _number(row.get("restart_cnt")) else 0  # Slurm submits it anew then
+    requeued = _number(row.get("submit_time")) if _number(row.get("restart_cnt")) else 0  # Slurm submits it again then
     return SlurmJob(
         number=int(row["job_id"]),
         name=storable_text(str(row.get("name") or "")) or str(row["job_id"]),
