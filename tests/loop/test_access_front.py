@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+import pytest_asyncio
 from joserfc.jwk import OKPKey
-from temporalio.client import Client
 
 from client.backstop import Backstop
 from client.connection import NAMESPACE, TemporalTarget
@@ -20,30 +19,17 @@ from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command, Stage
 from tests.e2e.console_world import Browser, Seen, console_of, somebody
-from tests.e2e.front_world import through
+from tests.e2e.front_world import front_of, http_to, through
 from tests.e2e.keys import FRONT_KEY
 from tests.e2e.world import World, fresh, worked_case
-from web.callers import Callers
-from web.front import Front
-from web.server import listening
-from web.settings import FrontSettings
-from web.temporal_connection import Doors
 
 ME = f"user:{getpass.getuser()}"
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="function")
 async def socket(ticketed: World, tmp_path: Path) -> AsyncIterator[Path]:
-    address = ticketed.client.service_client.config.target_host
-    target = TemporalTarget(options={"target_host": address, "namespace": NAMESPACE}, embedded=True)
-
-    async def connected() -> tuple[Client, TemporalTarget]:
-        return ticketed.client, target
-
-    path = tmp_path / "front.sock"
-    front = Front(Doors(connected, lambda: FRONT_KEY), Callers())
-    async with listening(front, FrontSettings(socket=path, shared=False, listen=None), {}):
-        yield path
+    async with front_of(ticketed.client, tmp_path / "front.sock", key=FRONT_KEY):
+        yield tmp_path / "front.sock"
 
 
 async def test_a_rollout_through_the_front_has_a_ticket_for_every_command(ticketed: World, socket: Path) -> None:
@@ -102,7 +88,7 @@ async def test_a_browser_may_come_to_either_of_two_fronts_and_is_logged_out_at_b
             out = await first.http.post(f"{one['url']}/logout", data={"form_token": first.form_token})
             assert "You are logged out." in out.text
             assert "could not be told" not in out.text
-            async with httpx.AsyncClient(cookies=copied, timeout=60) as thief:
+            async with http_to(ticketed.client, cookies=copied) as thief:
                 turn(two, monkeypatch)
                 for place in (one, two):
                     assert (await thief.get(f"{place['url']}/clusters/{name}")).status_code == 401
