@@ -19,12 +19,11 @@ from models.bringup.recipe import ClusterRecipe
 from models.bringup.runs import RunPhase
 from models.bringup.stages import BringupCommand, BringupStage
 from models.cluster.island import Island
-from models.rollout.stages import Command, Stage
+from models.rollout.stages import Stage
 from tests.e2e.bringup_site import BARE, Story, worker_of
-from tests.e2e.faults import Faulty
 from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.test_bringup_fleet import InLedger
-from tests.e2e.world import CLOCKS, Sql, World, eventually, fresh, worked_case, world_of
+from tests.e2e.world import CLOCKS, Sql, World, eventually, fresh, worked_case
 from tests.unit.bringup_world import ENTRY
 
 ROOMY = {"name": "main", "total_gpus": 500, "healthy_gpus": 480}
@@ -98,31 +97,3 @@ async def test_a_bring_up_fills_the_fleet_by_its_entry_and_goes_by_its_retiremen
         machines = sql.rows("SELECT DISTINCT command FROM warrants WHERE inherits IS NOT NULL ORDER BY command")
         assert machines == [("rollout.approve",), ("rollout.close",), ("rollout.launch",)]
         await all_proven(sql, "retire", "launch", "approve", "close")
-
-
-async def test_what_others_added_is_backstops_own_on_the_ticket_of_who_accepted_it(
-    temporal: Client, sqlite_ledger_url: str, tmp_path: Path
-) -> None:
-    """This includes a limit above all quotas, which follows the accepted value; an undo keeps that."""
-    faulty, name = Faulty(), fresh("accepted")
-    async with world_of(temporal, sqlite_ledger_url, tmp_path, faulty, keys=(FRONT_KEY, public_keys)) as world:
-        faulty.quotas.bounds[name] = 306
-        await world.fleet(worked_case(name))
-        await world.start(name)
-        await world.until(name, Stage.MONITORED)
-        world.sql.set("research", 300, name)
-        world.sql.run("INSERT INTO quotas (cluster, team, gpus, mode) VALUES (?, 'z', 6, 'hard')", name)
-        await world.until(name, lambda status: len(status.holds) == 1 and "z absent" in status.holds[0].reason)
-        assert world.sql.row("quotas", cluster=name, team="z")["written_gpus"] is None
-        await world.say(name, Command.RESOLVE, hold="drift", how="accept")
-        await world.until(name, lambda _: world.sql.row("quotas", cluster=name, team="z")["written_gpus"] == 6)
-        kinds = [(kind, ground) for kind, _, ground in proofs(world, f"{name}/1")]
-        assert kinds[3:] == [("set_soft", "accepted")]
-        (asked,) = world.sql.rows("SELECT nonce FROM warrants WHERE command = 'rollout.resolve'")
-        (stood,) = world.sql.rows("SELECT stood_on FROM effect_proofs WHERE ground = 'accepted'")
-        assert asked[0] in stood[0]
-        kept = json.loads(world.sql.row("rollouts", id=f"{name}/1")["baseline"])["quotas"]
-        assert {quota["team"]: quota["gpus"] for quota in kept} == {"research": 300, "z": 6}
-        await world.say(name, Command.ABORT)
-        await world.ended(name)
-        assert world.sql.gpus(name) == {"research": 300, "z": 6}

@@ -182,3 +182,33 @@ async def test_what_failed_is_undone_without_anybodys_word(
         assert {ground for effect, _, ground in proofs(world, f"{name}/1") if effect in ("restore", "release")} == {
             "failed"
         }
+
+
+async def test_what_others_added_is_backstops_own_on_the_ticket_of_who_accepted_it(
+    temporal: Client, sqlite_ledger_url: str, tmp_path: Path
+) -> None:
+    """Beside a limit above all quotas, which follows what is accepted; an undo leaves that, and nobody else's word."""
+    faulty, name = Faulty(), fresh("accepted")
+    async with world_of(temporal, sqlite_ledger_url, tmp_path, faulty, keys=(FRONT_KEY, public_keys)) as world:
+        faulty.quotas.bounds[name] = 306
+        await world.fleet(worked_case(name))
+        await world.start(name)
+        await world.until(name, Stage.MONITORED)
+        world.sql.set("research", 300, name)
+        world.sql.run("INSERT INTO quotas (cluster, team, gpus, mode) VALUES (?, 'z', 6, 'hard')", name)
+        at = f"{world.now():%Y-%m-%dT%H:%M:%S.%fZ}"
+        world.sql.run("UPDATE quota_changes SET at = ? WHERE cluster = ?", at, name)  # not by the database's own clock
+        await world.until(name, lambda status: len(status.holds) == 1 and "z absent" in status.holds[0].reason)
+        assert world.sql.row("quotas", cluster=name, team="z")["written_gpus"] is None
+        await world.say(name, Command.RESOLVE, hold="drift", how="accept")
+        await world.until(name, lambda _: world.sql.row("quotas", cluster=name, team="z")["written_gpus"] == 6)
+        kinds = [(kind, ground) for kind, _, ground in proofs(world, f"{name}/1")]
+        assert kinds[3:] == [("set_soft", "accepted")]
+        (asked,) = world.sql.rows("SELECT nonce FROM warrants WHERE command = 'rollout.resolve'")
+        (stood,) = world.sql.rows("SELECT stood_on FROM effect_proofs WHERE ground = 'accepted'")
+        assert asked[0] in stood[0]
+        kept = json.loads(world.sql.row("rollouts", id=f"{name}/1")["baseline"])["quotas"]
+        assert {quota["team"]: quota["gpus"] for quota in kept} == {"research": 300, "z": 6}
+        await world.say(name, Command.ABORT)
+        await world.ended(name)
+        assert world.sql.gpus(name) == {"research": 300, "z": 6}
