@@ -31,7 +31,10 @@ def _grant_content(rollout: Rollout) -> dict[str, Any]:
     kept, written = after.values, rollout.written
     raised = order.raised or {q.team: kept[q.team] - q.gpus for q in rollout.baseline.quotas if kept[q.team] != q.gpus}
     there = {team: gpus for team, gpus in raised.items() if team in kept and team in written}
-    values = {t: min(written[t], kept[t]) if order.ends else written[t] + gpus for t, gpus in there.items()}
+    values = {t: written[t] + gpus for t, gpus in there.items()}
+    if order.ends:
+        top = order.request in rollout.on_top
+        values = {t: min(kept[t], max(0, written[t] - gpus * top)) for t, gpus in there.items()}
     return {
         "expected_generation": rollout.generation,
         "writes": _writes(rollout, values, dict.fromkeys(values, _mode(rollout))),

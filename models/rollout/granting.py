@@ -143,7 +143,9 @@ def record_grant(rollout: Rollout, receipt: Receipt, now: datetime) -> Rollout:
     ):  # the undo was ordered while this grant was under way
         target = {**rollout.undo.target, **moved_values(rollout.undo.target, raised, ends=order.ends)}
         rollout = rollout.with_undo(target=target)
+    others = tuple(request for request in rollout.on_top if request != order.request)
     rollout = rollout.but(
+        on_top=others if order.ends else (*others, order.request),
         baseline=baseline_with(rollout, order),
         grants=grants if order.ends else {**grants, order.request: raised},
         given_back=(*rollout.given_back, order.request)[-_REMEMBERED:] if order.ends else rollout.given_back,

@@ -218,6 +218,8 @@ class Rollout(Model):
     """The answer to the last grant's order."""
     grants: dict[str, dict[str, int]] = Field(default_factory=dict)
     """GPUs that grants in force have added since the launch, by request and team."""
+    on_top: tuple[str, ...] = Field(default=(), exclude_if=lambda requests: not requests)
+    """Requests whose grants no plan and no rollback has cut since: all their GPUs stand on top of the plan's values."""
     given_back: tuple[str, ...] = ()
     """The last requests whose grants have ended."""
 

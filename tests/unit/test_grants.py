@@ -213,6 +213,24 @@ def test_a_grant_from_before_the_launch_is_taken_back_from_what_the_plan_left_of
     assert answer.said == "b 106 -> 90", "what was taken, and not the 40 of the grant"
 
 
+def test_a_grant_on_top_of_a_cut_quota_is_taken_back_from_there() -> None:
+    """130 was cut to 119 when hardware was short; 5 on top of these end where they began, and not at 124."""
+    quotas = (quota("a", 200), quota("b", 130, busy=100))
+    world = World(quotas, {"main": (361, 319)}, **QUICK, buffer=0, spare_gpus=0, on_long_run="ignore")
+    world.start().until(Stage.MONITORED)
+    cut = world.values["b"]
+    assert cut < 130
+    world.healthy(361)
+    raised = world.grant("b", 5).raised
+    assert world.values["b"] == cut + 5
+    answer = world.grant("b", 5, ends=raised)
+    assert (world.values["b"], answer.said) == (cut, f"b {cut + 5} -> {cut}")
+    world.grant("b", 5, "r-2")
+    world.grant("b", 3, "r-3")
+    assert world.grant("b", 5, "r-2", ends={"b": 5}).said == f"b {cut + 8} -> {cut + 3}", "the other stands on"
+    assert world.grant("b", 3, "r-3", ends={"b": 3}).said == f"b {cut + 3} -> {cut}"
+
+
 def test_the_end_of_a_grant_that_a_plan_has_cut_whole_says_that_nothing_is_left() -> None:
     world = monitored((quota("a", 200), quota("b", 161, busy=100)))
     answer = world.grant("b", 40, ends={"b": 40})

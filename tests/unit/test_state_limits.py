@@ -133,6 +133,7 @@ LIMITS: dict[str, Any] = {
     "Post.owner_told": OF_ALL + 50,
     "Rollout.grants": MOST_GRANTS,
     "Rollout.grants[]": FEW,
+    "Rollout.on_top": MOST_GRANTS,
     "Rollout.given_back": 200,
     # Queues: cut when a run ends (models/rollout/mailing.py).
     "Post.outbox": QUEUED,
