@@ -1,4 +1,4 @@
-"""Histories are played again, however busy the machine is with other things."""
+"""Replays histories, however busy the machine is with other things."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ async def console(temporal: Client, sqlite_ledger_url: str, tmp_path: Path, brow
 
 
 def lived(world: World, cluster: str) -> None:
-    """Its tally again each two hours of the week before, while its hardware came and went and its promise shrank."""
+    """Store a tally for every two hours of the week before, with changing hardware and a shrinking promise."""
     newest = world.sql.one("SELECT max(at) FROM tallies WHERE cluster = ?", cluster)
     row = world.sql.row("tallies", cluster=cluster, at=newest)
     for hours in range(2, 166, 2):
@@ -236,7 +236,7 @@ async def found_wrong(window: Window, name: str, path: str) -> list[str]:
 
 
 async def test_the_fleet_and_a_cluster_can_be_read_by_everybody(console: Console) -> None:
-    """By day the two pages that most people open; by night all of them."""
+    """By day these are the two pages that most people open, at night all of them."""
     done, _, _ = await a_fleet(console)
     async with console.window(color_scheme="dark", viewport=NARROW) as window:
         for name, path in (("fleet", "/"), ("cluster", f"/clusters/{done}")):

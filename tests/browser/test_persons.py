@@ -1,4 +1,4 @@
-"""Two browsers as two persons, a stale page, a worker that is away, and going out again."""
+"""Two browsers as two persons, a stale page, a worker that is away, and logging out."""
 
 from __future__ import annotations
 

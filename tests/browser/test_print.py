@@ -1,4 +1,4 @@
-"""Printed, a page is what it says, without what only a screen can use."""
+"""A printed page has all that it says, without the controls that only a screen can use."""
 
 from __future__ import annotations
 

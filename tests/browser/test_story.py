@@ -17,7 +17,7 @@ STEPS = ("buffered", "enforced", "monitored")
 
 
 async def shows(window: Window, cluster: str, stage: str) -> None:
-    """The open page says so by itself, or that it is further already; nobody loads it again."""
+    """Wait until the open page shows this by itself, or a later state; nobody reloads it."""
     here = window.page.locator('.track [aria-current="step"] b')
     await expect(here).to_have_text(re.compile("|".join(STEPS[STEPS.index(stage) :])))
     assert window.page.url.endswith(f"/clusters/{cluster}")
@@ -143,7 +143,7 @@ async def test_hardware_fails_and_comes_back_as_in_the_demo(console: Console, by
         await shows(window, name, "monitored")
         await expect(page.locator(".standing")).to_contain_text("attempt 2")
         assert world.sql.one("SELECT gpus FROM quotas WHERE cluster = ?", name) == 306
-        await world.at_rest()  # a page that is made anew under way is another one
+        await world.at_rest()  # a page that is made again under way is another one
         if by == "mouse":
             await page.get_by_role("link", name="All of it").click()
         else:
@@ -225,14 +225,14 @@ async def test_what_happens_between_a_page_and_its_line_is_shown(console: Consol
         await expect(window.page.get_by_role("row", name=name)).not_to_contain_text("paused")
         await world.say(name, Command.PAUSE)
         await archived(world, name, Command.PAUSE)
-        await world.at_rest()  # nothing happens after it that would have the page made anew
+        await world.at_rest()  # nothing happens after it that would have the page made again
         heard.set()
         await expect(window.page.get_by_role("row", name=name)).to_contain_text("paused")
 
 
 @pytest.mark.nightly
 async def test_of_two_looks_the_later_one_stays(console: Console) -> None:
-    """The page is asked for anew while an answer from before is still on its way."""
+    """The page is asked for again while an answer from before is still on its way."""
     world, name = console.world, fresh("twice")
     await world.fleet(worked_case(name, soak_buffered="1h"))
     await world.start(name)
@@ -259,7 +259,7 @@ async def test_of_two_looks_the_later_one_stays(console: Console) -> None:
             await taken.wait()
         await world.say(name, Command.RESUME)
         await archived(world, name, Command.RESUME)
-        await asyncio.sleep(3)  # whoever asks anew at once has the answer
+        await asyncio.sleep(3)  # whoever asks again at once has the answer
         let_go.set()
         await asyncio.sleep(1)  # it is there
         await expect(standing).not_to_contain_text("paused")

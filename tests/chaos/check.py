@@ -591,7 +591,7 @@ def archives_end_where_they_were_cut(case: Case) -> Iterator[Loss]:
             if (entry["key"], entry["text"]) not in archived:
                 yield Loss("archive", entry["key"], f"it was acknowledged, and is gone: {entry['text']}")
     for rollout in case.lost:
-        # Its own: a call that the server's death cut off is made anew, and its heir may have been asked the same.
+        # Its own: a call that the server's death cut off is made again, and its heir may have been asked the same.
         reasons = {e["reason"] for e in case.of_rollout(rollout) if e["kind"] == "command"}
         runs = [t for t in case.rollouts if t.rollout == rollout and t.before]
         runs.sort(key=lambda t: str(t.events[0]["eventTime"]))

@@ -83,7 +83,7 @@ class Cluster:
     # --- what they do ---------------------------------------------------------------------------
 
     async def launch(self) -> bool:
-        """A rollout is open; False if it was refused or nobody answered."""
+        """Open a rollout; return False if it was refused or nobody answered."""
         if await self._launched("tpm", owner="tpm", shadow=self._shadow) or await self.is_open():
             self.launches += 1
             return True
@@ -112,7 +112,7 @@ class Cluster:
         return await self.say(Command.APPROVE, plan_hash=status.plan_hash)
 
     async def status(self) -> RolloutStatus | None:
-        """None if nobody answers."""
+        """Return the status; None if nobody answers."""
         with contextlib.suppress(BackstopError, TimeoutError):
             return await asyncio.wait_for(self._site.person("tpm").status(self.name), ANSWER_SECONDS)
         return None

@@ -1,6 +1,6 @@
 """cli/commands.json: the list of commands for the help, from the commands' own modules.
 
-`python -m tests.docs.commands_list cli/commands.json` (`make docs`) writes it anew; a test fails when that is needed.
+`python -m tests.docs.commands_list cli/commands.json` (`make docs`) writes it again; a test fails when that is needed.
 Commands stay in the order of the file; a new one comes last.
 """
 

@@ -1,6 +1,6 @@
 """docs/commands.md: the command line's own description, below an introduction that people write.
 
-`python -m tests.docs.commands_page docs/commands.md` (`make docs`) writes it anew; a test fails when that is needed.
+`python -m tests.docs.commands_page docs/commands.md` (`make docs`) writes it again; a test fails when that is needed.
 The text comes from the commands' own objects and nothing from a terminal, so the page is the same on every machine.
 """
 
@@ -175,7 +175,7 @@ def _spelling(parameter: Any) -> str:
 
 
 def with_commands(text: str) -> str:
-    """Return the page with the part between `<!-- commands -->` and `<!-- end -->` made anew."""
+    """Return the page with the part between `<!-- commands -->` and `<!-- end -->` made again."""
     return re.sub(
         r"(<!-- commands -->\n).*(<!-- end -->)",
         lambda m: f"{m[1]}\n{generate_page()}\n\n{m[2]}",

@@ -1,6 +1,6 @@
 """The tables of fields in docs/fleet-file.md, docs/bringup.md and docs/access.md, as the models describe them.
 
-`python -m tests.docs.field_tables docs/fleet-file.md docs/bringup.md docs/access.md` writes the tables anew; a test
+`python -m tests.docs.field_tables docs/fleet-file.md docs/bringup.md docs/access.md` writes the tables again; a test
 finds out when that is needed.
 """
 
@@ -68,7 +68,7 @@ def table_of(model: type[Documented]) -> str:
 
 
 def with_tables(text: str) -> str:
-    """Return the document with the table between each pair of `<!-- fields NAME -->` and `<!-- end -->` made anew."""
+    """Return the document with the table between each pair of `<!-- fields NAME -->` and `<!-- end -->` made again."""
     models = {model.__name__: model for model in (*fleet_models(), *BRINGUP_DESCRIBED, *ACCESS_DESCRIBED)}
     return re.sub(
         r"(<!-- fields (\w+) -->\n).*?(<!-- end -->)",

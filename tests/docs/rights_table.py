@@ -1,6 +1,6 @@
 """The table of rights for docs/access.md, made of models/access/rights.py.
 
-`python -m tests.docs.rights_table docs/access.md` writes it anew; a test fails when that is needed.
+`python -m tests.docs.rights_table docs/access.md` writes it again; a test fails when that is needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _rows() -> Iterator[tuple[str, Right]]:
 
 
 def with_rights(text: str) -> str:
-    """Return the document with the table between `<!-- rights -->` and `<!-- end -->` made anew."""
+    """Return the document with the table between `<!-- rights -->` and `<!-- end -->` made again."""
     return re.sub(
         r"(<!-- rights -->\n).*?(<!-- end -->)", lambda m: f"{m[1]}{rights_table()}\n{m[2]}", text, flags=re.DOTALL
     )

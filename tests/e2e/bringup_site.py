@@ -206,7 +206,7 @@ class Story:
         return self.client.get_workflow_handle(self.id, result_type=BringupAnswer)
 
     async def begin(self) -> BringupAnswer:
-        """Answers once it stands, or why it does not."""
+        """Begin the bring-up; return the answer: it runs, or why it does not."""
         await self.client.start_workflow(
             BRINGUP_WORKFLOW,
             BringupInput(start=self.start),
@@ -233,7 +233,7 @@ class Story:
                     command, order, id=update, result_type=BringupCommandAnswer
                 )
                 return answer
-            except RPCError as error:  # a history begins anew at this moment: client/workflow_calls.py asks again too
+            except RPCError as error:  # a history begins again at this moment: client/workflow_calls.py asks again too
                 if error.status is not RPCStatusCode.FAILED_PRECONDITION:
                     raise
         raise AssertionError("attempts end by themselves")

@@ -58,12 +58,12 @@ class Way(StrEnum):
 
 
 def away() -> Exception:
-    """Asked again, with the same fence."""
+    """Return an error after which the call is repeated, with the same fence."""
     return Unavailable("injected: no answer")
 
 
 def refused() -> Exception:
-    """Never asked again."""
+    """Return an error after which the call is not repeated."""
     return Refusal("injected: not allowed")
 
 

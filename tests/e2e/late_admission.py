@@ -22,7 +22,7 @@ from tests.e2e.world import World, eventually
 
 @contextmanager
 def held(command: str) -> Iterator[tuple[threading.Event, threading.Event]]:
-    """Admissions of this command wait; answers what is set once one has come, and what lets it go on."""
+    """Hold admissions of this command; yield two events: one has come, and it may go on."""
     come, may_go = threading.Event(), threading.Event()
     admit = LedgerWarrants.admit
 
@@ -40,7 +40,7 @@ def held(command: str) -> Iterator[tuple[threading.Event, threading.Event]]:
 
 
 async def refused_late(world: World, name: str, few: int) -> int:
-    """A promotion waits for its admission until there is nothing left to promote; answers the runs until then.
+    """Hold a promotion's admission until there is nothing left to promote; return the number of runs until then.
 
     Its policy has a soak of seconds. `few`: events after which the server suggests a new run, which begins once no
     command is under way.

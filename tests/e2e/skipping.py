@@ -362,7 +362,7 @@ CYCLE: dict[str, Any] = {
 """What fits a breach, its recovery and the next attempt into one day: a drop at 06:00 that ends at 08:00 leads
 to the next attempt at 14:00 and to monitored at 20:00 (an hour later each where the first signal is lost). Other
 settings are the defaults, the looks unasked among them: one a day at rest, else each hour. `attempts` is never spent:
-monitored begins it anew.
+monitored begins it again.
 """
 GOOD: Islands = {"main": (361, 319)}
 BAD: Islands = {"main": (361, 300)}

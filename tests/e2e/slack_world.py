@@ -102,7 +102,7 @@ class Workspace:
         }
 
     async def press(self, user: str, message: dict[str, Any], label: str, **more: Any) -> list[dict[str, Any]]:
-        """A button is pressed; what Slack was told because of it, in order, once something was."""
+        """Press a button; return what Slack was told because of it, in order, once something was."""
         payload = self.pressed(user, message, label, **more)
         before = len(self.web.posts("/actions"))
         answer = await self.sent("/slack/interactive", urlencode({"payload": json.dumps(payload)}).encode())
@@ -111,7 +111,7 @@ class Workspace:
         return self.answers()[before:]
 
     def answers(self) -> list[dict[str, Any]]:
-        """All that Slack was told at its own addresses, the oldest first."""
+        """Return all that Slack was told at its own addresses, the oldest first."""
         return [post.json for post in self.web.posts("/actions")]
 
     def typed(self, user: str, text: str, workspace: str = WORKSPACE) -> bytes:
@@ -210,7 +210,7 @@ class Site(NamedTuple):
         return [(e["actor"], e["data"]["command"]) for e in rows if not e["refused"]]
 
     async def given(self, actor: str, command: str) -> None:
-        """The last command is this one: the archive is written soon afterwards."""
+        """Wait until this is the last command: the archive is written a moment later."""
         await eventually(lambda: self.commands()[-1:] == [(actor, command)], f"{command} of {actor} is archived")
 
     def proofs(self, command: str) -> list[dict[str, str]]:

@@ -45,7 +45,7 @@ class Terminal:
         self.shown = ""
 
     async def until(self, text: str) -> str:
-        """All that is shown, once this is. Fails where the command ends before."""
+        """Wait until this is shown; return all that is. Fails if the command ends before."""
         while text not in self.shown:
             assert await asyncio.to_thread(self._reads), f"it ended without {text!r}: {self.shown}"
         return self.shown
@@ -60,7 +60,7 @@ class Terminal:
         return await asyncio.to_thread(self._process.wait, PATIENCE)
 
     def _reads(self) -> bool:
-        """Some more of what is shown; False if there is no more to come."""
+        """Read more of the output; return False if there is no more to come."""
         assert select.select([self._ours], [], [], PATIENCE)[0], f"it shows nothing more: {self.shown}"
         try:
             more = os.read(self._ours, 65536)

@@ -145,7 +145,7 @@ def test_what_was_approved_by_ticket_goes_on_from_a_backup_too(tmp_path: Path) -
     with site.up(signal.SIGKILL):
         site.run("fleet", "import", str(tmp_path / "fleet.yaml"))
         site.run("access", "import", str(tmp_path / "access.yaml"), "--reason", "the first one")
-        time.sleep(2)  # the front asks anew for what is older than a second
+        time.sleep(2)  # the front asks again for what is older than a second
         site.run("launch", *NAMES, "--reason", "pilot")
         plan = json.loads(site.run("status", *NAMES, "--json"))["plan_hash"]
         site.run("approve", *NAMES, "--plan", plan)

@@ -52,7 +52,7 @@ def backstop(home: Path, *arguments: str, given: bytes = b"", **more: str) -> su
 
 
 def called(monkeypatch: pytest.MonkeyPatch, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The same in this process."""
+    """Run the command in this process."""
     for name in [name for name in os.environ if name not in environment(home)]:
         monkeypatch.delenv(name)
     for name, value in environment(home).items():

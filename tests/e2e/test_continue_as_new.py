@@ -1,4 +1,4 @@
-"""A rollout that is monitored for years starts its history anew, and nobody notices."""
+"""A rollout that is monitored for years continues as new, and nobody notices."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def typed(world: World, *words: str) -> Terminal:
 
 
 async def piped(world: World, *words: str) -> tuple[int, str]:
-    """The same without a terminal: the exit code, and what is said."""
+    """Run the command without a terminal; return the exit code and the output."""
     found = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "cli.main", *words],

@@ -19,7 +19,7 @@ from workers.embedded_temporal import EmbeddedTemporal
 
 
 async def said(server: EmbeddedTemporal, home: Path, *words: str) -> tuple[int, str]:
-    """The exit code and what is printed, of the command line as people type it."""
+    """Run the command line as people type it; return the exit code and the output."""
     environment = {
         **os.environ,
         "TEMPORAL_ADDRESS": server.address,

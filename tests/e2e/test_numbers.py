@@ -126,7 +126,7 @@ def text(parts: Iterable[RenderableType]) -> str:
 
 
 async def comes_true(said: Callable[[], Awaitable[str]], expected: Callable[[], list[str]]) -> None:
-    """All that is expected is said. What moves meanwhile is asked for again; both are of one moment."""
+    """Check that all that is expected is shown; ask again if something has moved, so that both are of one moment."""
     ends = time.monotonic() + _SETTLES
     while True:
         before, shown, after = expected(), await said(), expected()
@@ -313,7 +313,7 @@ WRITES = {"buffered": "set_soft", "rolled_back": "restore"}
 
 
 def notices_agree(world: World) -> int:
-    """Every notice of a write to a team names the values of the ledger's own receipt of it; how many there were."""
+    """Check that each notice of a write has the values of the ledger's receipt; return the number of notices."""
     written: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
     for name, effect, body in world.sql.rows("SELECT cluster, kind, receipt FROM receipts ORDER BY rollout, counter"):
         receipt = json.loads(body)
@@ -379,7 +379,7 @@ class Forty:
         }
 
     async def begin(self) -> None:
-        """Imported, launched and approved. Each team leaves 18 or 30 unscheduled: no cut goes deeper."""
+        """Import, launch and approve. Each team leaves 18 or 30 unscheduled: no cut goes deeper."""
         await self.world.fleet(
             *(
                 cluster(

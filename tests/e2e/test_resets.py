@@ -280,7 +280,7 @@ def later(name: str, counter: int, kind: EffectKind, **more: Any) -> Change:
 async def test_a_command_on_its_way_to_the_archive_is_archived_once(
     temporal: Client, sqlite_ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rollout begins anew while the ledger has not yet answered that it has the command."""
+    """The rollout continues as new while the ledger has not yet answered that it has the command."""
     sent, may_land = threading.Event(), threading.Event()
 
     def slow_archive(ledger: Ledger, _: object) -> None:

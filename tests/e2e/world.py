@@ -317,14 +317,14 @@ class World:
         return await self.person(actor).command(cluster, command, request)
 
     async def approve(self, cluster: str) -> str:
-        """The plan that stands is approved; answers its hash."""
+        """Approve the present plan; return its hash."""
         plan = (await self.status(cluster)).plan_hash
         assert plan is not None
         await self.say(cluster, Command.APPROVE, self.approver, plan_hash=plan)
         return plan
 
     async def start(self, cluster: str, rollout: str = "", **more: Any) -> LaunchAnswer:
-        """Launched and approved."""
+        """Launch and approve."""
         answer = await self.launch(cluster, rollout, **more)
         await self.approve(cluster)
         return answer
@@ -332,7 +332,7 @@ class World:
     # --- the fleet rollout ------------------------------------------------------------------------
 
     async def launch_fleet(self, name: str, pace: dict[str, Any] | None = None, **more: Any) -> FleetPlan:
-        """All clusters of the ledger, at a quick pace. `name`: of the fleet rollout."""
+        """Launch all clusters of the ledger, at a quick pace. `name`: of the fleet rollout."""
         self.fleet_launched = True
         request = FleetLaunch(
             fleet=name, owner="tpm", reason="a story", pace=Pace.model_validate({**PACE, **(pace or {})}), **more
@@ -346,13 +346,13 @@ class World:
         return (await self.person(actor).fleet_command(command, request)).said
 
     async def start_fleet(self, name: str, pace: dict[str, Any] | None = None, **more: Any) -> FleetPlan:
-        """Launched and approved."""
+        """Launch and approve."""
         plan = await self.launch_fleet(name, pace, **more)
         await self.say_fleet("approve", self.approver, plan_hash=plan.hash)
         return plan
 
     async def until_fleet(self, reached: Callable[[FleetStatus], bool], seconds: float = PATIENCE) -> FleetStatus:
-        """The fleet rollout's status once it is so. Fails, with what it is instead, when it takes too long."""
+        """Return the fleet rollout's status once the condition holds. Fails, with its state, if that takes too long."""
         return await seen(
             lambda: self._answered(self.tpm.fleet_status, seconds), reached, "the fleet rollout is so", seconds
         )
@@ -387,7 +387,7 @@ class World:
     async def until(
         self, cluster: str, reached: Stage | Callable[[RolloutStatus], bool], seconds: float = PATIENCE
     ) -> RolloutStatus:
-        """The status once it is so. Fails, with where the rollout is instead, when it takes too long.
+        """Return the status once the condition holds. Fails, with the rollout's state, if that takes too long.
 
         A stage that the rollout leaves by itself after a fraction of a second may be over before anybody asks.
         """
@@ -404,7 +404,7 @@ class World:
         return found
 
     async def calling(self, cluster: str, activity: str) -> None:
-        """This call of the rollout is under way."""
+        """Wait until this call of the rollout is under way."""
 
         async def called() -> bool:
             with contextlib.suppress(RPCError):  # there may be no rollout yet
@@ -447,7 +447,7 @@ class World:
         return any(raw.pending_activities or raw.HasField("pending_workflow_task") for raw in described)
 
     async def listed(self, cluster: str) -> None:
-        """Temporal's list has its rollout, which comes a moment late."""
+        """Wait until Temporal's list has the rollout, which takes a moment."""
 
         async def found() -> bool:
             return cluster in [one.cluster for one in await self.tpm.rollouts()]
@@ -455,7 +455,7 @@ class World:
         await eventually(found, f"{cluster} is listed")
 
     async def overview(self, cluster: str, true: Callable[[RolloutSummary], bool] = lambda _: True) -> RolloutSummary:
-        """The cluster's row of the overview, once it is so: Temporal's list and what is noted are a moment late."""
+        """Return the cluster's row of the overview once the condition holds: lists and notes are a moment late."""
 
         async def row() -> RolloutSummary | None:
             return next((one for one in await self.tpm.overview() if one.cluster == cluster), None)
@@ -496,7 +496,7 @@ async def world_of(
     """A worker serves this ledger, the watch runs; afterwards nothing of the story runs, and all of it replays.
 
     `wrapped`: puts something between the worker and the ledger's quotas; None: what a worker has there itself.
-    `touch`: lays hands on the worker's ports before it starts. `replays`: False if the same stories are replayed
+    `touch`: changes the worker's ports before it starts. `replays`: False if the same stories are replayed
     elsewhere. `telling`: how fast people are told. `keys`: a front's, and what workers know of them: every command
     needs a ticket then, or once `wanted`. `bringups`: what the worker needs to take part in them. On a server in memory
     all go by its clock.

@@ -97,7 +97,7 @@ class Post:
         return answer
 
     def tell_in_time(self, activity: NoticeActivities, many: int = MANY) -> TellAnswer:
-        """And they have not waited for theirs."""
+        """Tell, and check that the others have not waited for theirs."""
         in_time: list[bool] = []
         watching = threading.Thread(target=lambda: in_time.append(self.told.wait(IN_TIME)), daemon=True)
         watching.start()

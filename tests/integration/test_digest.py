@@ -44,7 +44,7 @@ PACE = MailPace()
 
 
 def sql(url: str, query: str) -> list[tuple[Any, ...]]:
-    """Asked past the product."""
+    """Query past the product."""
     if url.startswith("sqlite"):
         with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
             return connection.execute(query).fetchall()
@@ -53,7 +53,7 @@ def sql(url: str, query: str) -> list[tuple[Any, ...]]:
 
 
 def run(url: str, statement: str) -> None:
-    """Another tool's."""
+    """Run a statement as another tool does."""
     if url.startswith("sqlite"):
         with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
             connection.execute(statement)

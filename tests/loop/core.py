@@ -16,7 +16,7 @@ class Server(Protocol):
     """The calls that a worker makes to its server."""
 
     def serve(self, core: Core) -> None:
-        """There is somebody who polls."""
+        """Note that this core polls."""
 
     def leave(self, core: Core) -> None:
         """Note that this core polls no more."""
@@ -28,7 +28,7 @@ class Server(Protocol):
         """Take a worker's result of an attempt of an activity."""
 
     def beat(self, core: Core, heartbeat: ActivityHeartbeat) -> None:
-        """An attempt is under way still."""
+        """Note that an attempt is still under way."""
 
 
 class Core:

@@ -324,7 +324,7 @@ async def test_a_team_objects_and_an_owner_lifts_it(ana: Browser, story: Story, 
 
 
 async def test_what_is_said_of_a_command_is_for_the_page_that_follows_it(ana: Browser, story: Story) -> None:
-    """And not for an open page in another tab, which is made anew as the same thing happens."""
+    """A page that is open in another tab, and reloads at the same moment, must not take it away."""
     given = await ana.give(path("teams", TEAM, "object", story.worked), key(), reason="a deadline")
     assert given.status_code == 303
     other = await ana.http.get("/", headers={"sec-fetch-dest": "empty"})

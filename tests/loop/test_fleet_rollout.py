@@ -261,7 +261,7 @@ async def test_people_skip_move_pause_and_promote(world: World) -> None:
     await asyncio.sleep(1)
     assert opened(world) == [pilot]
     await world.say_fleet("resume")
-    # The resume began the soak anew, and what was waived stays waived.
+    # The resume began the soak again, and what was waived stays waived.
     status = await world.until_fleet(lambda s: s.wave is Wave.UNALLOCATED and s.rests_until is not None)
     assert opened(world) == [pilot, c]
     await world.say_fleet("promote", reason="no need to wait for one cluster")

@@ -1,6 +1,6 @@
 """One plan in four quota systems: docs/quota-systems.md shows what each has at each stage, read by its own tools.
 
-`BACKSTOP_WRITE_SYSTEMS=1 pytest tests/loop/test_four_systems.py` writes the page's columns and blocks anew; with
+`BACKSTOP_WRITE_SYSTEMS=1 pytest tests/loop/test_four_systems.py` writes the page's columns and blocks again; with
 `-m nightly` Slurm's.
 """
 

@@ -1,4 +1,4 @@
-"""A buffer from the ledger's health history: planned, launched, derived anew, and refused."""
+"""A buffer from the ledger's health history: planned, launched, derived again, and refused."""
 
 from __future__ import annotations
 

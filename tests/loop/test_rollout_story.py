@@ -397,7 +397,7 @@ async def test_an_adopted_rollout_restores_the_baseline_that_was_first_cut_from(
         with contextlib.suppress(Refusal):
             await world.approve(name)
         await asyncio.sleep(0.2)
-    await world.until(name, Stage.MONITORED)  # nothing of ours stood: the gate found the change and planned anew
+    await world.until(name, Stage.MONITORED)  # nothing of ours stood: the gate found the change and planned again
     await world.handle(name).terminate(reason="an operator's mistake")
     await world.launch(name, rollout=f"{name}/9", adopt=True)
     await world.say(name, Command.ABORT)

@@ -66,7 +66,7 @@ async def test_needs_are_what_the_rollout_says_now_and_silence_is_a_need(
 async def test_what_temporal_has_not_listed_yet_is_in_the_overview(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its list is a moment late, and a page that was made in this moment is made anew only when something happens."""
+    """Its list is a moment late, and a page that was made in this moment is made again only when something happens."""
     name = fresh("unlisted")
     await world.fleet(worked_case(name))
     await world.launch(name)

@@ -2,7 +2,7 @@
 
 Theory of operation. A state is a bring-up, what really runs outside, and the calls under way. What the core does by
 itself costs no depth; each outside event costs one: a start lands or not and its answer comes or is lost, a run ends, a
-check answers, a worker dies (what it followed and asked is let go of), a history begins anew, a person speaks, time
+check answers, a worker dies (what it followed and asked is let go of), a history begins again, a person speaks, time
 passes. The outside keeps its own account of what landed and who asked for it; what must hold is judged by that account
 and never by what the core believes. Runners keep their promise (a run that is there is found by its key), and a person
 who retries an unclear step has looked whether it runs: more cannot be had (docs/bringup.md, "Steps").

@@ -1,4 +1,4 @@
-"""Scenes of bring-ups for the golden histories: from an entry to retired, and one that begins anew and is cancelled.
+"""Scenes of bring-ups for the golden histories: from an entry to retired; one continues as new and is cancelled.
 
 Runners and checks are in memory (tests/e2e/bringup_site.py); the book, the fleet and the rollout to nothing are real.
 """

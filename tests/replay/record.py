@@ -1,4 +1,4 @@
-"""Records the golden histories anew, from real runs: `python -m tests.replay.record [name ...]`.
+"""Records the golden histories again, from real runs: `python -m tests.replay.record [name ...]`.
 
 An existing name only when no rollout of the old shape can be in flight; otherwise patch the workflow
 (`workflow.patched`), keep the old history, and give the new shape a scene of its own (docs/change-a-workflow.md).
@@ -299,7 +299,7 @@ async def realigned(world: World, name: str, _: FaultyQuotas) -> None:
 
 
 async def rederived(world: World, name: str, _: FaultyQuotas) -> None:
-    """A buffer from health history: launched by it, derived anew once the history is worse, proposed and approved."""
+    """A buffer from health history: launched by it, derived again once the history is worse, proposed and approved."""
     down = [8.0] * (3 * 168)
     await world.lived(name, 361, down)
     await world.start(name)

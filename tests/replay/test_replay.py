@@ -87,7 +87,7 @@ async def test_a_task_that_took_too_long_leaves_a_run_that_can_be_played_anew(
 ) -> None:
     """The machine is so slow that an activation is called a deadlock.
 
-    Before the core may have the run anew it has to leave the cache. One in which two threads lived at once never did,
+    Before the core may have the run again it has to leave the cache. One in which two threads lived at once never did,
     and this did not end: by chance, about once in ten times, or once in three beside other work.
     """
     worker: Any = temporalio.worker._workflow._WorkflowWorker

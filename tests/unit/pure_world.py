@@ -223,7 +223,7 @@ class World:
         self.run()
 
     def start(self) -> World:
-        """Launched and approved."""
+        """Launch and approve."""
         self.approve()
         return self
 

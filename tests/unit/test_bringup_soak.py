@@ -1,4 +1,4 @@
-"""The soak clock: what starts it anew, what stops it, and how long an answer counts."""
+"""The soak clock: what starts it again, what stops it, and how long an answer counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stored entry is checked by its letters, and only where they are not what was hashed by what they say."""
+"""A stored entry is checked by its text as it is; only if that has another hash, by what the text says."""
 
 from __future__ import annotations
 

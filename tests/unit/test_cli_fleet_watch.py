@@ -1,4 +1,4 @@
-"""`fleet watch`: a tree that is drawn anew in place, one line for each change in a pipe, and when it ends."""
+"""`fleet watch`: a tree that is drawn again in place, one line for each change in a pipe, and when it ends."""
 
 from __future__ import annotations
 

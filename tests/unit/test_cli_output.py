@@ -41,7 +41,7 @@ def test_a_pipe_gets_columns_as_wide_as_they_are(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("columns", ["80", "45", "20"])
 def test_a_terminal_breaks_no_name_and_cuts_no_number(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
     terminal = Terminal()
-    monkeypatch.setattr(sys, "stdout", terminal)  # here: pytest captures anew for each test's call
+    monkeypatch.setattr(sys, "stdout", terminal)  # here: pytest captures again for each test's call
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)

@@ -1,4 +1,4 @@
-"""A command that the server let go of before the rollout saw it is given again, as the same command."""
+"""A command that the server dropped before the rollout saw it is sent again, as the same command."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_a_rollout_of_an_earlier_build_is_told_to_be_looked_at_by_its_stat
 
 
 class Deaf(Polled):
-    """A server that missed the end of a run while somebody waited for it: who waits anew is answered."""
+    """A server that missed the end of a run while somebody waited for it: who waits again is answered."""
 
     def __init__(self, misses: int, clock: LoopClock, length: int = 11) -> None:
         self._misses = misses

@@ -1,4 +1,4 @@
-"""A browser's session: what it is known by, how long, and what a form of it carries."""
+"""A browser's session: its cookie, its duration, and the token in its forms."""
 
 from __future__ import annotations
 

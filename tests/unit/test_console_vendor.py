@@ -1,4 +1,4 @@
-"""The pictures' library: what was pinned and nothing else is written."""
+"""The library that draws pictures: only the pinned files are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However the quota system differs from the last receipt: no promise that nobody approved, none above what is above it.
+"""Any difference between the quota system and the last receipt: each promise is approved and fits the quota above it.
 
 What must hold is counted here from the quota system's own values and a tree of this file; no arithmetic of the product.
 Every kind of change, under every policy, in every stage that has written, with what a person or a failure brings next.

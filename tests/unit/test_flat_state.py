@@ -1,4 +1,4 @@
-"""The flat state of earlier versions is read: what it says is what the grouped one says."""
+"""The flat state of earlier versions reads as the same grouped state."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_who_takes_it_over_goes_on_where_it_was() -> None:
     f = taken_over(lost, c0000=own(lost, "c0000", "monitored"))
     assert (f.stage, f.approved_by) == (FleetStage.PLANNED, "")  # a person says that it goes on
     assert f.pace == lost.f.pace
-    assert f.settled_at == lost.f.settled_at is not None  # the pilots do not soak anew
+    assert f.settled_at == lost.f.settled_at is not None  # the pilots do not soak again
     states = {c: (m.state, m.wave, m.joined) for c, m in f.members.items()}
     assert states == {
         "c0000": (MemberState.DONE, Wave.PILOT, False),

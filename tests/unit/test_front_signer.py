@@ -173,7 +173,7 @@ async def test_a_command_given_again_under_its_key_is_the_same_command(once: str
             await door(server).command("h100", Command.PAUSE, CommandRequest(actor="tpm", reason="wait"))
     (_, first, one), (_, second, two) = server.came[0], [c for c in server.came if isinstance(c[2], CommandRequest)][-1]
     assert (first == second) is same
-    assert read(one).nonce != read(two).nonce  # each time it is signed anew
+    assert read(one).nonce != read(two).nonce  # each time it is signed again
 
 
 async def test_other_arguments_under_the_same_key_are_another_command() -> None:

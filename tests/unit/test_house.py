@@ -1,4 +1,4 @@
-"""The house stays one that can be lived in: no circle, no long file, no word for two things, every value a noun."""
+"""The code stays easy to find one's way in: no import circle, no long file, no word for two things."""
 
 from __future__ import annotations
 

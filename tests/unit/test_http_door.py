@@ -1,4 +1,4 @@
-"""The door over HTTP: what it imports, how it tells errors, and when it says a thing twice."""
+"""The door over HTTP: what it imports, how it tells errors, and when it repeats a request."""
 
 from __future__ import annotations
 

@@ -1640,7 +1640,7 @@ def test_realign_inside_the_envelope_writes_in_place() -> None:
     breached(world)
     assert (world.stage, world.values, world.modes) == (Stage.ENFORCED, {"a": 195, "b": 97}, {LimitMode.HARD})
     assert (world.limit, world.r.breach_of, world.holds) == (292, (), set())
-    assert world.until(Stage.MONITORED) == HOUR - timedelta(minutes=1)  # the soak starts anew
+    assert world.until(Stage.MONITORED) == HOUR - timedelta(minutes=1)  # the soak starts again
     world.say(Command.ROLLBACK)
     assert world.values == BASELINE
 

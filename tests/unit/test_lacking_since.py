@@ -1,4 +1,4 @@
-"""Since when no healthy GPU has stood behind them: from the history, and no longer than it says."""
+"""The time since which GPUs have had no healthy hardware: from the history, and no longer than it says."""
 
 from __future__ import annotations
 

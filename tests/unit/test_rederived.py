@@ -1,4 +1,4 @@
-"""A buffer from health history, derived anew week by week while a cluster is monitored. In a world without Temporal."""
+"""A buffer from health history, derived again each week while a cluster is monitored. In a world without Temporal."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def test_a_forward_effect_under_a_moved_generation_is_drift_and_writes_nothing(
             ledger.quotas.apply(change)
     assert (tool.quotas(), tool.rows("SELECT * FROM clusters ORDER BY name")) == before
     assert receipts(tool) == []
-    # The fence was not used up: planned anew, the same effect lands.
+    # The fence was not used up: planned again, the same effect lands.
     land(ledger, kind, 1, expected_generation=planned + 1, **FORWARD[kind])
 
 

@@ -102,7 +102,7 @@ def stage(ledger: Ledger, document: dict[str, Any], import_id: str) -> None:
 
 
 def twice(call: Callable[[], T]) -> T:
-    """The call is delivered twice, and the second delivery gets the first one's answer."""
+    """Deliver the call twice, and check that the second gets the first one's answer."""
     first = call()
     assert call() == first
     return first
@@ -201,7 +201,7 @@ class ForeignTool:
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
 
     def run(self, statement: str, *parameters: Any) -> int:
-        """The statement has landed; answers how many rows it met."""
+        """Run the statement; return how many rows it changed."""
         cursor = self._execute(statement, *parameters)
         return int(cursor.rowcount)
 
