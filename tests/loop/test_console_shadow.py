@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from models.rollout.stages import Stage
 from tests.e2e.console_world import Browser, console_of, somebody
 from tests.e2e.world import World, fresh, worked_case
-
-pytestmark = pytest.mark.e2e
 
 
 async def test_hardware_that_lacks_under_a_rehearsal_is_at_risk_and_counted(world: World) -> None:
