@@ -15,7 +15,9 @@ from typing import Any, NoReturn
 
 import pytest
 from temporalio import activity, workflow
-from temporalio.api.enums.v1 import RetryState
+from temporalio.api.enums.v1 import RetryState, TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
@@ -885,6 +887,24 @@ async def worker_shutdown(client: Client, queue: str) -> Any:
         await eventually(lambda: SEEN.get(workflow_id) == [1], "its first attempt")
     async with working(client, f"{queue}-hands", only_activities=True):
         return await run.result(), SEEN[workflow_id]
+
+
+@gives([0, 1])
+async def pollers(client: Client, queue: str) -> Any:
+    """Of a queue that nobody has ever polled, and of one with a worker."""
+
+    async def polling(name: str) -> int:
+        kind = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
+        request = DescribeTaskQueueRequest(
+            namespace=client.namespace, task_queue=TaskQueue(name=name), task_queue_type=kind
+        )
+        return len((await client.workflow_service.describe_task_queue(request)).pollers)
+
+    async def served() -> bool:
+        return await polling(queue) == 1
+
+    await eventually(served, "the worker is listed, a moment after its first poll")
+    return [await polling(f"{queue}-nobody"), await polling(queue)]
 
 
 # --- the two servers ------------------------------------------------------------------------------
