@@ -312,19 +312,6 @@ async def test_a_server_that_was_left_behind_is_taken_over_or_ended(
         assert server.address == f"127.0.0.1:{port}"
 
 
-async def test_a_free_port_that_somebody_else_took_first_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look = embedded._usable_ports
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        taken: int = other.getsockname()[1]
-        too_late = iter([(look(None, None)[0], taken)])
-        monkeypatch.setattr(embedded, "_usable_ports", lambda *wanted: next(too_late, None) or look(*wanted))
-        async with EmbeddedTemporal(tmp_path, None, None) as server:
-            assert server.ui_url != f"http://127.0.0.1:{taken}"
-    assert next(too_late, None) is None
-
-
 def free_ports() -> tuple[int, int]:
     """Free now, and so low that nobody is given them by chance while a killed server is away."""
     found: list[int] = []

@@ -162,6 +162,19 @@ async def test_a_free_port_that_was_lost_is_chosen_anew(tmp_path: Path, monkeypa
     assert lost.exists()
 
 
+async def test_a_free_port_that_somebody_else_took_first_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = embedded._usable_ports
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken: int = other.getsockname()[1]
+        too_late = iter([(look(None, None)[0], taken)])
+        monkeypatch.setattr(embedded, "_usable_ports", lambda *wanted: next(too_late, None) or look(*wanted))
+        async with EmbeddedTemporal(tmp_path, None, None) as server:
+            assert server.ui_url != f"http://127.0.0.1:{taken}"
+    assert next(too_late, None) is None
+
+
 async def test_a_second_server_on_the_same_files_is_refused_and_the_first_one_named(tmp_path: Path) -> None:
     async with EmbeddedTemporal(tmp_path, None, None) as first:
         with pytest.raises(Refusal, match=f"process {first.pid}"):

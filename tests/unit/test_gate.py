@@ -23,7 +23,6 @@ EXCEPTIONS = {
     "e2e/day_two.py": 9,
     "e2e/late_admission.py": 2,
     "e2e/skipping.py": 3,
-    "e2e/test_crashes.py": 1,
     "e2e/test_prometheus_example.py": 3,
     "nightly_report.py": 1,
     "replay/record.py": 17,
