@@ -172,7 +172,7 @@ class EmbeddedTemporal:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._lock_files()
         try:
-            left = self._left_behind()
+            left = self._find_left_behind()
             if left is not None and await self._take_over(left):
                 return
             for tries_left in reversed(range(_TRIES)):
@@ -181,7 +181,7 @@ class EmbeddedTemporal:
                     await self._become_ready()
                     return
                 except Unavailable:
-                    if self._runs() or not self._lost_a_free_port() or not tries_left:
+                    if self._runs() or not self._has_lost_port() or not tries_left:
                         raise
         except BaseException:
             await self.stop()
@@ -228,7 +228,7 @@ class EmbeddedTemporal:
             )
         self._ours = file
 
-    def _left_behind(self) -> LeftBehind | None:
+    def _find_left_behind(self) -> LeftBehind | None:
         with self._lock_path.open("a+") as file:
             if _take(file):
                 return None
@@ -253,7 +253,7 @@ class EmbeddedTemporal:
         await _end(left)
         return False
 
-    def _lost_a_free_port(self) -> bool:
+    def _has_lost_port(self) -> bool:
         """Return whether a port that was free when we, or the server itself, looked was taken when it was bound."""
         log = self.log_path.read_text(errors="replace")  # whole: a panic's first line says why
         taken = None in self._wanted_ports and "address already in use" in log

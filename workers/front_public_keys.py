@@ -68,7 +68,7 @@ class TicketsWanted:
 
 
 @asynccontextmanager
-async def renewed(keys: KeysKept | None, wanted: TicketsWanted) -> AsyncIterator[None]:
+async def renew_keys(keys: KeysKept | None, wanted: TicketsWanted) -> AsyncIterator[None]:
     """Within, learn a change of the book or a first access file seconds later."""
     if keys is None:
         yield

@@ -71,7 +71,7 @@ from models.notice_digests import MailPace
 from models.temporal_names import DEPLOYMENT, GUARD_QUEUE, NOTICE_QUEUE, TASK_QUEUE, WATCH_WORKFLOW, WatchInput
 from workers.bringups import BringupParts, bringup_parts
 from workers.first_looks import looking_first
-from workers.front_public_keys import KeysKept, TicketsWanted, renewed
+from workers.front_public_keys import KeysKept, TicketsWanted, renew_keys
 from workers.garbage_collection import tend_garbage
 from workers.interceptors import Heartbeats, TicketsChecked, nothing_in_clear
 from workers.private_files import keep_private
@@ -447,7 +447,7 @@ async def serving(settings: Settings, identity: str = "") -> AsyncIterator[Clien
         seals = sealing(ledger, keepers_of(settings.seals), settings.home / "keys" / "seal.pem", settings.seal_every)
         watched = watch_kept(client, settings.watch_interval_seconds, settings.watch_shards)
         looking = looking_first(worker.first_looks, executor)
-        async with seals, tend_garbage(), renewed(keys, wanted), worker, watched, looking:
+        async with seals, tend_garbage(), renew_keys(keys, wanted), worker, watched, looking:
             yield client
     flush()
 

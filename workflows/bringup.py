@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.durable import missing_input, raise_if_refused
     from workflows.next_run import begin_next_run
     from workflows.options import BRINGUP_LONG_CALL, LAST_FLEET_CALL, LONG_ASKED_CALL, LONG_CALL
-    from workflows.query_clock import asked_at
+    from workflows.query_clock import query_time
     from workflows.search_attributes import bringup_attributes
     from workflows.ticket_admission import TicketBook
     from workflows.updates import takes_commands
@@ -216,10 +216,10 @@ class BringupWorkflow(BringupRuns):
     @workflow.query(name=STATUS_QUERY)
     def status(self) -> BringupStatus:
         runs, events = 1 if self._start is None else self._start.runs, workflow.info().get_current_history_length()
-        return status_of(self._state, asked_at(), history_events=events, runs=runs)
+        return status_of(self._state, query_time(), history_events=events, runs=runs)
 
     @workflow.update(name=LAUNCHED_UPDATE)
-    async def launched(self) -> messages.BringupAnswer:
+    async def await_launch(self) -> messages.BringupAnswer:
         """Answer once the archive has the start, or it is refused."""
         await self._wait_for_start()
         return self._answer()

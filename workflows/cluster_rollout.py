@@ -50,7 +50,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.failures import reason_of
     from workflows.history_lacks_effects import WAS_RESET
     from workflows.owner_notices import call_owner
-    from workflows.query_clock import asked_at
+    from workflows.query_clock import query_time
     from workflows.rollout_actions import RolloutActions
     from workflows.search_attributes import rollout_attributes
     from workflows.ticket_admission import TicketBook, is_signed
@@ -189,14 +189,14 @@ class ClusterRollout(RolloutActions):
     @workflow.query(name=wire.STATUS_QUERY)
     def status(self) -> RolloutStatus:
         events = workflow.info().get_current_history_length()
-        return status_of(self._state, asked_at(), history_events=events, runs=self._start.runs)
+        return status_of(self._state, query_time(), history_events=events, runs=self._start.runs)
 
     @workflow.query(name=wire.AHEAD_QUERY)
     def ahead(self) -> Ahead:
-        return ahead_of(self._state, asked_at())
+        return ahead_of(self._state, query_time())
 
     @workflow.update(name=wire.LAUNCHED_UPDATE)
-    async def launched(self) -> messages.LaunchAnswer:
+    async def await_launch(self) -> messages.LaunchAnswer:
         """Answer once there is a plan, or a reason that there will be none."""
         await workflow.wait_condition(lambda: bool(self._refused_launch) or self._is_planned())
         if self._value is not None:

@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.failures import reason_of
     from workflows.next_run import begin_next_run
     from workflows.options import FLEET_CALL, LAST_FLEET_CALL, LAST_WHOLE_FLEET_CALL, WHOLE_FLEET_CALL
-    from workflows.query_clock import asked_at
+    from workflows.query_clock import query_time
     from workflows.search_attributes import fleet_attributes
     from workflows.ticket_admission import TicketBook
     from workflows.updates import takes_commands
@@ -203,12 +203,12 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
 
     @workflow.query(name=FLEET_STATUS_QUERY)
     def status(self) -> messages.FleetStatus:
-        now, events = asked_at(), workflow.info().get_current_history_length()
+        now, events = query_time(), workflow.info().get_current_history_length()
         # Apply the time first, as the loop is about to, so that the status waits for no soak that is over.
         return status_of(reducers.advance(self._state, now), now, history_events=events, runs=self._launch.runs)
 
     @workflow.update(name=LAUNCHED_UPDATE)
-    async def launched(self) -> messages.FleetLaunchAnswer:
+    async def await_launch(self) -> messages.FleetLaunchAnswer:
         """Answer once there is a plan, or a reason that there will be none."""
         await workflow.wait_condition(lambda: bool(self._state.plan_hash) or self._state.stage.has_ended)
         return self._answer()

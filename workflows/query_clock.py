@@ -10,7 +10,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.clock import worker_clock
 
 
-def asked_at() -> datetime:
+def query_time() -> datetime:
     """Return the worker's time, never behind the workflow's."""
     with workflow.unsafe.sandbox_unrestricted():  # a query writes nothing that a replay could miss
         return max(workflow.now(), worker_clock.get()())

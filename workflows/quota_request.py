@@ -223,7 +223,7 @@ class QuotaRequest(Durable[RequestState]):
         return self._state
 
     @workflow.update(name=LAUNCHED_UPDATE)
-    async def launched(self) -> RequestState:
+    async def await_launch(self) -> RequestState:
         """Answer once it is known whether the request fits, and the book has it."""
         await self._wait_for_start()
         return self._state
