@@ -197,7 +197,9 @@ class _Asked:
 
     def _roles(self, wanted: tuple[Role, ...]) -> tuple[Role, ...]:
         """Return the wanted roles that it has where the command is aimed; none: it may not."""
-        held = {r for g in self.access.grants_of(self.principal) if self._in_reach(g) for r in with_included(g.roles)}
+        held = {
+            role for g in self.access.grants_of(self.principal) if self._in_reach(g) for role in with_included(g.roles)
+        }
         if self.scope is not None:
             within = Grant.model_construct(
                 to=(), roles=self.scope.roles, clusters=self.scope.clusters, teams=self.scope.teams

@@ -93,7 +93,7 @@ def _refuse_unknown_step(bringup: Bringup, step: str) -> str | None:
 
 
 def _refuse_check_in(bringup: Bringup, order: BringupOrder) -> str | None:
-    waiting = [s.name for s in touchable_steps(bringup)] if bringup.direction is BringupStage.PROVISIONING else []
+    waiting = [step.name for step in touchable_steps(bringup)] if bringup.direction is BringupStage.PROVISIONING else []
     if not order.step:
         many = f"several steps wait to be checked in: name one of {', '.join(waiting)}"
         return None if len(waiting) == 1 else many if waiting else "no step waits to be checked in"
@@ -115,8 +115,8 @@ def _failed_runs(bringup: Bringup) -> list[str]:
     """Return the runs that a retry can mean: those that wait for a person."""
     return [
         n
-        for n, r in bringup.runs.items()
-        if r.phase.needs_person and n.endswith(UNDO_SUFFIX) == bringup.direction.unmakes
+        for n, run in bringup.runs.items()
+        if run.phase.needs_person and n.endswith(UNDO_SUFFIX) == bringup.direction.unmakes
     ]
 
 

@@ -29,7 +29,7 @@ from models.texts import gpus_text
 
 def first_snapshot(entry: BringupEntry, islands: Sequence[Island]) -> Snapshot:
     """Return the new cluster on these islands, with the entry's quotas and nothing running."""
-    quotas = tuple(q.but(scheduled_gpus=0, idle_gpus=None) for q in entry.quotas)
+    quotas = tuple(quota.but(scheduled_gpus=0, idle_gpus=None) for quota in entry.quotas)
     return Snapshot(
         cluster=entry.cluster,
         gpus_per_node=entry.gpus_per_node,

@@ -34,7 +34,7 @@ def find_circle(after: After) -> list[str]:
 
 def ready_steps(after: After, waiting: Collection[str], done: Collection[str]) -> list[str]:
     """Return the waiting steps whose `after` is done."""
-    return [step for step, before in after.items() if step in waiting and all(b in done for b in before)]
+    return [step for step, before in after.items() if step in waiting and all(other in done for other in before)]
 
 
 def steps_before(after: After, steps: Iterable[str]) -> set[str]:

@@ -301,14 +301,14 @@ class ClusterRecipe(Documented):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        _check_names([s.name for s in self.provision], "provision", "step")
+        _check_names([step.name for step in self.provision], "provision", "step")
         _check_names([c.name for c in self.checks], "validate", "check")
         for number, check in enumerate(self.checks):
             if check.name in (SUPPLY, CAPACITY):
                 raise fault_at(
                     ("validate", number, "name"), f"{check.name!r} is reserved by Backstop: choose another name"
                 )
-        after = {s.name: s.after for s in self.provision}
+        after = {step.name: step.after for step in self.provision}
         for number, step in enumerate(self.provision):
             stranger = next((name for name in after[step.name] if name not in after), "")
             if stranger:
@@ -317,18 +317,18 @@ class ClusterRecipe(Documented):
                 )
         round_ = find_circle(after)
         if round_:
-            number = [s.name for s in self.provision].index(round_[0])
+            number = [step.name for step in self.provision].index(round_[0])
             raise fault_at(("provision", number, "after"), f"has a cycle: {' -> '.join(round_)}")
         return self
 
     @cached_property
     def steps(self) -> dict[str, RecipeStep]:
-        return {s.name: s for s in self.provision}
+        return {step.name: step for step in self.provision}
 
     @cached_property
     def after(self) -> dict[str, tuple[str, ...]]:
         """The graph: each step with those that must be done before."""
-        return {s.name: s.after for s in self.provision}
+        return {step.name: step.after for step in self.provision}
 
     @property
     def hash(self) -> str:
@@ -365,8 +365,8 @@ class RecipeFile(Documented):
 
     @model_validator(mode="after")
     def _once_each(self) -> Self:
-        _check_names([r.name for r in self.recipes], "recipes", "recipe")
+        _check_names([recipe.name for recipe in self.recipes], "recipes", "recipe")
         return self
 
     def recipe(self, name: str) -> ClusterRecipe | None:
-        return next((r for r in self.recipes if r.name == name), None)
+        return next((recipe for recipe in self.recipes if recipe.name == name), None)

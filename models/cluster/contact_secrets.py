@@ -41,7 +41,7 @@ def mask_secrets(contact: str) -> str:
 
 
 def is_masked(contact: str) -> bool:
-    """Return whether it is a contact as `shown` masks it: it refers to that contact, and holds no secret."""
+    """Return whether it is a contact as `mask_secrets` masks it: it refers to that contact, and holds no secret."""
     return is_secret(contact) and mask_secrets(contact) == contact
 
 

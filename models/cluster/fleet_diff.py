@@ -310,7 +310,7 @@ def _texts_of(old: str, new: str) -> dict[str, str]:
 def _differences(now: ClusterNow, after: ClusterNow, spec: ClusterSpec, at: FilePlace) -> list[Line]:
     """Return what the import writes; changes to quotas of a cluster with an open rollout are refused."""
     islands = {i.name: n for n, i in enumerate(spec.islands)}
-    teams = {q.team: n for n, q in enumerate(spec.quotas)}
+    teams = {quota.team: n for n, quota in enumerate(spec.quotas)}
     lines: list[Line] = []
     moves = _quotas_place(now.holder) != _quotas_place(after.holder)
 

@@ -175,7 +175,8 @@ def merged_policy(default: Policy, override: Mapping[str, Any]) -> Policy:
         return default
     kept = default.model_dump(mode="json", exclude_unset=True)
     own_terms, standing = (
-        b.get("health") if isinstance(b, dict) else None for b in (override.get("buffer"), kept.get("buffer"))
+        buffer.get("health") if isinstance(buffer, dict) else None
+        for buffer in (override.get("buffer"), kept.get("buffer"))
     )
     if isinstance(own_terms, dict) and isinstance(standing, dict):
         override = {**override, "buffer": {**override["buffer"], "health": {**standing, **own_terms}}}

@@ -32,11 +32,11 @@ def oddities_of(fleet: Fleet, contacts: Mapping[str, Sequence[str]]) -> tuple[Od
 def _of_cluster(cluster: ClusterSpec, number: int) -> Iterator[Oddity]:
     at = ("clusters", number)
     installed = total(cluster.islands)
-    promised = sum(q.gpus for q in cluster.quotas if q.parent is None)
+    promised = sum(quota.gpus for quota in cluster.quotas if quota.parent is None)
     if promised > TIMES * installed:
         times = f"{promised / installed:.0f} times the {installed} installed" if installed else "but has none installed"
         yield Oddity(text=f"{cluster.name} promises {gpus_text(promised)}, {times}", path=at)
-    scheduled = sum(q.scheduled_gpus or 0 for q in cluster.quotas)
+    scheduled = sum(quota.scheduled_gpus or 0 for quota in cluster.quotas)
     if scheduled > installed:
         text = f"{cluster.name} has {gpus_text(scheduled)} scheduled, more than the {installed} installed"
         yield Oddity(text=text, path=at)
@@ -49,7 +49,7 @@ def _of_quota(cluster: str, quota: Quota, installed: Mapping[str, int], at: tupl
     mine = {name: installed[name] for name in quota.islands or installed}
     who, most = f"{quota.team} of {cluster}", max(mine.values())
     where = "of its islands" if quota.islands else "island"
-    for block in sorted({b for b in quota.protected_blocks if b > most}):
+    for block in sorted({block for block in quota.protected_blocks if block > most}):
         text = f"{who} has a protected block of {gpus_text(block)}, larger than any {where} (at most {most})"
         yield Oddity(text=text, path=(*at, "protected_blocks"))
     if quota.islands and quota.gpus > sum(mine.values()):
@@ -58,15 +58,15 @@ def _of_quota(cluster: str, quota: Quota, installed: Mapping[str, int], at: tupl
 
 
 def _of_teams(fleet: Fleet, contacts: Mapping[str, Sequence[str]]) -> Iterator[Oddity]:
-    parents = {(c.name, q.parent) for c in fleet.clusters for q in c.quotas}
-    holders = {q.team for c in fleet.clusters for q in c.quotas if (c.name, q.team) not in parents}
+    parents = {(c.name, quota.parent) for c in fleet.clusters for quota in c.quotas}
+    holders = {quota.team for c in fleet.clusters for quota in c.quotas if (c.name, quota.team) not in parents}
     silent = sorted(team for team in holders if not contacts.get(team))
     if silent:
         many = f"{count_text(len(silent), 'team')} {verb_of(len(silent), 'has', 'have')} no contact"
         so = verb_of(len(silent), "its notices", "their notices")
         text = f"{many}, so {so} go only to the log: {some_of(silent, _MOST_NAMED)}"
         yield Oddity(text=text, path=("teams",) if fleet.teams else ())
-    everyone = {q.team for c in fleet.clusters for q in c.quotas}
+    everyone = {quota.team for c in fleet.clusters for quota in c.quotas}
     for number, team in enumerate(fleet.teams):
         near = difflib.get_close_matches(team.name, sorted(holders - {t.name for t in fleet.teams}), 1, 0.8)
         if team.name not in everyone and near:

@@ -148,7 +148,9 @@ def outcome_of(
     teams = {line.name for line in lines if line.kind == "team"}
     untouched = {
         "clusters": sum(cluster.name not in moved for cluster in fleet.clusters),
-        "quotas": sum(c.name not in whole and (c.name, q.team) not in quotas for c in fleet.clusters for q in c.quotas),
+        "quotas": sum(
+            c.name not in whole and (c.name, quota.team) not in quotas for c in fleet.clusters for quota in c.quotas
+        ),
         "teams": sum(team.name not in teams for team in fleet.teams),
     }
     return FleetOutcome(

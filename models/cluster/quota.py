@@ -222,7 +222,7 @@ class QuotaTree:
 
     def count_assigned(self, values: Mapping[str, int] | None = None) -> dict[str, int]:
         """Return for every team min(own value, assigned of the children); own value for leaves."""
-        value = {t: q.gpus for t, q in self.by_team.items()} if values is None else values
+        value = {t: quota.gpus for t, quota in self.by_team.items()} if values is None else values
         result: dict[str, int] = {}
         for team in self.bottom_up:
             children = self.children.get(team)
@@ -236,7 +236,7 @@ class QuotaTree:
 
     def lower_values(self, cuts: Mapping[str, int]) -> dict[str, int]:
         """Return every team's value after cutting leaves: ancestors fall alike, so that no sibling can take it up."""
-        value = {t: q.gpus for t, q in self.by_team.items()}
+        value = {t: quota.gpus for t, quota in self.by_team.items()}
         for leaf, cut in cuts.items():
             for team in (leaf, *self.ancestors(leaf)):
                 value[team] -= cut
@@ -287,8 +287,8 @@ def check_floors(quotas: Sequence[Quota], under: tuple[str | int, ...] = ()) -> 
 
 def floors_above(quotas: Sequence[Quota]) -> Iterator[tuple[int, Quota, Quota]]:
     """Yield each quota whose floor is above the value of one that it is part of: its place, itself and that one."""
-    floored = [(number, q) for number, q in enumerate(quotas) if q.floor and q.parent is not None]
-    by_team = {q.team: q for q in quotas} if floored else {}
+    floored = [(number, quota) for number, quota in enumerate(quotas) if quota.floor and quota.parent is not None]
+    by_team = {quota.team: quota for quota in quotas} if floored else {}
     for number, quota in floored:
         above = quota.parent
         while above is not None and quota.floor <= by_team[above].gpus:

@@ -83,7 +83,7 @@ class Snapshot(Model):
                 "work": (),
                 "health_at": None,
                 "islands": tuple(sorted((island.canonical for island in self.islands), key=lambda i: i.name)),
-                "quotas": tuple(sorted((quota.canonical(names) for quota in self.quotas), key=lambda q: q.team)),
+                "quotas": tuple(sorted((quota.canonical(names) for quota in self.quotas), key=lambda each: each.team)),
             }
         )
 
@@ -99,7 +99,7 @@ class Snapshot(Model):
 def with_named_islands(quotas: Sequence[Quota], islands: Sequence[Island]) -> tuple[Island, ...]:
     """Add the islands that only a quota names: they have no GPU."""
     there = {island.name for island in islands}
-    named = sorted({name for q in quotas for name in q.islands or ()} - there)
+    named = sorted({name for quota in quotas for name in quota.islands or ()} - there)
     return (*islands, *(Island(name=name, total_gpus=0, healthy_gpus=0) for name in named))
 
 

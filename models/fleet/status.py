@@ -77,7 +77,7 @@ def with_own_words(
 
     The fleet rollout notes its members' stages seconds later, and does not know their gates.
     """
-    own = {name: r for name, r in rollouts.items() if r is not None}
+    own = {name: rollout for name, rollout in rollouts.items() if rollout is not None}
     members = tuple(_own_words(m, own.get(m.cluster)) for m in status.members)
     return status.model_copy(
         update={"members": members, "windows": () if status.stage.has_ended else _windows(members, calendar)}

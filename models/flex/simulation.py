@@ -311,7 +311,11 @@ class _Play(Floor):
             else:
                 back = self._jobs_of_running(choose_yielding(self._as_running(may), need, self.above_quota(), beyond))
             if back:
-                own = [o for team in {b.spec.team for b in back} for o in self._may_give_back(team, kind, heed=heed)]
+                own = [
+                    o
+                    for team in {occupant.spec.team for occupant in back}
+                    for o in self._may_give_back(team, kind, heed=heed)
+                ]
                 return self._choose_weaker(back, own, [*among, job] if scope is None else None)
         return None
 

@@ -26,7 +26,7 @@ class BlockProgram:
         self.ground, self.bounds, self.blocks, self.every = ground, bounds, blocks, every
         self.block_at: list[tuple[str, int, str]] = [
             (team, size, island)
-            for team, size in sorted(blocks, key=lambda b: (b[0], -b[1]))
+            for team, size in sorted(blocks, key=lambda block: (block[0], -block[1]))
             for island in sorted(ground.reach[team])
             if size <= min(ground.room[island], ground.healthy[island])
         ]
@@ -48,7 +48,7 @@ class BlockProgram:
         in_island: dict[str, dict[int, int]] = {i: {} for i in self.ground.healthy}
         block_room: dict[str, dict[int, int]] = {i: {} for i in self.ground.healthy}
         of_leaf: dict[str, dict[int, int]] = {leaf: {} for leaf in self.ground.leaves}
-        of_block: dict[tuple[str, int], dict[int, int]] = {b: {} for b in self.blocks}
+        of_block: dict[tuple[str, int], dict[int, int]] = {block: {} for block in self.blocks}
         for n, (team, size, island) in enumerate(self.block_at):
             in_island[island][n] = block_room[island][n] = of_leaf[team][n] = size
             of_block[team, size][n] = 1
@@ -68,7 +68,7 @@ class BlockProgram:
 
     def _solve(self, gains: np.ndarray) -> np.ndarray | None:
         size = len(self.block_at) + len(self.loose_at)
-        rows = [r for r, terms in enumerate(self._rows) for _ in terms]
+        rows = [row for row, terms in enumerate(self._rows) for _ in terms]
         cols = [c for terms in self._rows for c in terms]
         data = [v for terms in self._rows for v in terms.values()]
         matrix = csr_array(
@@ -106,7 +106,7 @@ class BlockProgram:
         if most < sum(size * count for (_, size), count in self.blocks.items()):
             self._keep_total(sizes)
         placed: BlockCounts = {}
-        for team, size in sorted(self.blocks, key=lambda b: (b[0], -b[1])):
+        for team, size in sorted(self.blocks, key=lambda block: (block[0], -block[1])):
             terms = {n: 1 for n, at in enumerate(self.block_at) if at[:2] == (team, size)}
             if not terms:
                 continue
@@ -136,7 +136,7 @@ class BlockProgram:
 
     def solve_total(self) -> Placement | None:
         """Place the blocks so that the total is largest; None if they cannot all be placed."""
-        if self.every and {b for b, count in self.blocks.items() if count} - {at[:2] for at in self.block_at}:
+        if self.every and {block for block, count in self.blocks.items() if count} - {at[:2] for at in self.block_at}:
             return None
         gains = np.ones(len(self.block_at) + len(self.loose_at))
         for n, (_, size, _) in enumerate(self.block_at):

@@ -144,7 +144,7 @@ def haircut(
     teams: dict[str, list[list[TeamPart]]] = {}
     costs = []
     for snapshot, policy in fleet:
-        plain, *row = (plan_at(snapshot, policy, b) for b in (WITHOUT, *buffers))
+        plain, *row = (plan_at(snapshot, policy, buffer) for buffer in (WITHOUT, *buffers))
         costs.append((cost_of(plain), *map(cost_of, row)))
         parts[snapshot.cluster] = tuple(map(Part.from_plan, row))
         for n, plan in enumerate(row):

@@ -38,7 +38,7 @@ class PlacementSolver(Ground):
         wanted = self.blocks(values)
         return tuple(
             (team, size)
-            for team, size in sorted(wanted, key=lambda b: (b[0], -b[1]))
+            for team, size in sorted(wanted, key=lambda block: (block[0], -block[1]))
             for _ in range(wanted[team, size] - placed.get((team, size), 0))
         )
 
@@ -117,7 +117,7 @@ class PlacementSolver(Ground):
             from models.planning.block_program import BlockProgram
 
             return BlockProgram(self, bounds, wanted, every=False).most_blocks()
-        order = sorted(wanted, key=lambda b: (b[0], -b[1]))
+        order = sorted(wanted, key=lambda block: (block[0], -block[1]))
 
         def worth(counts: BlockCounts, total: int) -> tuple[int, int, tuple[int, ...]]:
             placed = sum(size * count for (_, size), count in counts.items())
@@ -171,7 +171,7 @@ class PlacementSolver(Ground):
         """Place each block in the fullest island that still takes it, the most constrained first; None if one fails."""
         room, free = dict(self.room), dict(self.healthy)
         placement: Placement = {}
-        order = sorted(wanted, key=lambda b: (len(self.reach[b[0]]), -b[1], b[0]))
+        order = sorted(wanted, key=lambda block: (len(self.reach[block[0]]), -block[1], block[0]))
         for team, size in order:
             for _ in range(wanted[team, size]):
                 fitting = [i for i in sorted(self.reach[team]) if min(room[i], free[i]) >= size]

@@ -119,7 +119,7 @@ class Plan(Model):
             for quota in self.quotas
         )
         aside = {"phantom_since": None, "work": (), "advice": "", "health_at": None, "stale_after": None}
-        content = self.but(quotas=tuple(sorted(rows, key=lambda q: q.team)), short_islands=(), **aside)
+        content = self.but(quotas=tuple(sorted(rows, key=lambda quota: quota.team)), short_islands=(), **aside)
         return content_hash(content, exclude_defaults=True)
 
     def is_stale(self, now: datetime) -> bool:
@@ -181,7 +181,7 @@ class Plan(Model):
 
     @property
     def deepest_tier(self) -> Tier:
-        cut = [c.tier for q in self.quotas for c in q.cuts]
+        cut = [c.tier for quota in self.quotas for c in quota.cuts]
         return max(cut, key=lambda tier: tier.depth, default=Tier.UNALLOCATED)
 
     @property
@@ -241,7 +241,9 @@ def make_plan(snapshot: Snapshot, policy: Policy) -> Plan:
             sketches[tier] = _Sketch(snapshot, policy, tier)
             if sketches[tier].ladder.mends:  # GPU by GPU it may have gone deeper than it had to
                 shallower = (at(t) for t in TIERS if t.depth < sketches[tier].deepest.depth)
-                enough = (s for s in shallower if s.sufficient and s.cut_gpus <= sketches[tier].cut_gpus)
+                enough = (
+                    sketch for sketch in shallower if sketch.sufficient and sketch.cut_gpus <= sketches[tier].cut_gpus
+                )
                 sketches[tier] = next(enough, sketches[tier])
         return sketches[tier]
 

@@ -365,16 +365,16 @@ def totals(outcomes: Sequence[BeforeAndAfter]) -> Totals:
         for outcome in outcomes
         if outcome.before is not None and outcome.after is not None
     ]
-    phantom = [(b.phantom_gpus, a.phantom_gpus) for b, a in both]
-    lacking = [(b.lacking_gpus, a.lacking_gpus) for b, a in both]
-    knows_phantom = [(b, a) for b, a in phantom if b is not None and a is not None]
-    knows = [(b, a) for b, a in lacking if b is not None and a is not None]
+    phantom = [(before.phantom_gpus, after.phantom_gpus) for before, after in both]
+    lacking = [(before.lacking_gpus, after.lacking_gpus) for before, after in both]
+    knows_phantom = [(before, after) for before, after in phantom if before is not None and after is not None]
+    knows = [(before, after) for before, after in lacking if before is not None and after is not None]
     return Totals(
         clusters=len(both),
-        lacking_before=sum(b for b, _ in knows) if knows else None,
+        lacking_before=sum(before for before, _ in knows) if knows else None,
         lacking_after=sum(a for _, a in knows) if knows else None,
         asking=len(knows),
-        phantom_before=sum(b for b, _ in knows_phantom),
+        phantom_before=sum(before for before, _ in knows_phantom),
         phantom_after=sum(a for _, a in knows_phantom),
     )
 

@@ -125,8 +125,8 @@ def _teams_to_notify(rollout: Rollout, plan: Plan) -> Iterable[str]:
         return newly_cut(rollout, plan)
     before = rollout.standing_plan
     if rollout.proposal is None or before is None:
-        return [q.team for q in plan.quotas if q.leaf and q.cut_gpus]
-    return [q.team for q in plan.quotas if q.leaf and before.values.get(q.team) != q.after_gpus]
+        return [quota.team for quota in plan.quotas if quota.leaf and quota.cut_gpus]
+    return [quota.team for quota in plan.quotas if quota.leaf and before.values.get(quota.team) != quota.after_gpus]
 
 
 def _teams_back(rollout: Rollout, undone: Rollout) -> tuple[TeamBack, ...]:

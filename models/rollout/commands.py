@@ -67,8 +67,8 @@ def refusal(rollout: Rollout, command: Command, request: CommandRequest, *, by_r
 
 def _refuse_unknown_team(rollout: Rollout, request: CommandRequest) -> str | None:
     """Refuse a team without a quota. A quota that others added counts: its team is notified, so it may answer."""
-    now = () if rollout.seen is None else (q.team for q in rollout.seen.reading.quotas)
-    teams = {*rollout.written, *now, *(q.team for q in rollout.baseline.quotas)}
+    now = () if rollout.seen is None else (quota.team for quota in rollout.seen.reading.quotas)
+    teams = {*rollout.written, *now, *(quota.team for quota in rollout.baseline.quotas)}
     return None if request.team in teams else f"team {request.team!r} has no quota in {rollout.cluster}"
 
 

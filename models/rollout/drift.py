@@ -83,20 +83,20 @@ def accept_changes(rollout: Rollout, now: datetime, *, but_values: bool = False,
     if rollout.seen is None:
         return rollout
     reading = rollout.seen.reading
-    present, ours = {q.team: q for q in reading.quotas}, approved_values(rollout)
+    present, ours = {quota.team: quota for quota in reading.quotas}, approved_values(rollout)
     changed = {t for t in {*present, *ours} if (present[t].gpus if t in present else None) != ours.get(t)}
     modes = {} if but_values else {team: mode for team, (_, mode) in mode_drift(rollout).items()}
     if but_values:
         changed -= {*present} & {*ours}
     others_teams = changed | {*rollout.foreign}
-    baseline_of = {q.team: q for q in rollout.baseline.quotas}
-    parents = {q.parent for q in reading.quotas}
+    baseline_of = {quota.team: quota for quota in rollout.baseline.quotas}
+    parents = {quota.parent for quota in reading.quotas}
     quotas = tuple(
-        _quota_from(q, None if t in others_teams else baseline_of.get(t), baseline_of.get(t), t in parents)
-        for t, q in present.items()
+        _quota_from(quota, None if t in others_teams else baseline_of.get(t), baseline_of.get(t), t in parents)
+        for t, quota in present.items()
     )
     kept = {t: gpus for t, gpus in rollout.written.items() if t not in changed and (rollout.shadow or but_values)}
-    written = {t: kept.get(t, q.gpus) for t, q in present.items()}
+    written = {t: kept.get(t, quota.gpus) for t, quota in present.items()}
     undo = rollout.undo
     if undo is not None and rollout.stage is Stage.ROLLING_BACK:
         undo = undo.but(
@@ -106,7 +106,7 @@ def accept_changes(rollout: Rollout, now: datetime, *, but_values: bool = False,
     taken = rollout.but(
         baseline=on_islands(baseline, rollout.baseline.islands),
         generation=reading.generation,
-        modes={**{t: q.mode for t, q in present.items()}, **rollout.modes, **modes},
+        modes={**{t: quota.mode for t, quota in present.items()}, **rollout.modes, **modes},
         modes_given={**rollout.modes_given, **modes},
         written=written,
         foreign=tuple(sorted({*rollout.foreign, *changed} & {*present})) if rollout.values_stand else (),
@@ -148,7 +148,7 @@ def promised_teams(rollout: Rollout, present: Mapping[str, int]) -> frozenset[st
     if not rollout.stage.promises or rollout.shadow:
         return frozenset()
     quotas = rollout.baseline.quotas if rollout.seen is None else rollout.seen.reading.quotas
-    parents = {q.team: q.parent for q in quotas if q.team in present}
+    parents = {quota.team: quota.parent for quota in quotas if quota.team in present}
     approved = {team: _approved_gpus(rollout, team) for team in parents}
     counted = {team: min(present[team], gpus or 0) for team, gpus in approved.items()}
     planned = {} if rollout.standing_plan is None else rollout.standing_plan.values
@@ -169,7 +169,7 @@ def beyond_bound(rollout: Rollout, present: Mapping[str, int]) -> tuple[int, int
     """Return the sum that approved quotas need and the lower limit above them; None without one, or if they fit."""
     if rollout.seen is None or rollout.seen.reading.bound_gpus is None:
         return None
-    tops = [q.team for q in rollout.seen.reading.quotas if q.team in present and q.parent is None]
+    tops = [quota.team for quota in rollout.seen.reading.quotas if quota.team in present and quota.parent is None]
     together = sum(min(present[team], _approved_gpus(rollout, team) or 0) for team in tops)
     return (together, rollout.seen.reading.bound_gpus) if together > rollout.seen.reading.bound_gpus else None
 
@@ -229,7 +229,7 @@ def reclaim_values(rollout: Rollout) -> Rollout:
 def approve_others(rollout: Rollout) -> Rollout:
     """Approve, with the plan, the quotas of others that it starts from."""
     assert rollout.plan is not None
-    begins = {q.team: q.before_gpus for q in rollout.plan.quotas}
+    begins = {quota.team: quota.before_gpus for quota in rollout.plan.quotas}
     left = {team: gpus for team, gpus in rollout.unapproved.items() if begins.get(team) != rollout.written.get(team)}
     return rollout.but(unapproved=left)
 
@@ -238,10 +238,10 @@ def baseline_beside(baseline: Snapshot, present: Sequence[Present], others: Coll
     """Return the baseline with others' quotas as they are now: their additions in, their removals out."""
     if not others:
         return baseline
-    baseline_of, parents = {q.team: q for q in baseline.quotas}, {q.parent for q in present}
+    baseline_of, parents = {quota.team: quota for quota in baseline.quotas}, {quota.parent for quota in present}
     quotas = tuple(
-        _quota_from(q, None if q.team in others else ours, ours, q.team in parents)
-        for q in present
-        for ours in (baseline_of.get(q.team),)
+        _quota_from(quota, None if quota.team in others else ours, ours, quota.team in parents)
+        for quota in present
+        for ours in (baseline_of.get(quota.team),)
     )
     return on_islands(baseline.model_copy(update={"quotas": quotas}), baseline.islands)

@@ -198,7 +198,7 @@ def _plans_approved(evidence: Known, approved: Approved) -> Iterator[DrawnPlan]:
 
 def _has_baseline_of(plan: Plan, evidence: Known) -> bool:
     base = evidence.baseline.values
-    before = {q.team: q.before_gpus for q in plan.quotas}
+    before = {quota.team: quota.before_gpus for quota in plan.quotas}
     return all(
         before.get(team) == base.get(team)
         or (team in evidence.changed and before.get(team) == evidence.present.get(team))
@@ -329,7 +329,7 @@ def _leaves_value(write: ValueWrite, evidence: Known) -> bool:
 def _last_forward(evidence: Known) -> datetime:
     """Return when the last forward effect landed. Flex that follows health does not count."""
     first = datetime.min.replace(tzinfo=next((at.tzinfo for at, _ in evidence.aims), None))
-    times = [r.at for r in evidence.receipts if r.kind in INVERSE and r.kind is not _K.FOLLOW]
+    times = [receipt.at for receipt in evidence.receipts if receipt.kind in INVERSE and receipt.kind is not _K.FOLLOW]
     return max(times, default=first)
 
 

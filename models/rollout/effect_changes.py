@@ -29,7 +29,9 @@ def _grant_content(rollout: Rollout) -> dict[str, Any]:
     assert order is not None
     after = baseline_with(rollout, order)
     kept, written = after.values, rollout.written
-    raised = order.raised or {q.team: kept[q.team] - q.gpus for q in rollout.baseline.quotas if kept[q.team] != q.gpus}
+    raised = order.raised or {
+        quota.team: kept[quota.team] - quota.gpus for quota in rollout.baseline.quotas if kept[quota.team] != quota.gpus
+    }
     there = {team: gpus for team, gpus in raised.items() if team in kept and team in written}
     values = {t: written[t] + gpus for t, gpus in there.items()}
     if order.ends:

@@ -251,7 +251,11 @@ def _finish_realignment(rollout: Rollout, now: datetime) -> Rollout:
     before = None if rollout.stay.realigning is None else rollout.stay.realigning.before
     if rollout.is_proposing and rollout.plan is not None and before is not None:
         values_before = before.values
-        teams = tuple(q.team for q in rollout.plan.quotas if q.leaf and values_before.get(q.team) != q.after_gpus)
+        teams = tuple(
+            quota.team
+            for quota in rollout.plan.quotas
+            if quota.leaf and values_before.get(quota.team) != quota.after_gpus
+        )
         detail = "the quotas follow the long-run health of the hardware"
     rollout = rollout.but(breach_of=(), clocks=Clocks(), look_asked=True)
     rollout = rollout.with_stay(realigning=None, done=(), exempt=False, soak_since=now).with_outlook(

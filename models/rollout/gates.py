@@ -252,11 +252,11 @@ def mode_drift(rollout: Rollout) -> dict[str, tuple[LimitMode, LimitMode]]:
         return {}
     ours = LimitMode.HARD if EffectKind.HARDEN in rollout.standing else LimitMode.SOFT
     return {
-        q.team: (expected, q.mode)
-        for q in rollout.seen.reading.quotas
-        if q.team in rollout.written
-        and q.team not in rollout.foreign
-        and (expected := rollout.modes_given.get(q.team, ours)) is not q.mode
+        quota.team: (expected, quota.mode)
+        for quota in rollout.seen.reading.quotas
+        if quota.team in rollout.written
+        and quota.team not in rollout.foreign
+        and (expected := rollout.modes_given.get(quota.team, ours)) is not quota.mode
     }
 
 

@@ -47,7 +47,11 @@ def notify_teams(rollout: Rollout, now: datetime) -> Rollout:
 
 def newly_cut(rollout: Rollout, plan: Plan) -> dict[str, int]:
     """Return the plan's cut of each leaf team that exceeds the one it was notified of. Units: whole GPUs."""
-    return {q.team: q.cut_gpus for q in plan.quotas if q.leaf and q.cut_gpus > rollout.announced.cuts.get(q.team, 0)}
+    return {
+        quota.team: quota.cut_gpus
+        for quota in plan.quotas
+        if quota.leaf and quota.cut_gpus > rollout.announced.cuts.get(quota.team, 0)
+    }
 
 
 def _in_the_mail(rollout: Rollout) -> bool:

@@ -80,7 +80,11 @@ def open_rollout(launch: LaunchRequest, opening: Opening, now: datetime) -> Roll
 
 def _quotas_added(envelope: Envelope | None, baseline: Snapshot) -> dict[str, int | None]:
     """Return the quotas that did not exist when the envelope was approved."""
-    return {} if envelope is None else {q.team: None for q in baseline.quotas if q.team not in envelope.largest_cut}
+    return (
+        {}
+        if envelope is None
+        else {quota.team: None for quota in baseline.quotas if quota.team not in envelope.largest_cut}
+    )
 
 
 def reopen_rollout(
@@ -120,7 +124,7 @@ def take_draft(rollout: Rollout, draft: Drafted, now: datetime) -> Rollout:
         rollout = rollout.but(
             baseline=baseline,
             generation=reading.generation,
-            modes={q.team: q.mode for q in reading.quotas},
+            modes={quota.team: quota.mode for quota in reading.quotas},
             written=reading.values,
             foreign=(),
             unapproved=_quotas_added(rollout.envelope, baseline),

@@ -162,7 +162,7 @@ def take_proposal(rollout: Rollout, plan: Plan, now: datetime) -> Rollout:
 
 def proposed_changes(rollout: Rollout, plan: Plan) -> dict[str, tuple[int, int]]:
     """Return the present and planned value of each leaf quota that the plan would change, by team."""
-    values = {q.team: q.after_gpus for q in plan.quotas if q.leaf}
+    values = {quota.team: quota.after_gpus for quota in plan.quotas if quota.leaf}
     return {t: (rollout.written[t], gpus) for t, gpus in values.items() if rollout.written.get(t, gpus) != gpus}
 
 

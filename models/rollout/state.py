@@ -376,7 +376,11 @@ class Rollout(Model):
     @property
     def affected_teams(self) -> tuple[str, ...]:
         """Leaf teams that the plan cuts."""
-        return () if self.plan is None else tuple(q.team for q in self.plan.quotas if q.leaf and q.cut_gpus)
+        return (
+            ()
+            if self.plan is None
+            else tuple(quota.team for quota in self.plan.quotas if quota.leaf and quota.cut_gpus)
+        )
 
     @property
     def is_approved(self) -> bool:
@@ -427,7 +431,7 @@ class Rollout(Model):
     def notify(self, kind: NoticeKind, teams: Iterable[str], **fields: Any) -> Self:
         """Queue a notice for each team; without teams, for the owner."""
         audiences = list(teams) or ([self.owner] if kind in (NoticeKind.HELD, NoticeKind.STUCK) else [])
-        rows = {} if self.plan is None else {q.team: q for q in self.plan.quotas}
+        rows = {} if self.plan is None else {quota.team: quota for quota in self.plan.quotas}
         before, after = self._moves(kind)
         backing = self.present_backing
         notices = []

@@ -272,19 +272,19 @@ def _teams(rollout: Rollout) -> tuple[TeamStatus, ...]:
     promises = promised_teams(rollout, present)
     return tuple(
         TeamStatus(
-            team=q.team,
-            parent=q.parent,
-            leaf=q.team not in tree.children,
-            baseline_gpus=q.gpus,
-            quota_gpus=present.get(q.team, 0),
-            planned_gpus=None if rollout.plan is None else rollout.plan.values.get(q.team),
-            backing_gpus=backing.get(q.team),
-            would_gpus=would.get(q.team, 0) if rollout.shadow else None,
-            would_backing_gpus=behind.get(q.team) if rollout.shadow else None,
-            promise=q.team in promises,
-            acknowledged=q.team in rollout.announced.acks,
+            team=quota.team,
+            parent=quota.parent,
+            leaf=quota.team not in tree.children,
+            baseline_gpus=quota.gpus,
+            quota_gpus=present.get(quota.team, 0),
+            planned_gpus=None if rollout.plan is None else rollout.plan.values.get(quota.team),
+            backing_gpus=backing.get(quota.team),
+            would_gpus=would.get(quota.team, 0) if rollout.shadow else None,
+            would_backing_gpus=behind.get(quota.team) if rollout.shadow else None,
+            promise=quota.team in promises,
+            acknowledged=quota.team in rollout.announced.acks,
         )
-        for q in rollout.baseline.quotas
+        for quota in rollout.baseline.quotas
     )
 
 
