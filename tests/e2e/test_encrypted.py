@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.common import RawValue
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from client import payload_keys
 from client.connection import NAMESPACE
@@ -25,7 +23,7 @@ from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest, RolloutInput
 from models.rollout.stages import Command, Stage
 from models.temporal_names import ROLLOUT_WORKFLOW, TASK_QUEUE, rollout_workflow_id
-from tests.e2e.world import World, fresh, seen, world_of
+from tests.e2e.world import World, fresh, world_of
 from tests.encrypted import payloads_in, ring_of
 from tests.loop.test_requests import roomy
 
@@ -159,34 +157,3 @@ async def test_a_rollout_that_is_open_at_the_switch_goes_on(
         }
         assert {ENCRYPTED, b"json/plain"} <= encodings
         assert any(MARKER in record.reason for record in await world.tpm.audit(name))
-
-
-GIVEN = {"rollout": "r/1", "entries": [], "stage": "planned", "ended": False, "completed": False}
-
-
-@workflow.defn(name="Rogue")
-class Rogue:
-    @workflow.run
-    async def run(self) -> None:
-        await workflow.execute_activity(
-            "record", GIVEN, task_queue=TASK_QUEUE, start_to_close_timeout=timedelta(seconds=20)
-        )
-
-
-async def test_an_activity_that_a_worker_without_keys_schedules_is_refused(
-    temporal: Client, sqlite_ledger_url: str, tmp_path: Path
-) -> None:
-    """A rogue worker beside ours has no keys: what it schedules ours do not carry out."""
-    client = await hidden(temporal, ring_of(tmp_path, keys_from_now()))
-    rogue = Worker(temporal, task_queue="rogue", workflows=[Rogue], workflow_runner=UnsandboxedWorkflowRunner())
-    async with world_of(client, sqlite_ledger_url, tmp_path), rogue:
-        handle = await temporal.start_workflow("Rogue", id=fresh("rogue"), task_queue="rogue")
-
-        async def failure() -> str:
-            pending = (await handle.describe()).raw_description.pending_activities
-            if not (pending and pending[0].HasField("last_failure")):
-                return ""
-            return str(await client.data_converter.decode_failure(pending[0].last_failure))
-
-        await seen(failure, lambda said: "its arguments are not encrypted" in said, "it is refused")
-        await handle.terminate(reason="the story is over")

@@ -496,10 +496,10 @@ async def world_of(
     """A worker serves this ledger, the watch runs; afterwards nothing of the story runs, and all of it replays.
 
     `wrapped`: puts something between the worker and the ledger's quotas; None: what a worker has there itself.
-    `touch`: changes the worker's ports before it starts. `replays`: False if the same stories are replayed
-    elsewhere. `telling`: how fast people are told. `keys`: a front's, and what workers know of them: every command
-    needs a ticket then, or once `wanted`. `bringups`: what the worker needs to take part in them. On a server in memory
-    all go by its clock.
+    `touch`: lays hands on the worker's ports before it starts. `replays`: False where the same stories are replayed
+    elsewhere, or cannot be, as encryption never gives the same payload twice. `telling`: how fast people are told.
+    `keys`: a front's, and what workers know of them: every command needs a ticket then, or once `wanted`. `bringups`:
+    what the worker needs to take part in them. On a server in memory all go by its clock.
     """
     sql = Sql(ledger_url)
     world = World(client, sql, home)
@@ -521,7 +521,7 @@ async def world_of(
             await ensure_watch(client, watch_seconds, tally_seconds=tally_seconds)
             try:
                 yield world
-                if in_memory is not None:
+                if in_memory is not None and replays:
                     await in_memory.workflows.replay()
             finally:
                 rollouts = [rollout_workflow_id(cluster) for cluster in sorted(world.launched)]
