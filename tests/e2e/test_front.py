@@ -1,4 +1,4 @@
-"""The front over a real Temporal, at sockets: who speaks there, changes, two beside each other, and the programs."""
+"""The front over a real Temporal, at sockets: who speaks there, changes, and the programs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import asyncio
 import getpass
 import json
 import os
-import pwd
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,10 +20,8 @@ import pytest
 from temporalio.client import Client
 
 from client.backstop import Backstop
-from models.errors import BadInput, Refusal, Unavailable
-from models.questions import RemoveCluster
+from models.errors import BackstopError, BadInput, Refusal
 from models.rollout.commands import CommandRequest
-from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command, Stage
 from tests.e2e.front_world import front_of, through
 from tests.e2e.world import World, eventually, fresh, worked_case
@@ -33,9 +29,8 @@ from tests.e2e.world import World, eventually, fresh, worked_case
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 ME = f"user:{getpass.getuser()}"
+Question = Callable[[Backstop], Awaitable[object]]
 STILL = {"soak_buffered": "1h", "soak_enforced": "1h", "notice": "1h"}
-OTHER = "nobody"
-"""A user that every system has, and who is not us."""
 
 
 @pytest.fixture
@@ -74,34 +69,6 @@ async def test_the_kernel_says_who_speaks_whatever_the_message_says(world: World
     await eventually(lambda: ME in {entry["actor"] for entry in world.sql.archive(name)}, "the commands are archived")
     spoke = {entry["actor"] for entry in world.sql.archive(name)} - {"tpm", "backstop", "exporter"}
     assert spoke == {ME}
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-@pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
-async def test_another_user_of_the_machine_is_who_the_kernel_says(world: World, shared: bool) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="backstop-front-"))  # pytest's own folders are closed to others
-    os.chmod(folder, 0o755)
-    socket = folder / "front.sock"
-    uid = pwd.getpwnam(OTHER).pw_uid
-    code = (
-        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
-        "s.sendall(b'GET /api/v1/whoami HTTP/1.1\\r\\nhost: x\\r\\nconnection: close\\r\\n\\r\\n');"
-        "print(b''.join(iter(lambda: s.recv(9999), b'')).decode().partition('\\r\\n\\r\\n')[2])"
-    )
-    try:
-        async with front_of(world.client, socket, shared=shared):
-            assert oct(socket.stat().st_mode & 0o777) == ("0o666" if shared else "0o600")
-            done = await asyncio.create_subprocess_exec(
-                *("/usr/bin/python3", "-c", code, str(socket)), user=uid, group=uid, cwd="/", stdout=-1, stderr=-1
-            )
-            out, err = await done.communicate()
-        if shared:
-            found = json.loads(out)
-            assert (found["name"], found["proof"], found["how"]) == (f"user:{OTHER}", "peer", "this machine")
-        else:
-            assert b"PermissionError" in err
-    finally:
-        shutil.rmtree(folder)
 
 
 # --- changes --------------------------------------------------------------------------------------------
@@ -143,48 +110,24 @@ async def test_changes_are_told_as_they_happen_until_the_end(world: World, socke
     assert told[-1][0] == "end"
 
 
-async def test_two_fronts_beside_each_other_answer_alike(world: World, socket: Path, tmp_path: Path) -> None:
-    name = await planned(world)
-    async with front_of(world.client, tmp_path / "second.sock"):
-        key = {"idempotency-key": "over-both"}
-        body = {"reason": "a SEV"}
-        async with at(socket) as one, at(tmp_path / "second.sock") as two:
-            first = await one.post(f"/rollouts/{name}/pause", json=body, headers=key)
-            again = await two.post(f"/rollouts/{name}/pause", json=body, headers=key)
-            assert (first.status_code, again.status_code) == (200, 200)
-            assert first.json() == again.json()
-        with pytest.raises(Unavailable, match="another front already listens"):
-            async with front_of(world.client, socket):
-                pass
-    assert not (tmp_path / "second.sock").exists()
-    assert (await through(socket).status(name)).cluster == name
-
-
 # --- errors ---------------------------------------------------------------------------------------------
 
 
-async def test_errors_come_back_as_they_are_straight_at_temporal(world: World, socket: Path) -> None:
-    name = await planned(world)
-    front, straight = through(socket), world.tpm
-    questions: list[Callable[[Backstop], Awaitable[object]]] = [
-        lambda door: door.status("nothing-there"),
-        lambda door: door.command(name, Command.RETRY, CommandRequest(actor="tpm")),
-        lambda door: door.launch(LaunchRequest(cluster=name, rollout=f"{name}/2", owner="tpm")),
-        lambda door: door.ask(RemoveCluster(cluster="nothing-there")),
-        lambda door: door.snapshot(name, {"notice": "nonsense"}),
-        lambda door: door.fleet_plan(),
-        lambda door: door.use_build("nobody"),
-    ]
-    kinds = set()
-    for question in questions:
-        found = []
-        for door in (front, straight):
-            with pytest.raises((Refusal, BadInput)) as failure:
-                await question(door)
-            found.append((type(failure.value), failure.value.message))
-        assert found[0] == found[1]
-        kinds.add(found[0][0])
-    assert kinds == {Refusal, BadInput}
+async def refused_alike(world: World, socket: Path, question: Question) -> type[BackstopError]:
+    """Check that the front's error is that of Temporal's door; return its kind."""
+    found = []
+    for door in (through(socket), world.tpm):
+        with pytest.raises((Refusal, BadInput)) as failure:
+            await question(door)
+        found.append((type(failure.value), failure.value.message))
+    assert found[0] == found[1]
+    return found[0][0]
+
+
+@pytest.mark.nightly
+async def test_an_error_about_builds_comes_back_as_it_is_straight_at_temporal(world: World, socket: Path) -> None:
+    """tests/loop/test_front.py has the errors of all that its Temporal in memory knows."""
+    assert await refused_alike(world, socket, lambda door: door.use_build("nobody")) is BadInput
 
 
 # --- the programs ---------------------------------------------------------------------------------------

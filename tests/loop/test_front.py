@@ -10,8 +10,13 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.e2e.front_world import front_of, http_to
-from tests.e2e.test_front import ME, STILL, planned
+from models.errors import BadInput, Refusal
+from models.questions import RemoveCluster
+from models.rollout.commands import CommandRequest
+from models.rollout.messages import LaunchRequest
+from models.rollout.stages import Command
+from tests.e2e.front_world import front_of, http_to, through
+from tests.e2e.test_front import ME, STILL, Question, planned, refused_alike
 from tests.e2e.world import World, eventually, fresh, worked_case
 from tests.loop.fronts import AT_SOCKET
 from web.events import Streams
@@ -101,3 +106,29 @@ async def test_a_caller_without_a_stream_is_not_asked_to_end_one() -> None:
             with pytest.raises(Problem) as refused, streams.one_more(caller):
                 pass
             assert refused.value.detail == why
+
+
+async def test_two_fronts_beside_each_other_answer_alike(world: World, socket: Path, tmp_path: Path) -> None:
+    name, second = await planned(world), tmp_path / "second.sock"
+    async with front_of(world.client, second):
+        key = {"idempotency-key": "over-both"}
+        body = {"reason": "a SEV"}
+        async with at(world, socket) as one, at(world, second) as two:
+            first = await one.post(f"/rollouts/{name}/pause", json=body, headers=key)
+            again = await two.post(f"/rollouts/{name}/pause", json=body, headers=key)
+            assert (first.status_code, again.status_code) == (200, 200)
+            assert first.json() == again.json()
+    assert (await through(socket).status(name)).cluster == name
+
+
+async def test_errors_come_back_as_they_are_straight_at_temporal(world: World, socket: Path) -> None:
+    name = await planned(world)
+    questions: list[Question] = [
+        lambda door: door.status("nothing-there"),
+        lambda door: door.command(name, Command.RETRY, CommandRequest(actor="tpm")),
+        lambda door: door.launch(LaunchRequest(cluster=name, rollout=f"{name}/2", owner="tpm")),
+        lambda door: door.ask(RemoveCluster(cluster="nothing-there")),
+        lambda door: door.snapshot(name, {"notice": "nonsense"}),
+        lambda door: door.fleet_plan(),
+    ]
+    assert {await refused_alike(world, socket, question) for question in questions} == {Refusal, BadInput}
