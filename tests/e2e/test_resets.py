@@ -1,12 +1,11 @@
 """A rollout's history is cut short, and the ledger has effects that it lacks: they are adopted or refused.
 
-Every way in which the two part: a reset to the first task, to one in the middle, of a rollout that has ended, and a run
-that was terminated before another launch. The witness is plain SQL on the ledger, and Temporal's own history.
+By day one reset to a task in the middle and one to the first task; by night every task, and a rollout that has ended.
+The witness is plain SQL on the ledger, and Temporal's own history.
 """
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,18 +14,15 @@ from typing import Any
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
-from temporalio.client import Client
 
 from activities.adapters.ledger.facade import Ledger
-from activities.ports.registry import OpenRollout
 from models.cluster.readings import LimitMode
 from models.errors import Refusal, Unavailable
 from models.rollout.effects import Change, EffectKind, Fence
-from models.rollout.messages import RecordRequest
 from models.rollout.stages import Command, Stage
 from models.rollout.status_models import RolloutStatus
 from tests.e2e.world import World, connected, eventually, fresh, worked_case, world_of
-from tests.waiting import PATIENCE, async_attempts
+from tests.waiting import async_attempts
 from workers.embedded_temporal import EmbeddedTemporal
 
 LONG = {"soak_buffered": "1h", "soak_enforced": "1h"}
@@ -120,8 +116,13 @@ def adopted(world: World, name: str, status: RolloutStatus) -> None:
 
 @pytest.mark.parametrize(
     ("activity", "times"),
-    [("", 1), ("open_rollout", 1), ("apply_effect", 1), ("apply_effect", 2), ("apply_effect", 3)],
-    ids=["first-task", "opened", "reserved", "soft", "hard"],
+    [
+        pytest.param("", 1, id="first-task", marks=pytest.mark.nightly),
+        pytest.param("open_rollout", 1, id="opened", marks=pytest.mark.nightly),
+        pytest.param("apply_effect", 1, id="reserved", marks=pytest.mark.nightly),
+        pytest.param("apply_effect", 2, id="soft"),
+        pytest.param("apply_effect", 3, id="hard", marks=pytest.mark.nightly),
+    ],
 )
 async def test_an_abort_after_a_reset_restores_the_baseline_to_the_last_bit(
     world: World, activity: str, times: int
@@ -140,6 +141,7 @@ async def test_an_abort_after_a_reset_restores_the_baseline_to_the_last_bit(
     assert ("held", "tpm") in world.notices(name), "the owner is called"
 
 
+@pytest.mark.nightly
 async def test_a_reset_past_the_last_effect_changes_nothing(world: World) -> None:
     name = fresh("even")
     before = await monitored(world, name)
@@ -158,6 +160,7 @@ async def test_a_reset_past_the_last_effect_changes_nothing(world: World) -> Non
     assert untouched(world, name) == before
 
 
+@pytest.mark.nightly
 async def test_an_adopted_rollout_goes_on_from_the_ledgers_baseline_once_it_is_approved(world: World) -> None:
     """And a second reset, to before its own adoption, adopts once more."""
     name = fresh("again")
@@ -176,6 +179,7 @@ async def test_an_adopted_rollout_goes_on_from_the_ledgers_baseline_once_it_is_a
     assert untouched(world, name) == before
 
 
+@pytest.mark.nightly
 async def test_until_it_is_buffered_people_read_that_nobody_guards_what_it_adopted(world: World) -> None:
     """The status, the ledger's row, the doctor and the owner's notice say so; also while an approved rollout waits."""
     name, nobody = fresh("bare"), "nobody guards the present quotas until the rollout is buffered"
@@ -212,6 +216,7 @@ async def test_until_it_is_buffered_people_read_that_nobody_guards_what_it_adopt
     assert (row()["stage"], row()["needs"], await guard()) == ("monitored", "", [])
 
 
+@pytest.mark.nightly
 async def test_a_reset_of_a_rollout_that_has_ended_is_refused_and_writes_nothing(world: World) -> None:
     name = fresh("over")
     await monitored(world, name)
@@ -226,35 +231,6 @@ async def test_a_reset_of_a_rollout_that_has_ended_is_refused_and_writes_nothing
         assert "over" in result["reason"] or "has ended" in result["reason"]
         assert world.sql.dump(name) == dump
         assert world.sql.effects(f"{name}/1") == receipts
-
-
-async def test_an_adoption_whose_answer_is_lost_happens_once(
-    temporal: Client, sqlite_ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lost = list[str]()
-
-    def loses_one(ledger: Ledger, _: object) -> None:
-        opens = ledger.registry.open_rollout
-
-        def then_fails(opening: OpenRollout, adopt: bool, fence: int | None = None) -> OpenRollout:
-            answer = opens(opening, adopt, fence)
-            if answer.adopted_from and not lost:
-                lost.append(answer.rollout)
-                raise Unavailable("it is written, and the answer is lost")
-            return answer
-
-        monkeypatch.setattr(ledger.registry, "open_rollout", then_fails)
-
-    async with world_of(temporal, sqlite_ledger_url, tmp_path, touch=loses_one) as world:
-        name = fresh("unheard")
-        before = await monitored(world, name)
-        await reset(world, name)
-        status = await world.until(name, lambda s: s.rollout != f"{name}/1")
-        assert lost == [status.rollout]
-        adopted(world, name, status)
-        await say(world, name, Command.ABORT)
-        await world.ended(name)
-        assert untouched(world, name) == before
 
 
 # --- an older copy of the history: Temporal's database came back from a backup ------------------------------------
@@ -277,44 +253,16 @@ def later(name: str, counter: int, kind: EffectKind, **more: Any) -> Change:
     return Change(cluster=name, kind=kind, fence=Fence(rollout=f"{name}/1", counter=counter), **more)
 
 
-async def test_a_command_on_its_way_to_the_archive_is_archived_once(
-    temporal: Client, sqlite_ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The rollout continues as new while the ledger has not yet answered that it has the command."""
-    sent, may_land = threading.Event(), threading.Event()
-
-    def slow_archive(ledger: Ledger, _: object) -> None:
-        record = ledger.registry.record
-
-        def late(request: RecordRequest) -> None:
-            if any(entry.text.startswith("pause by") for entry in request.entries):
-                sent.set()
-                may_land.wait(PATIENCE)
-            record(request)
-
-        monkeypatch.setattr(ledger.registry, "record", late)
-
-    async with world_of(temporal, sqlite_ledger_url, tmp_path, touch=slow_archive) as world:
-        name = fresh("sent")
-        await world.fleet(worked_case(name, **LONG))
-        await world.start(name)
-        await soaking(world, name)
-        await world.say(name, Command.PAUSE)
-        await eventually(sent.is_set, "the pause is on its way to the archive")
-        written_since(sqlite_ledger_url, name, later(name, 3, EffectKind.HARDEN, mode=LimitMode.HARD))
-        await world.healthy(name, main=(361, 300))  # the watch tells of it
-        await world.until(name, lambda s: s.rollout != f"{name}/1")
-        may_land.set()
-        await say(world, name, Command.ABORT)
-        await world.ended(name)
-        said = [e["text"] for e in world.sql.archive(name) if e["kind"] == "command"]
-        assert said.count("pause by tpm") == 1
-
-
 # --- where keys are configured --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("activity", "times"), [("", 1), ("apply_effect", 2)], ids=["first-task", "middle"])
+@pytest.mark.parametrize(
+    ("activity", "times"),
+    [
+        pytest.param("", 1, id="first-task"),
+        pytest.param("apply_effect", 2, id="middle", marks=pytest.mark.nightly),
+    ],
+)
 async def test_with_keys_a_reset_run_ends_and_a_person_adopts(ticketed: World, activity: str, times: int) -> None:
     """No ticket says that it may take over anything."""
     name = fresh("keys")
@@ -351,6 +299,7 @@ async def forgetful(sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[Wor
         yield world
 
 
+@pytest.mark.nightly
 async def test_the_first_task_of_a_later_run_is_one_in_the_middle_too(forgetful: World, sqlite_ledger_url: str) -> None:
     """The run that is reset is the last one: it adopts nothing and begins no other by itself before that."""
     world, name = forgetful, fresh("later")
