@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from temporalio.client import Client
 
 from models.notice_digests import MailPace
@@ -14,6 +15,7 @@ from tests.integration.notice_servers import web_server
 from workers.main import Telling
 
 
+@pytest.mark.nightly
 async def test_the_audit_tells_each_notice_that_waited_once_as_it_went(
     temporal: Client, sqlite_ledger_url: str, tmp_path: Path
 ) -> None:
