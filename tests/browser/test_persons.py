@@ -37,6 +37,7 @@ def button(window: Window, name: str) -> Locator:
     return window.page.locator(".do li").filter(has=window.page.get_by_text(name, exact=True))
 
 
+@pytest.mark.nightly
 async def test_who_launched_cannot_approve_and_another_can(by_two: Console) -> None:
     world, name = by_two.world, fresh("two")
     await world.fleet(worked_case(name, soak_buffered="1h"), by="user:tpm")
