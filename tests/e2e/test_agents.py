@@ -161,10 +161,10 @@ async def test_an_agent_reads_what_stands_and_changes_nothing_but_asks(world: Wo
     ("tool", "given"),
     [
         ("plan", {"cluster": "\x00" * 5}),
-        ("approve", {"cluster": "a"}),
         *(
             pytest.param(tool, given, marks=pytest.mark.nightly)  # each starts a program of its own
             for tool, given in (
+                ("approve", {"cluster": "a"}),
                 ("plan", {}),
                 ("plan", {"cluster": ""}),
                 ("why", {"team": "a", "gpus": -1}),
