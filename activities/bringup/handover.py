@@ -81,7 +81,7 @@ class FleetBringups(BringupExit):
         entry = request.entry
         assert entry.slurm is not None
         held = self.schedulers.describe(entry.cluster, entry.slurm)
-        missing = sorted({q.team for q in entry.quotas} - {q.team for q in held.quotas})
+        missing = sorted({quota.team for quota in entry.quotas} - {quota.team for quota in held.quotas})
         if missing:
             raise Refusal(
                 f"Slurm has no account for {some_of(missing)} in {entry.cluster}: create the accounts that the entry "
@@ -233,7 +233,9 @@ class FleetBringups(BringupExit):
             )
         snapshot, policy = self.clusters.present(cluster, request.at)
         before = {quota.team: quota.gpus for quota in opened.baseline.quotas}
-        claimed = snapshot.with_values({q.team: max(q.gpus, before.get(q.team, 0)) for q in snapshot.quotas})
+        claimed = snapshot.with_values(
+            {quota.team: max(quota.gpus, before.get(quota.team, 0)) for quota in snapshot.quotas}
+        )
         fits, why = _fit_grants(claimed, policy, request.islands, more)
         if fits != more:
             self._require_sight(request, snapshot)

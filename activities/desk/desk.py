@@ -166,18 +166,20 @@ class DeskActivities:
         access, two_persons, looks = self._access, self.second_persons, self.rollouts.looks
         return {
             coming.StageImport: self._stage_import,
-            coming.CommitImport: lambda q, by: fleet.commit_import(q.import_id, q.parts, by.actor, self.now()),
+            coming.CommitImport: lambda question, by: fleet.commit_import(
+                question.import_id, question.parts, by.actor, self.now()
+            ),
             coming.TakeFleet: self._take_fleet,
             ask.FleetFile: self._fleet_file,
-            ask.RemoveCluster: lambda q, by: fleet.remove_cluster(
-                q.cluster, _signature(by, q.reason), dry_run=q.dry_run
+            ask.RemoveCluster: lambda question, by: fleet.remove_cluster(
+                question.cluster, _signature(by, question.reason), dry_run=question.dry_run
             ),
-            ask.RenameCluster: lambda q, by: fleet.rename_cluster(
-                q.cluster, q.name, _signature(by, q.reason), dry_run=q.dry_run
+            ask.RenameCluster: lambda question, by: fleet.rename_cluster(
+                question.cluster, question.name, _signature(by, question.reason), dry_run=question.dry_run
             ),
-            ask.AddHealth: lambda q, by: fleet.add_health(q.samples, by.actor),
-            ask.AddJobs: lambda q, _: ledger.jobs.add_jobs(q.jobs),
-            ask.DescribeSlurm: lambda q, _: self.schedulers.describe(q.cluster, q.slurm),
+            ask.AddHealth: lambda question, by: fleet.add_health(question.samples, by.actor),
+            ask.AddJobs: lambda question, _: ledger.jobs.add_jobs(question.jobs),
+            ask.DescribeSlurm: lambda question, _: self.schedulers.describe(question.cluster, question.slurm),
             ask.Detach: self._detach,
             ask.ConfirmSource: self._confirm,
             ask.LedgerClusters: self._clusters,
@@ -186,23 +188,27 @@ class DeskActivities:
             ask.FactsOf: self._facts,
             ask.SnapshotNow: self._snapshot,
             ask.SnapshotsNow: self._snapshots,
-            ask.YearOfHealth: lambda q, _: self.rollouts.health_hours(q.cluster, self.now()),
+            ask.YearOfHealth: lambda question, _: self.rollouts.health_hours(question.cluster, self.now()),
             ask.FlexOf: self._flex,
-            HaircutSums: lambda q, _: self.rollouts.costs.haircut_at(sorted(registry.names()), q.buffers, self.now()),
-            ask.FlexSums: lambda q, _: looks.flex_sums(sorted(registry.names()), q.mode, self.now()),
+            HaircutSums: lambda question, _: self.rollouts.costs.haircut_at(
+                sorted(registry.names()), question.buffers, self.now()
+            ),
+            ask.FlexSums: lambda question, _: looks.flex_sums(sorted(registry.names()), question.mode, self.now()),
             ask.WhyNot: self._explain,
             ask.Archive: self._archive,
             ask.Archived: self._archive_page,
-            ask.Calendar: lambda q, _: fleet.calendar(q.cluster, q.since),
+            ask.Calendar: lambda question, _: fleet.calendar(question.cluster, question.since),
             ask.Declare: self._declare,
             ask.EndWindow: self._end_window,
             ask.EndHold: self._end_hold,
             OpenRollouts: self._overview,
-            FleetEnvelopes: lambda q, _: registry.fleet_envelopes(q.fleet, q.clusters),
+            FleetEnvelopes: lambda question, _: registry.fleet_envelopes(question.fleet, question.clusters),
             FleetKept: lambda _, __: registry.kept_fleet(),
-            ask.Tallies: lambda q, _: self._reports.curve(q),
-            ask.PastWeek: lambda q, _: self._reports.week(q),
-            ask.BringupsOf: lambda q, _: self._with_could(ledger.bringups.bringups(q.ended), _command_for_row),
+            ask.Tallies: lambda question, _: self._reports.curve(question),
+            ask.PastWeek: lambda question, _: self._reports.week(question),
+            ask.BringupsOf: lambda question, _: self._with_could(
+                ledger.bringups.bringups(question.ended), _command_for_row
+            ),
             ask.GiveUpBringup: self._give_up,
             ask.OneRequest: self._request,
             RequestsOf: self._requests,
@@ -211,24 +217,24 @@ class DeskActivities:
             ask.NoteMilestone: self._note_milestone,
             ask.Senseless: lambda _, __: fleet.senseless(),
             ask.CheckLedger: self._check,
-            AimOf: lambda q, _: self.warrants.fill_target(q.command, q.target, q.subject),
+            AimOf: lambda question, _: self.warrants.fill_target(question.command, question.target, question.subject),
             ask.Pulse: self._wait_for_change,
             PushHealth: self._push_health,
-            ImportAccess: lambda q, by: access.import_access(*_with_signature(q, by)),
+            ImportAccess: lambda question, by: access.import_access(*_with_signature(question, by)),
             AccessNow: lambda _, __: access.stands(),
-            MakeToken: lambda q, by: access.make_token(*_with_signature(q, by)),
-            RevokeToken: lambda q, by: access.revoke_token(*_with_signature(q, by)),
-            Tokens: lambda q, _: access.tokens(q),
-            TokenOf: lambda q, _: ledger.access.token_of(q.hash),
-            EndedSessions: lambda q, _: ledger.access.end_sessions(q.end, q.at),
-            two.KeepWaiting: lambda q, by: two_persons.keep(*_with_signature(q, by)),
+            MakeToken: lambda question, by: access.make_token(*_with_signature(question, by)),
+            RevokeToken: lambda question, by: access.revoke_token(*_with_signature(question, by)),
+            Tokens: lambda question, _: access.tokens(question),
+            TokenOf: lambda question, _: ledger.access.token_of(question.hash),
+            EndedSessions: lambda question, _: ledger.access.end_sessions(question.end, question.at),
+            two.KeepWaiting: lambda question, by: two_persons.keep(*_with_signature(question, by)),
             two.WaitingNow: lambda _, __: two_persons.list_waiting(),
-            two.WaitingOne: lambda q, _: two_persons.one(q),
-            two.TurnWaiting: lambda q, by: two_persons.turn(*_with_signature(q, by)),
-            two.WithdrawWaiting: lambda q, by: two_persons.withdraw(*_with_signature(q, by)),
-            two.TellEmergency: lambda q, by: two_persons.notify_emergency(*_with_signature(q, by)),
+            two.WaitingOne: lambda question, _: two_persons.one(question),
+            two.TurnWaiting: lambda question, by: two_persons.turn(*_with_signature(question, by)),
+            two.WithdrawWaiting: lambda question, by: two_persons.withdraw(*_with_signature(question, by)),
+            two.TellEmergency: lambda question, by: two_persons.notify_emergency(*_with_signature(question, by)),
             two.UnseenEmergencies: lambda _, __: two_persons.emergencies(),
-            two.SeenEmergency: lambda q, by: two_persons.record_review(*_with_signature(q, by)),
+            two.SeenEmergency: lambda question, by: two_persons.record_review(*_with_signature(question, by)),
         }
 
     @activity.defn(name="ledger_desk", no_thread_cancel_exception=True)

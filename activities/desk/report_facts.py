@@ -80,9 +80,9 @@ class ReportFacts:
         first, last = min(asked.times), max(asked.times)
         rows = (row for row in self.bringups(False) if row.stage is BringupStage.IN_PRODUCTION)
         arrivals = [
-            Arrival(cluster=r.cluster, at=r.stage_at, gpus=r.gpus)
-            for r in rows
-            if first <= r.stage_at <= last and asked.cluster in ("", r.cluster)
+            Arrival(cluster=row.cluster, at=row.stage_at, gpus=row.gpus)
+            for row in rows
+            if first <= row.stage_at <= last and asked.cluster in ("", row.cluster)
         ]
         return tuple(sorted(arrivals, key=lambda each: (each.at, each.cluster)))
 

@@ -216,7 +216,11 @@ class FleetActivities:
             now = await self._read_noted(request)
             joined = await asyncio.to_thread(self._joined_rollouts, request) if request.waiting else {}
             activity.heartbeat()
-            changed = {r: rollout for r, rollout in now.items() if r not in over and rollout != request.known.get(r)}
+            changed = {
+                name: rollout
+                for name, rollout in now.items()
+                if name not in over and rollout != request.known.get(name)
+            }
             if changed or joined:
                 return FollowAnswer(changed=changed, joined=joined)
         return FollowAnswer()

@@ -149,7 +149,9 @@ class FleetCosts:
         self, readings: Mapping[str, QuotaReading], facts: Mapping[str, ClusterFacts], now: datetime
     ) -> dict[str, tuple[TeamWork, ...]]:
         """Return the work in clusters whose teams have classes of jobs: for others a cut names no work."""
-        classed = [c for c, one in readings.items() if facts[c].policy.classes or any(q.classes for q in one.quotas)]
+        classed = [
+            c for c, one in readings.items() if facts[c].policy.classes or any(quota.classes for quota in one.quotas)
+        ]
         if not classed:
             return {}
         jobs, latest = self._looks.jobs_of(classed, now), self._ports.usage.latest(classed, now)

@@ -305,7 +305,7 @@ def _claimed_snapshot(snapshot: Snapshot, opened: OpenRollout | None) -> Snapsho
     if opened is None or opened.shadow:
         return snapshot
     before = opened.baseline.values
-    return snapshot.with_values({q.team: max(q.gpus, before.get(q.team, 0)) for q in snapshot.quotas})
+    return snapshot.with_values({quota.team: max(quota.gpus, before.get(quota.team, 0)) for quota in snapshot.quotas})
 
 
 def _beside_owed(snapshot: Snapshot, owed: Mapping[str, int]) -> Snapshot:

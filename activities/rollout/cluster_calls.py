@@ -93,7 +93,7 @@ class ClusterActivities:
                     opened_at=request.at,
                     baseline=baseline,
                     shadow=launch.shadow,
-                    modes={q.team: q.mode for q in reading.quotas},
+                    modes={quota.team: quota.mode for quota in reading.quotas},
                     fleet=launch.fleet,
                 ),
                 launch.adopt,
@@ -333,7 +333,7 @@ def _with_usage_of(baseline: Snapshot, frozen: Snapshot) -> Snapshot:
     """Return the baseline with the usage that was frozen at approval, clipped to what its checks allow."""
     usage = {quota.team: (quota.scheduled_gpus, quota.idle_gpus) for quota in frozen.quotas}
     quotas = tuple(
-        q.but(scheduled_gpus=usage[q.team][0], idle_gpus=usage[q.team][1]) if q.team in usage else q
-        for q in baseline.quotas
+        quota.but(scheduled_gpus=usage[quota.team][0], idle_gpus=usage[quota.team][1]) if quota.team in usage else quota
+        for quota in baseline.quotas
     )
     return baseline.but(quotas=quotas, usage_from=frozen.usage_from)

@@ -226,7 +226,9 @@ class EvidenceRoom:
         """Return what this decision granted for the order, by team, recorded or not; None: nothing."""
         for proof in self.warrants.book.list_effects_of(nonce):
             receipts = self.warrants.book.receipts(proof.fence.rollout) if order_name(order) in proof.evidence else ()
-            raised = next((dict(r.raised) for r in receipts if r.fence == proof.fence and r.raised), None)
+            raised = next(
+                (dict(receipt.raised) for receipt in receipts if receipt.fence == proof.fence and receipt.raised), None
+            )
             if raised is not None:
                 return raised
         return None
@@ -248,7 +250,9 @@ class EvidenceRoom:
             return MayMove(None, None)
         lifted = self.warrants.live(opened.rollout, "rollout.resolve")
         if request.limit_gpus is None and lifted is not None and lifted.message.get("hold") == RADIUS:
-            since = max((r.at for r in evidence.receipts if r.kind in INVERSE), default=opened.opened_at)
+            since = max(
+                (receipt.at for receipt in evidence.receipts if receipt.kind in INVERSE), default=opened.opened_at
+            )
             if lifted.admitted_at >= since:
                 return MayMove(None, None)
         policy = self.warrants.policy_of(opened.rollout) or Policy()

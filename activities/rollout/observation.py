@@ -55,11 +55,11 @@ def to_plan(
     by_team = {u.team: u for u in usage.teams}
     parents = {quota.parent for quota in reading.quotas}
     quotas = tuple(
-        q.as_quota(
-            None if q.team in parents or q.team not in by_team else by_team[q.team].scheduled_gpus,
-            None if q.team in parents or q.team not in by_team else by_team[q.team].idle_gpus,
+        quota.as_quota(
+            None if quota.team in parents or quota.team not in by_team else by_team[quota.team].scheduled_gpus,
+            None if quota.team in parents or quota.team not in by_team else by_team[quota.team].idle_gpus,
         )
-        for q in reading.quotas
+        for quota in reading.quotas
     )
     if sample is None:
         raise Refusal(f"cluster {reading.cluster} has no health sample yet: import its health first")

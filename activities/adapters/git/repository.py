@@ -118,7 +118,9 @@ class Repository:
         return {name: File(*about.split(" ")[::2]) for about, name in rows if about.startswith("100")}
 
     def texts(self, files: Mapping[str, File]) -> dict[str, str]:
-        printed = self._git.read("cat-file", "--batch", stdin="".join(f"{f.oid}\n" for f in files.values()).encode())
+        printed = self._git.read(
+            "cat-file", "--batch", stdin="".join(f"{file.oid}\n" for file in files.values()).encode()
+        )
         texts, at = dict[str, str](), 0
         for path in files:
             end = printed.index(b"\n", at)

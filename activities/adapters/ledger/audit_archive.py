@@ -46,7 +46,8 @@ class LedgerArchive(LedgerPart):
                 .limit(limit)
             ).all()
             return tuple(
-                ChainedEntry(seq=r.seq, previous_hash=r.previous_hash, hash=r.hash, entry=_entry(r)) for r in rows
+                ChainedEntry(seq=row.seq, previous_hash=row.previous_hash, hash=row.hash, entry=_entry(row))
+                for row in rows
             )
 
     def find_archived(self, keys: Sequence[str]) -> frozenset[str]:

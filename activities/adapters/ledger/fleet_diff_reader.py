@@ -64,7 +64,7 @@ def present_clusters(
             gpus_per_node=row.gpus_per_node,
             islands=islands[row.name],
             policy=settings_of(row.policy),
-            quotas=tuple(present_of(q) for q in quotas[row.name]),
+            quotas=tuple(present_of(quota) for quota in quotas[row.name]),
             windows=windows.get(row.name, ()),
             **quota_field(row.source),
             **health_field(row.health_source),

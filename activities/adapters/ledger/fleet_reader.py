@@ -108,7 +108,9 @@ class _Page:
         opened = [row.open_rollout for row in rows if row.open_rollout is not None]
         rollouts = session.exec(select(RolloutRow).where(col(RolloutRow.id).in_(opened))).all()
         self.rollouts = build_each(
-            "its rollout", ((r.cluster, r) for r in rollouts), lambda _, r: open_rollouts(session, [r])[r.id]
+            "its rollout",
+            ((rollout.cluster, rollout) for rollout in rollouts),
+            lambda _, row: open_rollouts(session, [row])[row.id],
         )
 
     def line(self, row: ClusterRow) -> Described:

@@ -48,8 +48,11 @@ class LedgerFleetRollouts(LedgerPart):
         rows = sa.select(*columns).where(col(RolloutRow.fleet) == fleet).order_by(col(RolloutRow.opened_at))
         with self._database.reading() as session:
             return {
-                r.cluster: (Noted(rollout=r.id, stage=r.stage, needs=r.needs, rollbacks=r.rollbacks), r.opened_at)
-                for r in session.execute(rows)
+                row.cluster: (
+                    Noted(rollout=row.id, stage=row.stage, needs=row.needs, rollbacks=row.rollbacks),
+                    row.opened_at,
+                )
+                for row in session.execute(rows)
             }
 
     def keep_fleet_plan(self, fleet: str, envelopes: Mapping[str, Envelope]) -> None:

@@ -83,7 +83,9 @@ class LedgerQuotas(LedgerPart):
                 .where(col(QuotaChangeRow.cluster) == cluster, col(QuotaChangeRow.generation) > after)
                 .order_by(col(QuotaChangeRow.team))
             ).all()
-        return tuple(ForeignChange(team=r.team, by=r.changed_by, at=r.at, generation=r.generation) for r in rows)
+        return tuple(
+            ForeignChange(team=row.team, by=row.changed_by, at=row.at, generation=row.generation) for row in rows
+        )
 
     def apply(self, change: Change) -> Receipt:
         with self._database.begin() as session:

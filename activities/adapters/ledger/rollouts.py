@@ -221,7 +221,7 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts, LedgerB
             )
             opened = session.execute(rows.order_by(ClusterRow.name))
             return build_each(
-                "its rollout", ((row.name, row) for row in opened), lambda _, r: (Stage(r.stage), r.shadow)
+                "its rollout", ((row.name, row) for row in opened), lambda _, row: (Stage(row.stage), row.shadow)
             )
 
 

@@ -164,7 +164,7 @@ def moves_to(after: MirroredCluster, there: Mapping[str, int]) -> dict[str, int]
 
 def teams_moved(change: Change, after: MirroredCluster) -> set[str]:
     """Return the teams whose values in the system this effect, or one that it undoes, may write."""
-    written = {team for team, q in after.quotas.items() if q.written not in (None, after.baseline.get(team))}
+    written = {team for team, quota in after.quotas.items() if quota.written not in (None, after.baseline.get(team))}
     return written | {write.team for write in change.writes if write.gpus != write.expected_gpus}
 
 
@@ -456,7 +456,9 @@ def _mirrored_quota(row: QuotaRow) -> MirroredQuota:
 
 def _baseline(session: Session, rollout: str | None) -> dict[str, int]:
     row = None if rollout is None else session.get(RolloutRow, rollout)
-    return {} if row is None else {q.team: q.gpus for q in Snapshot.model_validate_json(row.baseline).quotas}
+    return (
+        {} if row is None else {quota.team: quota.gpus for quota in Snapshot.model_validate_json(row.baseline).quotas}
+    )
 
 
 @contextmanager

@@ -224,7 +224,9 @@ def _suspects(
     own = _histories(session, [cluster], now - HOUR, now).get(cluster)
     if own is None:
         return []
-    return sorted(s for s in own.sources if own.level(_start_of(confirmed, s, now - HOUR)).has_fallen(drop))
+    return sorted(
+        source for source in own.sources if own.level(_start_of(confirmed, source, now - HOUR)).has_fallen(drop)
+    )
 
 
 def _sums(

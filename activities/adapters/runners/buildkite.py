@@ -234,7 +234,9 @@ class _Api:
     def find_build(self, order: RunOrder) -> BuildkiteBuild | None:
         """Return the build of this key: one that has not ended, else the newest that was not cancelled."""
         builds = list(self.builds(order))
-        return max(builds, key=lambda b: (not b.phase.has_ended, b.state != "canceled", b.number), default=None)
+        return max(
+            builds, key=lambda build: (not build.phase.has_ended, build.state != "canceled", build.number), default=None
+        )
 
     def builds(self, order: RunOrder) -> Iterator[BuildkiteBuild]:
         query = f"{quote(f'meta_data[{KEY}]')}={quote(order.key.text, safe='')}"

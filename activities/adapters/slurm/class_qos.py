@@ -141,7 +141,11 @@ class Site:
 def ours(site: Site) -> dict[str, Qos]:
     """Return Backstop's QOS for teams under the source's root, without those of its ledger's other clusters."""
     end = _place(site)
-    return {name: q for name, q in site.there.items() if q.description.startswith(OURS) and q.description.endswith(end)}
+    return {
+        name: qos
+        for name, qos in site.there.items()
+        if qos.description.startswith(OURS) and qos.description.endswith(end)
+    }
 
 
 def stale_qos(wanted: Wanted, site: Site) -> dict[str, Qos]:
