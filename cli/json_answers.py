@@ -111,7 +111,7 @@ class WhyAnswer(JsonAnswer, schema="why"):
 
     @staticmethod
     def of(whys: WhyAnswers, flexes: Sequence[FlexNow]) -> WhyAnswer:
-        free = {f.cluster: f.available_gpus for f in flexes}
+        free = {flex.cluster: flex.available_gpus for flex in flexes}
         lines = (
             WhyLine(
                 **one.model_dump(),

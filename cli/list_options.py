@@ -6,6 +6,7 @@ Rows are those of the JSON answer, and so are the names of their fields: `--sort
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -158,10 +159,10 @@ def document(answer: Any) -> Any:
 
 _CONDITION = re.compile(r"([\w.]*)(!=|>=|<=|=|>|<)(.*)", re.DOTALL)
 _COMPARED: dict[str, Callable[[float, float], bool]] = {
-    ">": lambda a, b: a > b,
-    "<": lambda a, b: a < b,
-    ">=": lambda a, b: a >= b,
-    "<=": lambda a, b: a <= b,
+    ">": operator.gt,
+    "<": operator.lt,
+    ">=": operator.ge,
+    "<=": operator.le,
 }
 
 

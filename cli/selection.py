@@ -76,7 +76,7 @@ def selection(
     from models.rollout.stages import Stage
 
     names = tuple(dict.fromkeys(needed_cluster(name) for name in clusters or ()))
-    stages = [s.value for s in Stage if not s.has_ended]
+    stages = [stage.value for stage in Stage if not stage.has_ended]
     if stage and stage not in stages:
         raise BadInput(f"--stage must be one of {', '.join(stages)}, not {stage!r}")
     answer = Selection(names=names, wave=_wave(wave) if wave else "", stage=stage, needs=needs)
@@ -105,7 +105,7 @@ def chosen_clusters(of: Selection, rollouts: Sequence[RolloutSummary]) -> tuple[
 
     Errors: BadInput for a glob or a filter that leaves none, and where it is unknown what needs a person.
     """
-    opened = {r.cluster: r for r in rollouts if r.open}
+    opened = {rollout.cluster: rollout for rollout in rollouts if rollout.open}
     meant: dict[str, None] = {}
     for name in of.names or ("*",):
         meant.update(dict.fromkeys(_match_name(name, opened, alone=not of.is_filtered)))

@@ -106,7 +106,11 @@ async def look_at_fleet(door: Backstop) -> FleetSeen:
     if status.stage.has_ended or status.lost:
         return FleetSeen(status)
     asked = await door.ask_rollouts(to_ask(status), _ASKED_SECONDS)
-    own = {m.cluster: r for m in status.members if (r := asked.get(m.cluster)) is not None and r.rollout == m.rollout}
+    own = {
+        m.cluster: rollout
+        for m in status.members
+        if (rollout := asked.get(m.cluster)) is not None and rollout.rollout == m.rollout
+    }
     return FleetSeen(with_own_words(status, asked, await door.calendar()), own)
 
 

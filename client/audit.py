@@ -51,7 +51,7 @@ def add_outcomes(records: Sequence[AuditRecord], archived: Iterable[AuditEntry])
 
     The watch's rounds send what the ledger keeps, and no rollout's history records that.
     """
-    keys = {waits: {r.data["key"] for r in records if _waits(r) is waits} for waits in (True, False)}
+    keys = {waits: {record.data["key"] for record in records if _waits(record) is waits} for waits in (True, False)}
     waits = keys[True] - keys[False]
     later = [_record(e) for e in archived if "message" in e.data and e.data.get("key") in waits]
     return sorted([*records, *later], key=lambda record: record.at)
@@ -92,10 +92,10 @@ class _Reader:
 
     def tell_records(self) -> list[AuditRecord]:
         """Return what was sent to the archive, and everything else that only the events tell."""
-        recorded = max((r.at for r in self._records if self._is_of_an_effect(r)), default=None)
-        launched = any(_is_launch(r) for r in self._records)
+        recorded = max((record.at for record in self._records if self._is_of_an_effect(record)), default=None)
+        launched = any(_is_launch(record) for record in self._records)
         effects = [e for e in self._effects if recorded is None or e.at > recorded]
-        records = sorted([*([] if launched else self._launch), *self._records, *effects], key=lambda r: r.at)
+        records = sorted([*([] if launched else self._launch), *self._records, *effects], key=lambda record: record.at)
         return [self._with_proof(record) for record in records]
 
     def _is_of_an_effect(self, record: AuditRecord) -> bool:

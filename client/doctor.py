@@ -110,13 +110,15 @@ async def _workers(client: Client) -> Check:
 async def _builds(client: Client) -> Check:
     every, polling = await builds(client), by_build(by_last_poll(await pollers(client))[0])
     current = current_of(every)
-    stranded = [b for b in every if b.is_stranded]
+    stranded = [build for build in every if build.is_stranded]
     if stranded:
-        counts = ((b.build, count_text(b.rollouts, "rollout"), verb_of(b.rollouts, "needs", "need")) for b in stranded)
-        text = ", ".join(f"{held} {needs} build {build}, which has no worker" for build, held, needs in counts)
+        counts = [(one.build, count_text(one.rollouts, "rollout"), one.rollouts) for one in stranded]
+        text = ", ".join(
+            f"{held} {verb_of(n, 'needs', 'need')} build {build}, which has no worker" for build, held, n in counts
+        )
         return Check.bad("builds", text, f"BACKSTOP_BUILD_ID={stranded[0].build} backstop worker")
     if polling and not polling[current]:
-        newest = next((b.build for b in every if b.workers), "BUILD")
+        newest = next((build.build for build in every if build.workers), "BUILD")
         runs = f"build {current}, and no worker runs it" if current else "workers without a build, and none is running"
         text = f"new rollouts begin on {runs}"
         return Check.bad("builds", text, f"backstop builds use {newest}")
@@ -233,14 +235,14 @@ def health_source_checks(ledger: LedgerCheck) -> list[Check]:
 
 def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
     """Check whether health comes in for every open rollout, according to the ledger."""
-    opened = [r for r in rollouts if not r.ended]
-    silent = [r for r in opened if r.health_at is None or now - r.health_at >= STALE]
+    opened = [rollout for rollout in rollouts if not rollout.ended]
+    silent = [rollout for rollout in opened if rollout.health_at is None or now - rollout.health_at >= STALE]
     if not silent:
         return Check.good(
             "health", f"no figure is older than {duration_text(STALE)}, in {count_text(len(opened), 'open rollout')}"
         )
-    names = some_of([r.cluster for r in silent], 3)
-    oldest = min((r.health_at for r in silent if r.health_at is not None), default=None)
+    names = some_of([rollout.cluster for rollout in silent], 3)
+    oldest = min((rollout.health_at for rollout in silent if rollout.health_at is not None), default=None)
     since = "" if oldest is None else f"; the oldest figure is of {oldest:%Y-%m-%d %H:%M:%SZ}"
     of = f"{len(silent)} of {count_text(len(opened), 'open rollout')}"
     text = f"no figures for {duration_text(STALE)} in {of}: {names}{since}"
@@ -295,10 +297,17 @@ def seals_check(sealing: Sealing | None, now: datetime) -> list[Check]:
 
 def grants_check(requests: Sequence[RequestState], now: datetime) -> Check:
     """Check whether temporary grants are given back in time, according to the ledger."""
-    late = [r for r in requests if r.is_overdue(now)]
+    late = [request for request in requests if request.is_overdue(now)]
     if not late:
         return Check.good("grants", "none is overdue")
-    named = some_of([f"{r.ask.request}: {r.wanted_text}, {r.waits_for or r.stage.value}" for r in late], 3, by="; ")
+    named = some_of(
+        [
+            f"{request.ask.request}: {request.wanted_text}, {request.waits_for or request.stage.value}"
+            for request in late
+        ],
+        3,
+        by="; ",
+    )
     text = f"{len(late)} {'is' if len(late) == 1 else 'are'} overdue: {named}"
     return Check.bad(
         "grants",
@@ -328,10 +337,10 @@ def _all_run_text(opened: int) -> str:
 
 def rollouts_check(rollouts: Sequence[Overview], lost: Sequence[Overview]) -> Check:
     """Check whether Temporal runs every rollout that the ledger has open."""
-    opened = sum(not r.ended for r in rollouts)
+    opened = sum(not rollout.ended for rollout in rollouts)
     if not lost:
         return Check.good("rollouts", _all_run_text(opened))
-    names = some_of([r.cluster for r in lost], 3)
+    names = some_of([rollout.cluster for rollout in lost], 3)
     opened_text = count_text(opened, "rollout")
     text = f"Temporal has lost {len(lost)} of {opened_text} that the ledger has open, so nobody guards {names}"
     remedy = adopt_line(lost[0].cluster) if len(lost) == 1 else f"{ADOPT_ALL}; or one by one: {adopt_line('CLUSTER')}"
@@ -341,22 +350,22 @@ def rollouts_check(rollouts: Sequence[Overview], lost: Sequence[Overview]) -> Ch
 def promises_checks(rollouts: Sequence[Overview]) -> list[Check]:
     """Report quotas that nobody approved, or that their parents do not allow; no check if all are kept."""
     marks = (CHANGED_BY_OTHERS, NOBODY_APPROVED, ABOVE_ITS_PARENT)
-    wrong = [r for r in rollouts if not r.ended and any(mark in r.needs for mark in marks)]
+    wrong = [rollout for rollout in rollouts if not rollout.ended and any(mark in rollout.needs for mark in marks)]
     remedy = "do what the line asks for; `backstop status CLUSTER` shows which values are promised"
-    return [Check.bad("promises", f"{r.cluster}: {r.needs}", remedy) for r in wrong]
+    return [Check.bad("promises", f"{rollout.cluster}: {rollout.needs}", remedy) for rollout in wrong]
 
 
 def histories_check(rollouts: Sequence[Overview], statuses: Mapping[str, RolloutStatus | None]) -> Check:
     """Check whether each rollout's history has the ledger's effects. `statuses`: of rollouts that answered."""
     answers = [(row, status) for row in rollouts if not row.ended and (status := statuses.get(row.cluster)) is not None]
-    behind = [(row, s) for row, s in answers if row.rollout != s.rollout or row.counter > s.fence]
+    behind = [(row, answer) for row, answer in answers if row.rollout != answer.rollout or row.counter > answer.fence]
     if not behind:
         text = f"{count_text(len(answers), 'open rollout')} compared: none lacks effects that the ledger has"
         return Check.good("histories", text)
     sentences = [
-        f"{row.cluster}: the ledger is at effect {row.counter} of {row.rollout}, Temporal at effect {s.fence} "
-        f"of {s.rollout}"
-        for row, s in behind
+        f"{row.cluster}: the ledger is at effect {row.counter} of {row.rollout}, Temporal at effect {answer.fence} "
+        f"of {answer.rollout}"
+        for row, answer in behind
     ]
     cluster = behind[0][0].cluster
     remedy = (

@@ -205,7 +205,7 @@ class Rollouts(Questions):
                     newest[summary.cluster] = summary
         except RPCError as error:
             raise self._translate(error) from error
-        return sorted(newest.values(), key=lambda s: (not s.open, s.cluster))
+        return sorted(newest.values(), key=lambda summary: (not summary.open, summary.cluster))
 
     async def lost(self, cluster: str = "") -> list[Overview]:
         """Return open rollouts that Temporal does not run; none if no answer comes in time."""
@@ -232,34 +232,37 @@ class Rollouts(Questions):
         if rows is None:
             return summaries
         in_ledger = {(row.cluster, not row.ended): row for row in rows}
-        with_needs = [_with_ledger(s, in_ledger.get((s.cluster, s.open))) for s in summaries]
+        with_needs = [_with_ledger(summary, in_ledger.get((summary.cluster, summary.open))) for summary in summaries]
         lost = await self._find_lost_among(with_needs, rows)
-        listed = {s.cluster for s in (*lost, *with_needs) if s.open}
+        listed = {summary.cluster for summary in (*lost, *with_needs) if summary.open}
         unlisted = [summary_of(row) for row in rows if not row.ended and row.cluster not in listed]
         elsewhere = {one.cluster for one in (*lost, *unlisted)}
-        with_needs = [*unlisted, *(s for s in with_needs if s.cluster not in elsewhere)]
+        with_needs = [*unlisted, *(summary for summary in with_needs if summary.cluster not in elsewhere)]
         now = self._now()
         doubted = [
-            s.cluster
-            for s in with_needs
-            if s.open
+            summary.cluster
+            for summary in with_needs
+            if summary.open
             and (
-                s.needs
-                or s.unbacked_gpus is None
-                or ((row := in_ledger.get((s.cluster, True))) is not None and row.stage != s.stage)
-                or now - (s.health_at or s.started) >= STALE
+                summary.needs
+                or summary.unbacked_gpus is None
+                or ((row := in_ledger.get((summary.cluster, True))) is not None and row.stage != summary.stage)
+                or now - (summary.health_at or summary.started) >= STALE
             )
         ]
         answers = await self.ask_rollouts(doubted[:MOST_ASKED], OVERVIEW_SECONDS)
-        asked = [_with_status(s, answers.get(s.cluster), now) if s.open else s for s in with_needs]
-        return sorted([*lost, *asked], key=lambda s: (not s.open, s.cluster))
+        asked = [
+            _with_status(summary, answers.get(summary.cluster), now) if summary.open else summary
+            for summary in with_needs
+        ]
+        return sorted([*lost, *asked], key=lambda summary: (not summary.open, summary.cluster))
 
     async def _find_lost_among(
         self, summaries: Sequence[RolloutSummary], rows: Sequence[Overview]
     ) -> list[RolloutSummary]:
-        by_cluster = {s.cluster: s for s in summaries}
+        by_cluster = {summary.cluster: summary for summary in summaries}
         with self._translate_errors():
-            lost = await find_lost(self._client, rows, {s.cluster for s in summaries if s.open})
+            lost = await find_lost(self._client, rows, {summary.cluster for summary in summaries if summary.open})
         return [as_summary(row, by_cluster.get(row.cluster)) for row in lost]
 
     async def health_at(self, cluster: str) -> datetime | None:
@@ -290,7 +293,9 @@ class Rollouts(Questions):
         requests = f"WorkflowType = '{REQUEST_WORKFLOW}' AND {SearchName.CLUSTER} = {quote(cluster)}"
         try:
             asked = [(run.id, run.run_id) async for run in self._client.list_workflows(requests)]
-            runs = sorted([run async for run in self._client.list_workflows(rollouts)], key=lambda r: r.start_time)
+            runs = sorted(
+                [run async for run in self._client.list_workflows(rollouts)], key=lambda execution: execution.start_time
+            )
             ids = [*asked, *((own, run.run_id) for run in runs)]
             try:
                 newest = own, (await self._client.get_workflow_handle(own).describe()).run_id

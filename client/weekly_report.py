@@ -45,11 +45,11 @@ async def _live(door: Backstop, now: datetime) -> Live:
     fleet = await door.open_fleet()
     fleet = None if fleet is None or fleet.shadow else fleet
     real = [_Noted(row, row.note) for row in rollouts if not row.shadow and row.note is not None]
-    blocked = [b for one in real for b in _blocks_of(one)] + _fleet_blocks(fleet)
+    blocked = [block for one in real for block in _blocks_of(one)] + _fleet_blocks(fleet)
     return Live(
-        next=(*_fleet_next(fleet), *_list_next_steps(real, {b.cluster for b in blocked}, now)),
-        at_risk=tuple(sorted(filter(None, map(_at_risk, real)), key=lambda r: (-r.lacking_gpus, r.cluster))),
-        blocked=tuple(sorted(blocked, key=lambda b: (b.since or now, b.cluster))),
+        next=(*_fleet_next(fleet), *_list_next_steps(real, {block.cluster for block in blocked}, now)),
+        at_risk=tuple(sorted(filter(None, map(_at_risk, real)), key=lambda risk: (-risk.lacking_gpus, risk.cluster))),
+        blocked=tuple(sorted(blocked, key=lambda block: (block.since or now, block.cluster))),
         windows=tuple(_ahead(await door.calendar(), now)),
         silent=tuple(row.cluster for row in rollouts if not row.shadow and row.note is None),
         shadows=tuple(row.cluster for row in rollouts if row.shadow),

@@ -61,12 +61,12 @@ async def builds(client: Client) -> list[Build]:
                 created=summary.create_time.ToDatetime(tzinfo=UTC),
             )
         )
-    return sorted(every, key=lambda b: b.created, reverse=True)
+    return sorted(every, key=lambda build: build.created, reverse=True)
 
 
 def current_of(every: Sequence[Build]) -> str:
     """Return the build that serves; empty if unversioned workers serve."""
-    return next((b.build for b in every if b.status == "current"), "")
+    return next((build.build for build in every if build.status == "current"), "")
 
 
 async def pollers(client: Client) -> Sequence[PollerInfo]:
@@ -115,9 +115,9 @@ async def use(client: Client, build: str, actor: str) -> str:
     Errors: BadInput for a build that no worker has, Refusal if none of its workers polls.
     """
     every = await builds(client)
-    wanted = next((b for b in every if b.build == build), None)
+    wanted = next((one for one in every if one.build == build), None)
     if wanted is None:
-        names = ", ".join(b.build for b in every) or "none; workers name theirs by BACKSTOP_BUILD_ID"
+        names = ", ".join(build.build for build in every) or "none; workers name theirs by BACKSTOP_BUILD_ID"
         raise BadInput(f"build {build!r} has never had a worker; known builds: {names}")
     if not wanted.workers:
         raise Refusal(f"no worker of build {build} is running, so new rollouts would wait: start one first")

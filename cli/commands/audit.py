@@ -185,7 +185,8 @@ def _history(cluster: str, actor: str) -> list[AuditLine]:
         _refuse_unknown(cluster, actor)
         raise
     return [
-        AuditLine.model_validate({**r.model_dump(), "cluster": cluster, "proof": proof_of(r.data)}) for r in records
+        AuditLine.model_validate({**record.model_dump(), "cluster": cluster, "proof": proof_of(record.data)})
+        for record in records
     ]
 
 
@@ -199,14 +200,14 @@ def _read_archive(cluster: str, actor: str) -> list[ArchiveLine]:
     return [
         ArchiveLine.model_validate(
             {
-                **r.entry.model_dump(),
-                "seq": r.seq,
-                "previous_hash": r.previous_hash,
-                "hash": r.hash,
-                "proof": proof_of(r.entry.data),
+                **row.entry.model_dump(),
+                "seq": row.seq,
+                "previous_hash": row.previous_hash,
+                "hash": row.hash,
+                "proof": proof_of(row.entry.data),
             }
         )
-        for r in rows
+        for row in rows
     ]
 
 

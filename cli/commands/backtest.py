@@ -160,7 +160,7 @@ def named_series(
     series: tuple[Series, ...], names: list[str], file: str, option: str = "--cluster"
 ) -> tuple[Series, ...]:
     """Return the series with these names, or all without a name. Errors: BadInput."""
-    by_name = {s.cluster: s for s in series}
+    by_name = {one.cluster: one for one in series}
     for name in names:
         if name not in by_name:
             names_in_file = ", ".join(list(by_name)[:8]) + (" and more" if len(by_name) > 8 else "")
@@ -217,4 +217,6 @@ def _answer(
     from models.buffers.backtest import Record
 
     chosen = how.rows(records, Record)
-    how.tell(lambda: chosen, lambda: parts(chosen, series), [r.policy for r in chosen], (len(records), "record"))
+    how.tell(
+        lambda: chosen, lambda: parts(chosen, series), [record.policy for record in chosen], (len(records), "record")
+    )

@@ -79,7 +79,7 @@ def points_between(
         times, step = points_between(began, end, most=most)
         return ([began] if times[0] > began else []) + times, step
     length = (end - begin).total_seconds()
-    seconds = next((s for s in _STEPS if length / s <= most), _STEPS[-1])
+    seconds = next((step for step in _STEPS if length / step <= most), _STEPS[-1])
     step = timedelta(seconds=seconds)
     many = min(int(length // seconds), 10 * _MOST)
     return [end - n * step for n in range(many, -1, -1)], step

@@ -201,7 +201,7 @@ def _confirm_clusters(
 
     async def question(door: Backstop) -> tuple[list[ClusterSpec], list[str]]:
         specs = await (door.clusters() if fleet else door.clusters_named(names))
-        return specs, [r.cluster for r in await door.rollouts() if r.open]
+        return specs, [rollout.cluster for rollout in await door.rollouts() if rollout.open]
 
     clusters, opened = ask(person, question)
     specs = {c.name: c for c in clusters}
@@ -210,7 +210,9 @@ def _confirm_clusters(
         raise BadInput("the ledger has no cluster: add clusters with `backstop fleet import FILE`")
     takes = {
         name: [
-            f for f in forecast_windows(name, spec.quotas, spec.islands, (*spec.windows, window), now) if _is(f, window)
+            forecast
+            for forecast in forecast_windows(name, spec.quotas, spec.islands, (*spec.windows, window), now)
+            if _is(forecast, window)
         ]
         for name, spec in specs.items()
     }

@@ -51,7 +51,9 @@ def detach(
     person = actor_of(actor)
     consent(f"Detach {cluster}?", lambda: _ahead(cluster, restore, reason, person), yes=yes, as_json=as_json)
     back = _detach(cluster, restore, reason, person)
-    limits = tuple(LimitBack(name=n, before_gpus=b, after_gpus=a) for n, (b, a) in sorted(back.items()))
+    limits = tuple(
+        LimitBack(name=n, before_gpus=before, after_gpus=after) for n, (before, after) in sorted(back.items())
+    )
     stands = ": Backstop no longer writes to the cluster's quota system; the ledger keeps the quotas as they are."
     shown = [line((cluster, "bold"), stands), *_limits(back, ">WAS", ">IS"), line(_UNDO)]
     tell(DetachedAnswer(cluster=cluster, limits=limits, undo=_UNDO), lambda: shown, as_json=as_json)

@@ -47,7 +47,7 @@ def show_(cluster: ClusterOrAll = "", *, how: Listing, actor: Actor = "") -> Non
         raise BadInput(f"cluster {cluster!r} is not in the ledger: `backstop fleet show` lists the clusters")
     report_left_out(wrong if not cluster else {})
     if not cluster:
-        note_fleet({c.name: c.stage or "" for c in clusters}, (q.team for c in clusters for q in c.quotas))
+        note_fleet({c.name: c.stage or "" for c in clusters}, (quota.team for c in clusters for quota in c.quotas))
     chosen = how.rows(clusters, ClusterAnswer)
     how.tell(
         lambda: ClustersAnswer(clusters=tuple(chosen), left_out={} if cluster else wrong),

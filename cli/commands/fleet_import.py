@@ -321,7 +321,7 @@ async def _classes(door: Backstop, clusters: Iterable[str]) -> dict[tuple[str, s
             snapshot, policy = await door.snapshot(cluster)
         except BackstopError:
             continue
-        classes |= {(cluster, q.team): those_of(q.classes, policy.classes) for q in snapshot.quotas}
+        classes |= {(cluster, quota.team): those_of(quota.classes, policy.classes) for quota in snapshot.quotas}
     return classes
 
 
@@ -388,13 +388,15 @@ async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tu
     if ours.slurm != question.slurm:  # from now on the ledger follows this one
         cluster = await door.ask(question)
     # An import leaves the quotas of such a cluster to the mirror: what moved is what the ledger had, beside Slurm.
-    had, has = ({q.team: (q.gpus, q.parent) for q in quotas} for quotas in (ours.quotas, cluster.quotas))
+    had, has = (
+        {quota.team: (quota.gpus, quota.parent) for quota in quotas} for quotas in (ours.quotas, cluster.quotas)
+    )
     moved = {
         "added": len(has.keys() - had.keys()),
         "changed": sum(1 for team in has.keys() & had.keys() if has[team] != had[team]),
         "removed": len(had.keys() - has.keys()),
     }
-    gone = [sentence for q in ours.quotas if q.team not in has and (sentence := _name_losses(q))]
+    gone = [sentence for quota in ours.quotas if quota.team not in has and (sentence := _name_losses(quota))]
     there = {island.name for island in cluster.islands}
     lost = [f"{i.name} ({gpus_text(i.total_gpus)})" for i in ours.islands if i.name not in there]
     gone += [f"Slurm has no GPU in island {island} any more, so the import removes it" for island in lost]

@@ -122,7 +122,11 @@ async def plan_now(door: Backstop, launch: FleetLaunch) -> tuple[FleetPlan, Cuts
         )
     taken = take_prospects(launch, prospects)
     mine = {p.cluster for p in taken}
-    cuts = {p.cluster: {q.team: q.cut_gpus for q in p.quotas if q.cut_gpus} for p in plans if p.cluster in mine}
+    cuts = {
+        p.cluster: {quota.team: quota.cut_gpus for quota in p.quotas if quota.cut_gpus}
+        for p in plans
+        if p.cluster in mine
+    }
     return FleetPlan(fleet=launch.fleet, hash=plan_hash(taken), clusters=taken), cuts
 
 

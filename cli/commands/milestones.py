@@ -105,6 +105,6 @@ def _answer(present: PlanNow, how: Listing, undo: str = "") -> None:
     how.tell(
         lambda: MilestonesAnswer(at=now, milestones=tuple(stand)),
         lambda: [*milestones_parts(stand), *([line(undo)] if undo else [])],
-        [s.milestone.name for s in stand],
+        [standing.milestone.name for standing in stand],
         (len(all_standings), "milestone"),
     )

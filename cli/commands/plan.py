@@ -146,7 +146,9 @@ def _print_change(
     texts = branch_files(source) if render == OWN else read_manifests(manifests) if manifests else None
     (snapshot, policy), *_ = snapshots
     parents = {quota.parent for quota in snapshot.quotas}  # only leaves hold jobs
-    classes = {q.team: those_of(q.classes, policy.classes) for q in snapshot.quotas if q.team not in parents}
+    classes = {
+        quota.team: those_of(quota.classes, policy.classes) for quota in snapshot.quotas if quota.team not in parents
+    }
     show_exactly(render_diff(plans[0], source, manifests or source.path, texts, classes))
 
 

@@ -152,7 +152,12 @@ def list_all(
 
     all_requests = ask(actor_of(actor), question)
     if not cluster and not ended:
-        note_requests({r.ask.request: f"{r.ask.team} {r.ask.cluster} {r.stage}" for r in all_requests})
+        note_requests(
+            {
+                request.ask.request: f"{request.ask.team} {request.ask.cluster} {request.stage}"
+                for request in all_requests
+            }
+        )
     requests = how.rows(all_requests, RequestState)
     how.tell(
         lambda: RequestsAnswer(requests=tuple(requests)),

@@ -66,7 +66,7 @@ def status(
     options = [*chosen.options, *(["--all"] if every else []), *how.options]
     if cluster and options:
         raise BadInput(f"{options[0]} is given together with CLUSTER {cluster!r}: give one of them")
-    _one_of("--stage", stage, [s.value for s in Stage])
+    _one_of("--stage", stage, [stage.value for stage in Stage])
     import_lightly()
     if wave:
         from models.cluster.policy import AFTER_ALL, TIERS
@@ -140,12 +140,12 @@ def _show_all(filters: Filters, chosen: bool, person: str, how: Listing) -> None
         _show_last_word(filters, answer, how)
         return
     (rows, fleet, requests), watching = answer
-    note_stages({r.cluster: "" for r in rows} | {r.cluster: r.stage for r in rows if r.open})
+    note_stages({row.cluster: "" for row in rows} | {row.cluster: row.stage for row in rows if row.open})
     lines = tuple(how.rows(filter(filters.leave, rows), RolloutSummary))
 
     def parts() -> list[RenderableType]:
         if rows and not lines:
-            unknown = filters.needs and any(r.open and r.needs is None for r in rows)
+            unknown = filters.needs and any(row.open and row.needs is None for row in rows)
             none = line(NEEDS_UNKNOWN) if unknown else none_of(len(rows), "rollout")
             unheld = unknown_holds_text(rows) if filters.held else ""
             return [line((unheld, "yellow")) if unheld else none, *watch_parts(watching)]
@@ -155,7 +155,7 @@ def _show_all(filters: Filters, chosen: bool, person: str, how: Listing) -> None
         overview = overview_parts(lines, datetime.now(UTC), all_lines=chosen)
         return [*first, *overview, *_show_waiting(requests), *(watch_parts(watching) if rows else [])]
 
-    how.tell(lambda: _document(lines), parts, [r.cluster for r in lines])
+    how.tell(lambda: _document(lines), parts, [rollout.cluster for rollout in lines])
 
 
 # What is seldom shown is imported when it is: this command is run every few seconds, by people and by scripts.
@@ -209,7 +209,9 @@ def _show_last_word(filters: Filters, word: LastWord, how: Listing) -> None:
             return [head, none_of(len(word.rollouts), "open rollout") if word.rollouts else line(_NONE_OPEN)]
         return [head, line(), *overview_parts(lines, datetime.now(UTC), all_lines=True)]
 
-    how.tell(lambda: RolloutsAnswer(rollouts=lines, ledger_word_at=word.at), parts, [r.cluster for r in lines])
+    how.tell(
+        lambda: RolloutsAnswer(rollouts=lines, ledger_word_at=word.at), parts, [rollout.cluster for rollout in lines]
+    )
 
 
 def _refuse_unknown(filters: Filters, word: LastWord, how: Listing) -> None:

@@ -69,7 +69,7 @@ def why(
         asked = WhyNot(team=team, cluster=cluster, gpus=wanted, block=block, namespace=namespace)
         answers = await door.ask(asked)
         lacking = [w for w in answers.teams if w.gap_gpus or w.over_gpus]
-        rollouts = {r.cluster for r in await door.rollouts() if r.open} & {w.cluster for w in lacking}
+        rollouts = {rollout.cluster for rollout in await door.rollouts() if rollout.open} & {w.cluster for w in lacking}
         statuses = {name: await door.status(name) for name in sorted(rollouts)}
         return answers, statuses, await door.flex() if lacking else []
 

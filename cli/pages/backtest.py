@@ -32,7 +32,7 @@ _SHOWN = ((_FLAT, PHANTOM, "--"), ("trailing-max", BACKED, "-"), ("health", FLEX
 def page(series: Sequence[Series], records: Sequence[Record], promised: Promised) -> str:
     """Return the record as one self-contained HTML page."""
     weeks = attrgetter("horizon_weeks")
-    by_cluster = {name: list(rows) for name, rows in groupby(records, key=lambda r: r.cluster)}
+    by_cluster = {name: list(rows) for name, rows in groupby(records, key=lambda record: record.cluster)}
     parts = []
     with style():
         for one in series[:_MOST]:
@@ -147,7 +147,7 @@ def _table(horizon: int, rows: Sequence[Record]) -> dict[str, Any]:
     return {
         "title": f"Promised for {count(horizon, 'week')} ahead",
         "columns": [h.capitalize() for h in HEADINGS],
-        "rows": [{"cells": cells(r), "at": r.policy == "health"} for r in rows],
+        "rows": [{"cells": cells(row), "at": row.policy == "health"} for row in rows],
     }
 
 
@@ -160,11 +160,11 @@ def _sentences(records: Sequence[Record]) -> list[str]:
     """Compare `health` with every fixed buffer over all clusters, for each horizon; those that broke nothing come
     first."""
     sentences = []
-    for horizon in sorted({r.horizon_weeks for r in records}):
-        rows = [r for r in records if r.horizon_weeks == horizon]
-        ours = [r for r in rows if r.policy == "health"]
+    for horizon in sorted({record.horizon_weeks for record in records}):
+        rows = [record for record in records if record.horizon_weeks == horizon]
+        ours = [row for row in rows if row.policy == "health"]
         if ours:
-            mean = sum(r.mean_buffer for r in ours) / len(ours)
+            mean = sum(record.mean_buffer for record in ours) / len(ours)
             sentences.append(
                 f"With promises for {count(horizon, 'week')}, the health policy leaves {percent(mean)} of the GPUs "
                 f"unpromised on average, and breaks its promise in {percent(_broken_share(ours))} of the hours. "
@@ -175,8 +175,8 @@ def _sentences(records: Sequence[Record]) -> list[str]:
 
 def _compare_fixed(rows: Sequence[Record]) -> str:
     """Say which fixed buffers would have kept every hour, and how much the others would have broken, in hindsight."""
-    names = dict.fromkeys(r.policy for r in rows if r.policy.startswith("fixed-"))
-    broken = {name.removeprefix("fixed-"): _broken_share([r for r in rows if r.policy == name]) for name in names}
+    names = dict.fromkeys(row.policy for row in rows if row.policy.startswith("fixed-"))
+    broken = {name.removeprefix("fixed-"): _broken_share([row for row in rows if row.policy == name]) for name in names}
     whole = [f"{buffer}%" for buffer, fraction in broken.items() if not fraction]
     others = [
         f"{buffer}% breaks it in {percent(fraction)} of the hours" for buffer, fraction in broken.items() if fraction
@@ -190,4 +190,4 @@ def _compare_fixed(rows: Sequence[Record]) -> str:
 
 
 def _broken_share(rows: Sequence[Record]) -> float:
-    return sum(r.broken_hours for r in rows) / max(1, sum(r.hours for r in rows))
+    return sum(row.broken_hours for row in rows) / max(1, sum(row.hours for row in rows))

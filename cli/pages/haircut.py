@@ -58,7 +58,7 @@ def _unbacked_text(number: int) -> str:
 
 def _buffers(haircut: Haircut, at: int) -> dict[str, str]:
     figure, plot = axes(height=3.2)
-    names = [percent(b) for b in haircut.buffers]
+    names = [percent(buffer) for buffer in haircut.buffers]
     phantom, flex = [p.phantom_gpus for p in haircut.fleet], [p.to_flex_gpus for p in haircut.fleet]
     plot.bar(names, phantom, color=PHANTOM, label="phantom: no healthy GPU behind it", width=0.6)
     plot.bar(names, flex, bottom=phantom, color=FLEX, label="moves to flex", width=0.6)
@@ -164,7 +164,7 @@ def _table(haircut: Haircut, what: str, at: int) -> dict[str, Any]:
     columns = [
         what.capitalize(),
         "Promised",
-        *(f"Cut at {percent(b)}" for b in haircut.buffers),
+        *(f"Cut at {percent(buffer)}" for buffer in haircut.buffers),
         f"Phantom at {explained}",
         f"To flex at {explained}",
     ]

@@ -111,28 +111,34 @@ def _curve(week: Week) -> dict[str, str] | None:
 
 def _milestones(standings: Sequence[MilestoneStanding]) -> dict[str, str] | None:
     """Draw each milestone's number as a bar on its own scale, which begins at 0; its target and its line are marks."""
-    shown = [s for s in standings if s.number is not None and s.started_from is not None][:MOST]
+    shown = [standing for standing in standings if standing.number is not None and standing.started_from is not None][
+        :MOST
+    ]
     if not shown:
         return None
     figure, plot = axes(height=0.9 + 0.34 * len(shown))
     places = list(range(len(shown)))
     name_bars(plot.barh(places, [100] * len(shown), color="#f0f3f6", height=0.55), "scale")
-    numbers = [_on_scale(s, s.number or 0) for s in shown]
-    name_bars(plot.barh(places, numbers, color=[_STATES[s.state] for s in shown], height=0.55), "milestone")
-    lines = [(_on_scale(s, s.expected), n) for n, s in enumerate(shown) if s.expected is not None]
+    numbers = [_on_scale(standing, standing.number or 0) for standing in shown]
+    name_bars(
+        plot.barh(places, numbers, color=[_STATES[standing.state] for standing in shown], height=0.55), "milestone"
+    )
+    lines = [
+        (_on_scale(standing, standing.expected), n) for n, standing in enumerate(shown) if standing.expected is not None
+    ]
     plot.plot([x for x, _ in lines], [y for _, y in lines], "|", color=INK, ms=13, mew=2)
-    targets = [_on_scale(s, s.milestone.target) for s in shown]
+    targets = [_on_scale(standing, standing.milestone.target) for standing in shown]
     plot.plot(targets, places, "D", color=INK, ms=5, clip_on=False)
-    for place, s in zip(places, shown, strict=True):
-        joined = ", target" if s.milestone.falls else " of"
-        label = f"{number(s.number or 0)}{joined} {number(s.milestone.target)}: {s.state.value}"
+    for place, standing in zip(places, shown, strict=True):
+        joined = ", target" if standing.milestone.falls else " of"
+        label = f"{number(standing.number or 0)}{joined} {number(standing.milestone.target)}: {standing.state.value}"
         plot.annotate(label, (100, place), xytext=(6, 0), textcoords="offset points", va="center")
-    plot.set_yticks(places, [short_name(s.milestone.name) for s in shown])
+    plot.set_yticks(places, [short_name(standing.milestone.name) for standing in shown])
     plot.invert_yaxis()
     plot.set_xlim(0, 140)
     plot.set_xticks([])
     plot.spines["bottom"].set_visible(False)
-    states = [s.state for s in standings]
+    states = [standing.state for standing in standings]
     says = (
         f"{states.count(State.DONE)} done, {states.count(State.ON_TRACK)} on track, {states.count(State.BEHIND)} behind"
         f"{f', {states.count(State.UNKNOWN)} not known' if State.UNKNOWN in states else ''}. Each bar is the "
@@ -177,8 +183,8 @@ def _bars(changes: Sequence[_Change], words: str) -> Figure:
     figure, plot = axes(height=1.1 + 0.42 * len(changes))
     places = range(len(changes))
     for name, by, color, values in (
-        ("before", -0.19, PHANTOM, [b for _, b, _ in changes]),
-        ("after", 0.19, FLEX, [a for _, _, a in changes]),
+        ("before", -0.19, PHANTOM, [before for _, before, _ in changes]),
+        ("after", 0.19, FLEX, [after for _, _, after in changes]),
     ):
         bars = plot.barh([p + by for p in places], values, height=0.36, color=color, label=name)
         plot.bar_label(

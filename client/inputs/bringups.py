@@ -82,7 +82,7 @@ def _against(entry: BringupEntry, number: int, recipes: RecipeFile) -> list[Prob
 
     recipe = recipes.recipe(entry.recipe)
     if recipe is None:
-        names = ", ".join(r.name for r in recipes.recipes)
+        names = ", ".join(recipe.name for recipe in recipes.recipes)
         return [problem("recipe", f"there is no recipe {entry.recipe!r}; the recipes are {names}")]
     problems = [
         problem("values", f"recipe {recipe.name}, {path_text(at)}: {text}") for at, text in unfilled_text(entry, recipe)

@@ -227,7 +227,7 @@ def _refuse_nonsense(event: Any, name: str, now: datetime) -> None:
     if "DTSTART" not in event:
         raise BadInput(f"{name}: event {_title(event)!r} has no DTSTART")
     rules = _rules(event)
-    if any(str(f).upper() in _TOO_OFTEN for rule in rules for f in rule.get("FREQ", ())):
+    if any(str(frequency).upper() in _TOO_OFTEN for rule in rules for frequency in rule.get("FREQ", ())):
         raise BadInput(
             f"{name}: event {_title(event)!r} repeats every second or minute, which is too often for a window"
         )

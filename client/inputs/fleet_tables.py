@@ -125,7 +125,7 @@ class _Fleet(TabledDocument):
 def _agree(row: TableRow, cluster: Mapping[str, Any], fields: Mapping[str, Any], policy: Mapping[str, Any]) -> None:
     """Report where a row contradicts an earlier one: a cluster of several islands has several rows."""
     for name, value, standing in (
-        *((f, fields[f], cluster.get(f)) for f in fields),
+        *((field, fields[field], cluster.get(field)) for field in fields),
         *((f"{POLICY}{k}", policy[k], cluster.get("policy", {}).get(k)) for k in policy),
     ):
         if value not in (None, standing):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from activities.ports.ports import OpenRollout
+from activities.ports.registry import OpenRollout
 from temporalio.client import Client
 
 from activities.adapters.ledger.facade import Ledger
