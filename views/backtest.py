@@ -89,4 +89,4 @@ def decisions_csv(series: Sequence[Series], promised: Promised) -> str:
 
 def as_csv(records: Sequence[Record]) -> str:
     """Return all figures, a line for each record."""
-    return csv_text([_FIELDS, *([getattr(r, name) for name in _FIELDS] for r in records)])
+    return csv_text([_FIELDS, *([getattr(record, name) for name in _FIELDS] for record in records)])

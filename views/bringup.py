@@ -63,12 +63,12 @@ def board_parts(rows: Sequence[BringupRow], now: datetime) -> list[RenderableTyp
         *("CLUSTER", "=STATE", ">FOR", ">GPUS", "OWNER", ">ACTIONS", "~WAITS FOR", *able),
         least=("OWNER", "GPUS", "ACTIONS"),
     )
-    for one in sorted(rows, key=lambda r: (_ORDER.index(r.stage), r.stage_at, r.cluster)):
+    for one in sorted(rows, key=lambda row: (_ORDER.index(row.stage), row.stage_at, row.cluster)):
         since = None if one.stage.has_ended else span(now - one.stage_at)
         awaited = one.needs or one.waits_for or None
         could = [some_of(one.could, 5) or None] if able else []
         row(board, one.cluster, one.stage.words, since, one.gpus, one.owner, one.touches, awaited, *could)
-    by_stage = [(stage, sum(r.stage is stage for r in rows)) for stage in _ORDER]
+    by_stage = [(stage, sum(row.stage is stage for row in rows)) for stage in _ORDER]
     counts = ", ".join(f"{number} {stage.words}" for stage, number in by_stage if number)
     return [board, line(f"{count(len(rows), 'bring-up')}: {counts}.")]
 

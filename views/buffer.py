@@ -124,9 +124,9 @@ def _neighbours(explained: Explained) -> str:
         cost = f"would promise {apart} {more} of the cluster, but nobody could know that before"
         clauses.append(f"{equal} ({_hours(explained.least)}) and {cost}")
     least = ours.mean_buffer if explained.least is None else max(ours.mean_buffer, explained.least.mean_buffer + 0.005)
-    for r in [r for r in flat if r.mean_buffer > least][:1]:
-        more = percent(r.mean_buffer - ours.mean_buffer)
-        clauses.append(f"a flat {_flat(r)} would break {_hours(r)} and promise {more} less of the cluster")
+    for record in [record for record in flat if record.mean_buffer > least][:1]:
+        more = percent(record.mean_buffer - ours.mean_buffer)
+        clauses.append(f"a flat {_flat(record)} would break {_hours(record)} and promise {more} of the cluster less")
     return "; ".join(clauses) or "no flat buffer up to 60% would have broken as few hours"
 
 

@@ -83,5 +83,7 @@ def hold_parts(
 
 def _losses(foretold: Mapping[str, Sequence[Foretold]], now: datetime) -> list[RenderableType]:
     return [
-        line((f"{name}: ", "bold")).append_text(foretold_line(f, now)) for name, all_ in foretold.items() for f in all_
+        line((f"{name}: ", "bold")).append_text(foretold_line(window, now))
+        for name, all_ in foretold.items()
+        for window in all_
     ]

@@ -121,7 +121,7 @@ def approved_line(rollouts: Sequence[Ahead]) -> Text:
         if a.approve_told is not None:
             teams.update(a.approve_told)
         elif a.plan is not None and not a.shadow:
-            teams.update(q.team for q in a.plan.quotas if q.leaf and q.cut_gpus)
+            teams.update(quota.team for quota in a.plan.quotas if quota.leaf and quota.cut_gpus)
     if teams:
         return line(f"{count(len(teams), 'team')} will be notified.")
     return line("A shadow: no team is notified." if all(a.shadow for a in rollouts) else "No team will be notified.")
@@ -150,13 +150,20 @@ def promote_parts(rollouts: Sequence[Ahead]) -> list[RenderableType]:
 def many_parts(clusters: Sequence[str], rollouts: Sequence[RolloutStatus | None]) -> list[RenderableType]:
     """Return the rollouts that a command goes to."""
     rows = table("CLUSTER", "=STAGE", ">PROMISED", ">TEAMS", "~NEEDS")
-    for cluster, r in zip(clusters, rollouts, strict=True):
-        if r is None:
+    for cluster, status in zip(clusters, rollouts, strict=True):
+        if status is None:
             row(rows, cluster, "no answer", None, None, None)
         else:
-            row(rows, cluster, r.stage, r.assigned_gpus, sum(t.leaf for t in r.teams), r.needs or None)
-    statuses = [r for r in rollouts if r is not None]
-    teams = {t.team for r in statuses for t in r.teams if t.leaf}
-    promised = gpus(sum(r.assigned_gpus for r in statuses))
+            row(
+                rows,
+                cluster,
+                status.stage,
+                status.assigned_gpus,
+                sum(t.leaf for t in status.teams),
+                status.needs or None,
+            )
+    statuses = [status for status in rollouts if status is not None]
+    teams = {t.team for status in statuses for t in status.teams if t.leaf}
+    promised = gpus(sum(status.assigned_gpus for status in statuses))
     sentence = f"{count(len(clusters), 'cluster')}, {promised} promised to {count(len(teams), 'team')}."
     return [rows, Text(), line(sentence)]

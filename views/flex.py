@@ -37,7 +37,7 @@ _YIELDING = 12
 
 def by_free_flex(offers: Iterable[_FlexT]) -> list[_FlexT]:
     """Sort the clusters by free flex, the most first; unknown ones come last."""
-    return sorted(offers, key=lambda f: (f.health_at is None, -f.available_gpus, f.cluster))
+    return sorted(offers, key=lambda flex: (flex.health_at is None, -flex.available_gpus, flex.cluster))
 
 
 def used_flex(one: FlexNow | FlexSum) -> int:
@@ -69,8 +69,8 @@ def fleet_summary(
     offers: Sequence[FlexNow | FlexSum], record: Sequence[FlexOffered], of: int = 0
 ) -> list[RenderableType]:
     """Return the sums over these clusters; also the record, which covers all clusters, if these are all."""
-    measured = [f for f in offers if f.health_at is not None]
-    flex = sum(f.flex_gpus for f in measured)
+    measured = [offer for offer in offers if offer.health_at is not None]
+    flex = sum(offer.flex_gpus for offer in measured)
     summary = f"{count(len(offers), 'cluster')}: {gpus(flex)} of flex, {_use_text(measured)}"
     sums: list[RenderableType] = [Text(), line(f"{summary} In quota: GPUs held by jobs inside their quotas.")]
     return sums if len(offers) < of else [*sums, *_record(record)]
@@ -78,7 +78,7 @@ def fleet_summary(
 
 def _use_text(offers: Iterable[FlexNow | FlexSum]) -> str:
     """Say how much of the flex is used and free, and how much more jobs hold beyond quotas than there is flex."""
-    counts = [(f.available_gpus, used_flex(f), f.used_gpus) for f in offers]
+    counts = [(offer.available_gpus, used_flex(offer), offer.used_gpus) for offer in offers]
     free, used, beyond = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0, 0)
     over = beyond - used
     more = f" Jobs hold {count(over, 'more GPU')} beyond quotas than there is flex." if over else ""
@@ -170,7 +170,7 @@ def _jobs(one: FlexNow) -> list[RenderableType]:
             ended = "preempted" if lives.preempted else "not preempted"
         summary = f"In {count(days, 'day')} {count(lives.ended, 'job')} on flex ended, {ended}"
         if lives.median_seconds is not None and lives.shortest_seconds is not None:
-            middle, least = (timedelta(seconds=s) for s in (lives.median_seconds, lives.shortest_seconds))
+            middle, least = (timedelta(seconds=seconds) for seconds in (lives.median_seconds, lives.shortest_seconds))
             summary += f"; median run {span(middle)}, shortest {span(least)}"
         blocks.append(line(f"{summary}."))
     return blocks
@@ -180,7 +180,7 @@ def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:
     """Return how much flex there was: each bar is the least of some hours."""
     if not record:
         return [Text(), line("No record yet: the watch adds one every hour.")]
-    offered = [r.flex_gpus for r in record]
+    offered = [hour.flex_gpus for hour in record]
     each = -(-len(offered) // _WIDTH)
     least = [min(offered[n : n + each]) for n in range(0, len(offered), each)]
     top = max(*offered, 1)
@@ -224,7 +224,7 @@ def story_parts(scenes: Sequence[Scene]) -> list[RenderableType]:
     """Return a line for each step, then how it ended."""
     if not scenes:
         return [line("Nothing happens: there are no steps.")]
-    scene_lines: list[RenderableType] = [line(f"{_when(s)}  {s.what}: {_what_came(s)}") for s in scenes]
+    scene_lines: list[RenderableType] = [line(f"{_when(scene)}  {scene.what}: {_what_came(scene)}") for scene in scenes]
     last = scenes[-1]
     teams = table(
         *("TEAM", ">QUOTA", ">SHARE", ">HAS", ">IN QUOTA", ">SIBLINGS", ">ON FLEX", ">WAITING", "~RUNS", "~WAITS"),

@@ -103,7 +103,7 @@ def as_csv(haircut: Haircut) -> str:
     ]
     for what, name, parts_of in parts:
         for buffer, part in zip(haircut.buffers, parts_of, strict=True):
-            rows.append([what, name, fraction_text(buffer), *(getattr(part, f, "") for f in _FIELDS)])
+            rows.append([what, name, fraction_text(buffer), *(getattr(part, field, "") for field in _FIELDS)])
     return csv_text(rows)
 
 
@@ -128,7 +128,7 @@ def _by_buffer(haircut: Haircut) -> Grid:
 def _cuts(haircut: Haircut, what: str, at: int, with_clusters: bool = False) -> Grid:
     """Return cut GPUs by buffer, as `phantom + to flex`, after the number of clusters. The buffer `at` goes last."""
     held = {"team": ["QUOTA"], "cluster": ["PROMISED"]}.get(what, [])
-    heads = [f"AT {percent(b)}" for b in haircut.buffers]
+    heads = [f"AT {percent(buffer)}" for buffer in haircut.buffers]
     furthest = sorted(range(len(heads)), key=lambda n: -abs(n - at))[:-1]
     least = [*held, *(heads[n] for n in furthest)]
     shown = table(what.upper(), *(f">{head}" for head in (*held, *heads)), least=least)

@@ -407,7 +407,8 @@ def _beginning(cell: Text, width: int) -> Text:
     ends = [
         word.end()
         for word in re.finditer(r"\S+", cell.plain)
-        if cell_len(cell.plain[: word.end()]) + GAP <= width and not any(a < word.end() < b for a, b in commands)
+        if cell_len(cell.plain[: word.end()]) + GAP <= width
+        and not any(start < word.end() < end for start, end in commands)
     ]
     text = cell[: ends[-1]] if ends else Text()
     text.plain = text.plain.rstrip(" ,;:`(")

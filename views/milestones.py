@@ -21,20 +21,22 @@ def milestones_parts(standings: Sequence[MilestoneStanding]) -> list[RenderableT
         *("MILESTONE", "=MEASURE", ">NUMBER", "=OF", ">EXPECTED", ">TARGET", "=DUE", "=STANDS", "~LAST NOTED"),
         least=("OF", "EXPECTED", "MEASURE"),
     )
-    for s in standings:
-        counted = s.number is not None and s.milestone.measure in MEASURED  # what nobody has noted yet is of no time
+    for standing in standings:
+        counted = (
+            standing.number is not None and standing.milestone.measure in MEASURED
+        )  # what nobody has noted yet is of no time
         row(
             rows,
-            s.milestone.name,
-            words(s.milestone.measure),
-            s.number,
-            f"{s.number_at:%Y-%m-%d %H:%MZ}" if s.number_at else "now" if counted else None,
-            s.expected,
-            s.milestone.target,
-            s.milestone.due,
-            s.state.value,
-            note_text(s) or None,
-            style=STYLE[s.state],
+            standing.milestone.name,
+            words(standing.milestone.measure),
+            standing.number,
+            f"{standing.number_at:%Y-%m-%d %H:%MZ}" if standing.number_at else "now" if counted else None,
+            standing.expected,
+            standing.milestone.target,
+            standing.milestone.due,
+            standing.state.value,
+            note_text(standing) or None,
+            style=STYLE[standing.state],
         )
     return [rows, Text(), line(RULE)]
 

@@ -33,7 +33,7 @@ def overview_parts(rollouts: Sequence[RolloutSummary], now: datetime, *, all_lin
     """Return counts by stage and wave, needs and risks; a line for each rollout where they are few or chosen."""
     if not rollouts:
         return [line("There is no rollout yet. Look at `backstop plan`, then `backstop launch CLUSTER`.")]
-    opened = [r for r in rollouts if r.open]
+    opened = [rollout for rollout in rollouts if rollout.open]
     if all_lines or len(rollouts) <= FEW_CLUSTERS:
         asked = _list_asked(rollouts, most=len(rollouts))
         return [
@@ -64,7 +64,7 @@ def watch_parts(watching: Check | None) -> list[RenderableType]:
 
 
 def _warn_of_lost(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
-    lost = [r.cluster for r in opened if r.lost]
+    lost = [rollout.cluster for rollout in opened if rollout.lost]
     if not lost:
         return []
     one = len(lost) == 1
@@ -76,24 +76,24 @@ def _warn_of_lost(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
 
 
 def _lines(rollouts: Sequence[RolloutSummary]) -> Grid:
-    shadows = any(r.shadow for r in rollouts)
+    shadows = any(rollout.shadow for rollout in rollouts)
     would = [">WOULD BE"] if shadows else []
     rows = table(
         *("CLUSTER", "=STAGE", "=WAVE", "OWNER", ">UNBACKED", *would, "=STARTED", "=ENDED"),
         least=("ENDED", "STARTED", "OWNER", "WAVE"),
     )
-    for r in rollouts:
+    for rollout in rollouts:
         row(
             rows,
-            r.cluster,
-            _stage(r),
-            r.wave or None,
-            r.owner or None,
-            r.unbacked_gpus,
-            *([r.would_unbacked_gpus] if shadows else []),
-            moment(r.started),
-            moment(r.closed),
-            style="" if r.open else "dim",
+            rollout.cluster,
+            _stage(rollout),
+            rollout.wave or None,
+            rollout.owner or None,
+            rollout.unbacked_gpus,
+            *([rollout.would_unbacked_gpus] if shadows else []),
+            moment(rollout.started),
+            moment(rollout.closed),
+            style="" if rollout.open else "dim",
         )
     return rows
 
@@ -101,32 +101,34 @@ def _lines(rollouts: Sequence[RolloutSummary]) -> Grid:
 def _stages(rollouts: Sequence[RolloutSummary]) -> Grid:
     from models.cluster.policy import AFTER_ALL, TIERS
 
-    waves = [*TIERS, *[AFTER_ALL] * any(r.wave == AFTER_ALL for r in rollouts)]
-    count = Counter((_stage(r), r.wave if r.wave in waves else "") for r in rollouts)
-    order = [stage for s in Stage for stage in (s.value, s.value + _SHADOW)]
-    stages = order + sorted({_stage(r) for r in rollouts} - {*order})
+    waves = [*TIERS, *[AFTER_ALL] * any(rollout.wave == AFTER_ALL for rollout in rollouts)]
+    count = Counter((_stage(rollout), rollout.wave if rollout.wave in waves else "") for rollout in rollouts)
+    order = [stage for each in Stage for stage in (each.value, each.value + _SHADOW)]
+    stages = order + sorted({_stage(rollout) for rollout in rollouts} - {*order})
     rows = table("=STAGE", *(f">{wave.upper()}" for wave in waves), ">NO PLAN", ">ALL", ">UNBACKED")
     for stage in stages:
         counts = [count[stage, wave] for wave in [*waves, ""]]
         if any(counts):
-            unbacked = sum(r.unbacked_gpus or 0 for r in rollouts if _stage(r) == stage and r.open)
+            unbacked = sum(
+                rollout.unbacked_gpus or 0 for rollout in rollouts if _stage(rollout) == stage and rollout.open
+            )
             row(rows, stage, *(n or None for n in counts), sum(counts), unbacked)
     return rows
 
 
 def _list_asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType]:
     """Return what people have to do, the most urgent first, and how many more need somebody."""
-    if any(r.needs is None for r in rollouts):
+    if any(rollout.needs is None for rollout in rollouts):
         return [Text(), line((NEEDS_UNKNOWN, "yellow"))]
-    needy = sorted((r for r in rollouts if r.needs), key=lambda r: r.urgency)
+    needy = sorted((rollout for rollout in rollouts if rollout.needs), key=lambda rollout: rollout.urgency)
     if not needy:
         return []
-    able = any(r.could for r in needy[:most])
+    able = any(rollout.could for rollout in needy[:most])
     rows = table("CLUSTER", "=STAGE", "~NEEDS", *(["~WHO COULD"] if able else []), least=["STAGE"])
-    for r in needy[:most]:
-        row(rows, r.cluster, _stage(r), r.needs, *([some_of(r.could, 5)] if able else []))
+    for rollout in needy[:most]:
+        row(rows, rollout.cluster, _stage(rollout), rollout.needs, *([some_of(rollout.could, 5)] if able else []))
     more = [line(f"and {len(needy) - most} more: backstop status --needs")] if len(needy) > most else []
-    unasked = sum(r.asked_at is None and not r.lost for r in needy)
+    unasked = sum(rollout.asked_at is None and not rollout.lost for rollout in needy)
     if unasked:
         which = "All of these are" if unasked == len(needy) else f"{unasked:,} of these {verb_of(unasked)}"
         more.append(line((f"{which} from the ledger, because the rollout was not asked or did not answer.", "yellow")))
@@ -136,8 +138,8 @@ def _list_asked(rollouts: Sequence[RolloutSummary], most: int) -> list[Renderabl
 
 def _summarize_held(opened: Sequence[RolloutSummary], *, lines: bool) -> list[RenderableType]:
     """Return how many rollouts something holds; with `lines` also what holds each, the most urgent first."""
-    held = sorted((r for r in opened if r.held), key=lambda r: r.urgency)
-    answered = [r for r in opened if r.needs is not None]  # else `_asked` says that nobody did
+    held = sorted((rollout for rollout in opened if rollout.held), key=lambda rollout: rollout.urgency)
+    answered = [rollout for rollout in opened if rollout.needs is not None]  # else `_list_asked` says that nobody did
     unknown = unknown_holds_text(answered)
     more = [line((unknown, "yellow"))] if unknown else []
     if not held:
@@ -146,17 +148,17 @@ def _summarize_held(opened: Sequence[RolloutSummary], *, lines: bool) -> list[Re
     if not lines:
         return [Text(), line(title, ": backstop status --held"), *more]
     rows = table("CLUSTER", "=STAGE", "~HELD BY", least=["STAGE"])
-    for r in held:
-        row(rows, r.cluster, _stage(r), r.held)
+    for rollout in held:
+        row(rows, rollout.cluster, _stage(rollout), rollout.held)
     return [Text(), line(title), rows, *more]
 
 
 def unknown_holds_text(rollouts: Sequence[RolloutSummary]) -> str:
     """Say for how many open rollouts it is unknown whether they are on hold, and why; empty: for none."""
-    unknown = [r for r in rollouts if r.open and r.held is None]
+    unknown = [rollout for rollout in rollouts if rollout.open and rollout.held is None]
     number = len(unknown)
     why = f"{'it has' if number == 1 else 'they have'} not recorded it yet"
-    if any(r.needs is None for r in unknown):
+    if any(rollout.needs is None for rollout in unknown):
         why = "no worker answered in time"
     return f"Whether {count(number, 'rollout')} {verb_of(number)} on hold is unknown: {why}." if unknown else ""
 
@@ -166,13 +168,16 @@ def _stage(summary: RolloutSummary) -> str:
 
 
 def _risks(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
-    risky = sorted((r for r in opened if r.unbacked_gpus), key=lambda r: (-(r.unbacked_gpus or 0), r.cluster))
+    risky = sorted(
+        (rollout for rollout in opened if rollout.unbacked_gpus),
+        key=lambda rollout: (-(rollout.unbacked_gpus or 0), rollout.cluster),
+    )
     if not risky:
         return []
-    total = sum(r.unbacked_gpus or 0 for r in risky)
+    total = sum(rollout.unbacked_gpus or 0 for rollout in risky)
     rows = table("CLUSTER", "=STAGE", ">UNBACKED")
-    for r in risky[:_SHOWN]:
-        row(rows, r.cluster, _stage(r), r.unbacked_gpus)
+    for rollout in risky[:_SHOWN]:
+        row(rows, rollout.cluster, _stage(rollout), rollout.unbacked_gpus)
     more = [line(f"and {len(risky) - _SHOWN} more: backstop status --at-risk")] if len(risky) > _SHOWN else []
     title = line(
         (f"{count(len(risky), 'rollout')} at risk", "red"),
@@ -183,10 +188,14 @@ def _risks(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
 
 def _silent(opened: Sequence[RolloutSummary], now: datetime) -> list[RenderableType]:
     """Warn of clusters without recent health: their gates are shut, and nothing else says so."""
-    silent = [r for r in opened if r.needs is not None and (r.health_at is None or now - r.health_at >= STALE)]
+    silent = [
+        rollout
+        for rollout in opened
+        if rollout.needs is not None and (rollout.health_at is None or now - rollout.health_at >= STALE)
+    ]
     if not silent:
         return []
-    names = some_of([clean(r.cluster) for r in silent], 3)
+    names = some_of([clean(rollout.cluster) for rollout in silent], 3)
     return [
         Text(),
         line((f"{count(len(silent), 'cluster')} without a health report for {span(STALE)}", "yellow"), f": {names}"),

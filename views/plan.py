@@ -107,7 +107,9 @@ def plans_parts(plans: Sequence[Plan], now: datetime | None = None) -> list[Rend
             _short_verdict(plan, now),
             style="" if not plan.fault and not plan.short_by_gpus and not plan.is_stale(now) else "yellow",
         )
-    cut, phantom, flex = (sum(getattr(p, f) for p in plans) for f in ("cut_gpus", "phantom_gpus", "to_flex_gpus"))
+    cut, phantom, flex = (
+        sum(getattr(p, field) for p in plans) for field in ("cut_gpus", "phantom_gpus", "to_flex_gpus")
+    )
     late = [line((p.cluster, "bold"), f" comes after all waves: {p.why_last}.") for p in plans if p.why_last]
     parts = f"{phantom:,} {verb_of(phantom)} phantom, {flex:,} {verb_of(flex, 'moves', 'move')} to flex"
     total = f"{count(len(plans), 'cluster')}; {gpus(cut)} cut: {parts}."
@@ -238,9 +240,9 @@ _TIERS = (Tier.UNSCHEDULED, Tier.IDLE, Tier.BUSY)
 def gates(quotas: Iterable[Quota | QuotaPlan]) -> list[RenderableType]:
     """Say who may target each quota that is not open to everybody."""
     return [
-        line(f"Only {gate_text(q.team, q.namespaces)} may target the quota of {q.team}.")
-        for q in quotas
-        if q.namespaces is not None
+        line(f"Only {gate_text(quota.team, quota.namespaces)} may target the quota of {quota.team}.")
+        for quota in quotas
+        if quota.namespaces is not None
     ]
 
 
@@ -249,7 +251,7 @@ def _whose_phantom(plan: Plan) -> list[RenderableType]:
 
     Source: docs/design.md, "Backing" and "The cut ladder".
     """
-    if not plan.phantom_gpus or sum(q.leaf for q in plan.quotas) < 2:
+    if not plan.phantom_gpus or sum(quota.leaf for quota in plan.quotas) < 2:
         return []
     parts = (
         "PHANTOM and TO FLEX are the two parts of each cut. The cluster's phantom GPUs are divided in proportion to the"
@@ -260,7 +262,7 @@ def _whose_phantom(plan: Plan) -> list[RenderableType]:
 
 def _runs_on(plan: Plan) -> list[RenderableType]:
     """Say that more GPUs in use are cut than flex gains, which counts healthy GPUs. Unknown use counts as use."""
-    busy = sum(cut.gpus for q in plan.quotas if q.leaf for cut in q.cuts if cut.tier is Tier.BUSY)
+    busy = sum(cut.gpus for quota in plan.quotas if quota.leaf for cut in quota.cuts if cut.tier is Tier.BUSY)
     if busy <= plan.to_flex_gpus:
         return []
     use = f"{gpus(busy)} counted as in use {'is' if busy == 1 else 'are'} cut, and flex gains {plan.to_flex_gpus:,}"

@@ -58,7 +58,7 @@ def lead(week: Week) -> str:
             f"inside a quota waited for went from {_mean(totals.lacking_before)} to {_mean(totals.lacking_after)}."
         )
     if week.live is not None:
-        parts.append(_blocked_text({b.cluster for b in week.live.blocked}))
+        parts.append(_blocked_text({block.cluster for block in week.live.blocked}))
         shadows = len(week.live.shadows)
         if shadows:
             rehearse = (
@@ -161,7 +161,7 @@ def numbers(week: Week) -> list[Number]:
     now, ago = week.now, week.week_ago
     has_figures = now is not None and now.known > 0
     was = ago is not None and ago.known > 0
-    done = sum(s.state == "done" for s in week.milestones)
+    done = sum(standing.state == "done" for standing in week.milestones)
     cut = week.cut
     return [
         Number(
@@ -222,17 +222,20 @@ def _bringups(brought: BringupsWeek | None) -> list[Section]:
         return []
     going = [
         (
-            clean(b.cluster),
-            b.stage.words,
-            _day(b.since),
-            clean(b.needs or b.waits_for) or "-",
-            clean(b.owner),
-            number(b.touches),
+            clean(bringup.cluster),
+            bringup.stage.words,
+            _day(bringup.since),
+            clean(bringup.needs or bringup.waits_for) or "-",
+            clean(bringup.owner),
+            number(bringup.touches),
         )
-        for b in brought.going
+        for bringup in brought.going
     ]
     columns = ("Cluster", "State", "Since", "Waits for", "Owner", "Touches")
-    reached = [f"{clean(r.cluster)} is {r.stage.words}, {_long(r.took)} after it was entered" for r in brought.reached]
+    reached = [
+        f"{clean(arrival.cluster)} is {arrival.stage.words}, {_long(arrival.took)} after it was entered"
+        for arrival in brought.reached
+    ]
     news = f"This week: {'; '.join(reached[:MOST])}{_more(len(reached), MOST)}." if reached else ""
     lines = _cut("New clusters", columns, going, "No cluster is being brought up.", "backstop bringup status")
     times = [
@@ -306,16 +309,17 @@ def _live(week: Week) -> list[Section]:
     ]
     risks = [
         (
-            clean(r.cluster),
-            _stage_text(r),
-            number(r.lacking_gpus),
-            clean(", ".join(r.teams[:4])) + _more(r.team_count, 4),
+            clean(risk.cluster),
+            _stage_text(risk),
+            number(risk.lacking_gpus),
+            clean(", ".join(risk.teams[:4])) + _more(risk.team_count, 4),
         )
-        for r in live.at_risk
+        for risk in live.at_risk
     ]
     windows = [(clean(where), clean(what), clean(why)) for where, what, why in _windows(live.windows)]
     blocked = [
-        (clean(b.cluster), clean(space_name(b.kind)), clean(b.by), _day(b.since), clean(b.reason)) for b in live.blocked
+        (clean(block.cluster), clean(space_name(block.kind)), clean(block.by), _day(block.since), clean(block.reason))
+        for block in live.blocked
     ]
     return [
         _cut(
@@ -372,16 +376,18 @@ def _stage_text(risk: AtRisk) -> str:
 def _milestones(week: Week) -> Section:
     rows = [
         (
-            clean(s.milestone.name),
-            clean(words(s.milestone.measure)),
-            f"{s.milestone.due:%d %b}",
-            "unknown" if s.number is None else number(s.number) + (f" ({_moment(s.number_at)})" if s.number_at else ""),
-            "-" if s.expected is None else number(s.expected),
-            number(s.milestone.target),
-            s.state.value,
-            clean(note_text(s)),
+            clean(standing.milestone.name),
+            clean(words(standing.milestone.measure)),
+            f"{standing.milestone.due:%d %b}",
+            "unknown"
+            if standing.number is None
+            else number(standing.number) + (f" ({_moment(standing.number_at)})" if standing.number_at else ""),
+            "-" if standing.expected is None else number(standing.expected),
+            number(standing.milestone.target),
+            standing.state.value,
+            clean(note_text(standing)),
         )
-        for s in week.milestones
+        for standing in week.milestones
     ]
     columns = ("Milestone", "Measure", "Due", "Number", "Expected", "Target", "Stands", "Last noted")
     return Section(
@@ -496,4 +502,4 @@ def _curve(week: Week) -> str:
     ]
     table = _table(Section("", ("Read", "Clusters", "Promised", "Healthy", "Phantom"), rows, numbers_from=1))
     measured = [p for p in week.points if p.known]
-    return table if all(a.is_of_same(b) for a, b in pairwise(measured)) else f"{table}\n\n{OTHERS}"
+    return table if all(earlier.is_of_same(later) for earlier, later in pairwise(measured)) else f"{table}\n\n{OTHERS}"

@@ -47,10 +47,10 @@ def summary(answers: WhyAnswers, flexes: Sequence[FlexThere], *, hint: bool) -> 
 
 def _most(reasons: Sequence[tuple[Reason, TeamWhy]], *, many: bool) -> str:
     """Return the reason that keeps the most GPUs: a bar or a shortage, where there is one; else its own jobs."""
-    bar = next(((r, one) for r, one in reasons if r.cause is Cause.BARRED), None)
+    bar = next(((reason, one) for reason, one in reasons if reason.cause is Cause.BARRED), None)
     if bar is not None and (not many or all(one.barred for _, one in reasons)):
         return f"None of it can start: {bar[0].text}."
-    short = [(r, one) for r, one in reasons if not r.cause.own and one.short_gpus]
+    short = [(reason, one) for reason, one in reasons if not reason.cause.own and one.short_gpus]
     most, one = max(short or reasons, key=lambda pair: pair[0].gpus)
     where = f" in {one.cluster}" if many else ""
     if short:
@@ -102,7 +102,7 @@ def in_full(
 ) -> list[RenderableType]:
     """Return a paragraph for each cluster, and where else the GPUs could come from."""
     parts: list[RenderableType] = []
-    flex_of = {f.cluster: f for f in flexes}
+    flex_of = {flex.cluster: flex for flex in flexes}
     for one in answers.teams:
         parts += [Text()] if parts else []
         parts += _paragraph(one, statuses.get(one.cluster), flex_of.get(one.cluster))
@@ -136,7 +136,7 @@ def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexThere | Non
     else:
         sums = f". Of the {gpus(one.wanted_gpus)} asked about, {could}."
     parts: list[RenderableType] = [line((one.team, "bold"), has, sums)]
-    parts += indent(line(_reason_text(r, one)) for r in one.reasons)
+    parts += indent(line(_reason_text(reason, one)) for reason in one.reasons)
     if one.weaker is not None:
         parts.append(line(f"What would free it: {one.weaker.text}."))
     parts += _gate(one)
@@ -162,7 +162,7 @@ def _reason_text(reason: Reason, one: TeamWhy) -> str:
         what = "counts as used" if number == 1 else "count as used"
     elif cause.own:
         what = f"{verb_of(number)} {'idle' if cause is Cause.IDLE else 'used'}"
-    elif sum(r.gpus for r in one.reasons if not r.cause.own) == one.short_gpus:
+    elif sum(reason.gpus for reason in one.reasons if not reason.cause.own) == one.short_gpus:
         what = f"{verb_of(number)} short"
     elif not one.short_gpus:  # all of it is among what is used
         held = "what its own jobs hold" if one.use_known else "what counts as used"

@@ -219,7 +219,9 @@ async def how_to_log_in(provider: Provider | None) -> Mapping[str, Any]:
     names = ("device_authorization_endpoint", "token_endpoint", "revocation_endpoint")
     told = {name: known[name] for name in names if isinstance(known.get(name), str) and safe_address(known[name])}
     scopes = known.get("scopes_supported", [])
-    wanted = [s for s in ("openid", "profile", "groups", "offline_access") if s == "openid" or s in scopes]
+    wanted = [
+        scope for scope in ("openid", "profile", "groups", "offline_access") if scope == "openid" or scope in scopes
+    ]
     return {
         "oidc": {
             "issuer": terms.issuer,

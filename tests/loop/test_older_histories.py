@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from activities.ports.registry import OpenRollout
 from temporalio.client import Client
 
 from activities.adapters.ledger.facade import Ledger
+from activities.ports.registry import OpenRollout
 from models.cluster.readings import LimitMode
 from models.errors import Refusal, Unavailable
 from models.rollout.effects import EffectKind

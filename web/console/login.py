@@ -118,7 +118,7 @@ class Login:
             "response_type": "code",
             "client_id": self.terms.client,
             "redirect_uri": self._redirect,
-            "scope": " ".join(["openid", *(s for s in ("profile", "groups") if s in known)]),
+            "scope": " ".join(["openid", *(scope for scope in ("profile", "groups") if scope in known)]),
             "state": begun.state,
             "nonce": begun.nonce,
             "code_challenge": _challenge(begun.verifier),

@@ -221,7 +221,7 @@ class Sessions:
 
 
 def _under(pad: bytes, token: bytes) -> bytes:
-    return bytes(a ^ b for a, b in zip(pad, token, strict=True))
+    return bytes(mask ^ byte for mask, byte in zip(pad, token, strict=True))
 
 
 def hash_of(secret: str) -> str:

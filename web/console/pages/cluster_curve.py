@@ -42,7 +42,7 @@ def bands_of(archive: ArchivePage | None, windows: Iterable[Window], since: date
     if archive is not None:
         marked += _breaches([row.entry for row in archive.rows], now)
     return sorted(
-        (band for band in marked if band.ends > since and band.begins < now), key=lambda b: (b.begins, b.kind)
+        (band for band in marked if band.ends > since and band.begins < now), key=lambda band: (band.begins, band.kind)
     )
 
 
@@ -72,7 +72,7 @@ def cluster_curve(
         "names": _SERIES,
         "data": [[int(p.at.timestamp()) for p in points], *map(list, zip(*values, strict=True))],
         "rows": list(reversed(rows[-_ROWS:])),
-        "bands": [[b.kind, int(b.begins.timestamp()), int(b.ends.timestamp())] for b in bands],
+        "bands": [[band.kind, int(band.begins.timestamp()), int(band.ends.timestamp())] for band in bands],
     }
 
 

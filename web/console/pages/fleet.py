@@ -142,7 +142,7 @@ async def fleet(visit: Visit) -> Page:
     summaries, (under_way, why_not), drawn = await asyncio.gather(
         visit.call("overview"), visit.try_call("open_fleet"), _burn_down(visit)
     )
-    rows = [_row(s, visit) for s in summaries]
+    rows = [_row(summary, visit) for summary in summaries]
     opened = [row for row in rows if row.open]
     waiting = _waiting_rows(under_way, {row.cluster for row in opened}) if under_way is not None else []
     asked = Filter(**{name: visit.query.get(name, "")[:200] for name in Filter._fields})
@@ -170,8 +170,10 @@ async def fleet(visit: Visit) -> Page:
         "stages": [stage for stage in _STAGES if any(row.stage == stage for row in rows)],
         "under_way": under_way,
         "no_fleet": why_not,
-        "fleet_can": [] if under_way is None else [b for b in await fleet_buttons(visit, under_way) if not b.why_not],
-        "unknown": any(s.needs is None for s in summaries),
+        "fleet_can": []
+        if under_way is None
+        else [button for button in await fleet_buttons(visit, under_way) if not button.why_not],
+        "unknown": any(summary.needs is None for summary in summaries),
         **drawn,
     }
     return Page("fleet.html", "Fleet", values)

@@ -63,7 +63,10 @@ def _report_values(week: Week) -> dict[str, Any]:
         "lead": lead(week),
         "alone": emergencies(week, typed=False),
         "numbers": numbers(week),
-        "sections": [(s.title, [_grid(s)] if s.rows else [], *_note(s.note)) for s in sections(week)],
+        "sections": [
+            (section.title, [_grid(section)] if section.rows else [], *_note(section.note))
+            for section in sections(week)
+        ],
     }
 
 

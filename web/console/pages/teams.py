@@ -111,7 +111,7 @@ async def _home(visit: Visit, team: str) -> Page:
         "no_rollouts": no_rollouts or no_why,
         "requests": own[-_REQUESTS:],
         "no_requests": no_requests,
-        "flex": flex_rows([f for f in by_free_flex(flexes) if f.available_gpus][:_FREE]),
+        "flex": flex_rows([flex for flex in by_free_flex(flexes) if flex.available_gpus][:_FREE]),
         "no_flex": no_flex,
     }
     return Page("team.html", team, values)
@@ -164,7 +164,7 @@ def _lead(answers: WhyAnswers) -> list[str]:
             f"{gpus(missing)} of this quota{inside} {have} no healthy hardware, and can be used only while "
             "other teams leave part of their quotas unused."
         )
-    others = [(r, one) for one in known if one.short_gpus for r in one.reasons if not r.cause.own]
+    others = [(reason, one) for one in known if one.short_gpus for reason in one.reasons if not reason.cause.own]
     if others:
         most, one = max(others, key=lambda pair: pair[0].gpus)
         lead.append(f"The main cause, for {gpus(most.gpus)} in {one.cluster}: {most.text}.")
