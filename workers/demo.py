@@ -65,13 +65,15 @@ async def tell(story: Story) -> None:
 
     say("\n--- 6. Hardware fails: 319 -> 300 healthy GPUs. The quota of 306 promises more than there is.")
     await story.healthy(CLUSTER, island, 361, 300)
-    await story.until(CLUSTER, lambda s: s.stage is Stage.ROLLED_BACK, 30, "rolled_back")
+    await story.until(CLUSTER, lambda status: status.stage is Stage.ROLLED_BACK, 30, "rolled_back")
     say("          Backstop has rolled back by itself, to what 300 GPUs can back; limits are soft again.")
     story.run("status", CLUSTER)
 
     say("\n--- 7. The nodes come back. Once health has been good for long enough, it tries again by itself.")
     await story.healthy(CLUSTER, island, 361, 319)
-    await story.until(CLUSTER, lambda s: s.stage is Stage.MONITORED and s.attempt == 2, 60, "monitored again")
+    await story.until(
+        CLUSTER, lambda status: status.stage is Stage.MONITORED and status.attempt == 2, 60, "monitored again"
+    )
 
     say("\n--- 8. What happened? The audit, from the workflow's history.")
     story.run("audit", CLUSTER)

@@ -110,7 +110,7 @@ class Story:
         quotas = ", ".join(f"{team.team} {team.quota_gpus}" for team in status.teams if team.leaf)
         if len(quotas) > 60:
             quotas = f"{sum(t.quota_gpus for t in status.teams if t.leaf)} GPUs of quota"
-        at_risk = [f"{r.team} has {r.backing_gpus} healthy of {r.quota_gpus}" for r in status.at_risk]
+        at_risk = [f"{risk.team} has {risk.backing_gpus} healthy of {risk.quota_gpus}" for risk in status.at_risk]
         risk = f"; AT RISK: {some_of(at_risk, 3)}" if at_risk else ""
         line = f"{status.stage:<12} {quotas}{risk}"
         if line != self._last:
