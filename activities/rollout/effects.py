@@ -71,7 +71,7 @@ class QuotaActivities:
             self._extend_baseline(change, before.after, receipt)
             return receipt
         try:
-            standing = evidence.standing_of(request)
+            standing = evidence.find_standing(request)
         except Refusal as error:
             self._tell_of_refused(change, error)
             raise

@@ -81,7 +81,7 @@ class EvidenceRoom:
     owed: OwedOf
     next_order: Callable[[str], str]
 
-    def standing_of(self, request: EffectRequest) -> Standing:
+    def find_standing(self, request: EffectRequest) -> Standing:
         """Return the justification. Errors: Refusal if there is none; Conflict for another's cluster; Drift."""
         change = request.change
         opened = self.ports.registry.open_rollout_of(change.cluster)

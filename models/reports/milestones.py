@@ -152,7 +152,7 @@ def standings(
     for planned in plan.planned:
         measure = planned.milestone.measure
         last = last_note(plan.notes, planned.milestone.name, at)
-        stands = standing_of(planned, _number(planned.milestone, measured, last), at, last)
+        stands = measure_standing(planned, _number(planned.milestone, measured, last), at, last)
         of = (read_at or {}).get(measure) if measure in MEASURED else None if last is None else last.at
         all_standings.append(stands.model_copy(update={"number_at": of}))
     return tuple(all_standings)
@@ -168,7 +168,7 @@ def last_note(notes: Iterable[MilestoneNote], name: str, at: datetime) -> Milest
     return max((note for note in notes if note.milestone == name and note.at <= at), key=lambda n: n.at, default=None)
 
 
-def standing_of(
+def measure_standing(
     planned: Planned, number: int | None, at: datetime, last: MilestoneNote | None = None
 ) -> MilestoneStanding:
     """Apply the rule to one milestone. The line is rounded in its favour: a part of a cluster does not count."""

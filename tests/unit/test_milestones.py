@@ -20,8 +20,8 @@ from models.reports.milestones import (
     Milestones,
     Planned,
     State,
+    measure_standing,
     replace_plan,
-    standing_of,
     standings,
 )
 from tests.unit.cli_fakes import FakeBackstop, answering
@@ -52,7 +52,7 @@ def planned(target: int, started_from: int | None = 0, measure: str = "monitored
     ],
 )
 def test_what_grows(number: int | None, day: float, state: State) -> None:
-    assert standing_of(planned(5), number, BEGAN + day * DAY).state is state
+    assert measure_standing(planned(5), number, BEGAN + day * DAY).state is state
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_what_grows(number: int | None, day: float, state: State) -> None:
     ],
 )
 def test_what_falls(number: int, day: float, state: State) -> None:
-    assert standing_of(planned(5, 105, "phantom_gpus"), number, BEGAN + day * DAY).state is state
+    assert measure_standing(planned(5, 105, "phantom_gpus"), number, BEGAN + day * DAY).state is state
 
 
 def test_where_the_start_is_not_known_nothing_is_claimed_until_it_is_due() -> None:
     unknown = planned(5, None, "phantom_gpus")
-    assert standing_of(unknown, 50, BEGAN + 9 * DAY).state is State.UNKNOWN
-    assert standing_of(unknown, 5, BEGAN + 9 * DAY).state is State.DONE
-    assert standing_of(unknown, 50, BEGAN + 10 * DAY).state is State.BEHIND
+    assert measure_standing(unknown, 50, BEGAN + 9 * DAY).state is State.UNKNOWN
+    assert measure_standing(unknown, 5, BEGAN + 9 * DAY).state is State.DONE
+    assert measure_standing(unknown, 50, BEGAN + 10 * DAY).state is State.BEHIND
 
 
 @given(st.integers(0, 50), st.integers(1, 50), st.integers(0, 60), st.integers(0, 86_400 * 12))
@@ -83,7 +83,7 @@ def test_more_is_never_worse_and_waiting_never_better(start: int, target: int, n
     at = BEGAN + timedelta(seconds=seconds)
 
     def rank(number: int, at: datetime) -> int:
-        return order.index(standing_of(planned(target, min(start, target)), number, at).state)
+        return order.index(measure_standing(planned(target, min(start, target)), number, at).state)
 
     assert rank(number, at) <= rank(number + 1, at)
     assert rank(number, at) >= rank(number, at + timedelta(hours=5))

@@ -203,7 +203,7 @@ def barred_reasons(session: Session, names: Sequence[str], *, retired: bool = Fa
     return reasons
 
 
-def being_made(session: Session, names: Sequence[str]) -> dict[str, str]:
+def find_being_made(session: Session, names: Sequence[str]) -> dict[str, str]:
     """Return why clusters that a bring-up makes, and has not handed over yet, cannot come in by a file."""
     return {
         name: f"its bring-up is open and will bring it into the fleet: `backstop bringup status {shlex.quote(name)}`"

@@ -20,7 +20,7 @@ from activities.adapters.ledger.calendar import comma_joined, file_windows, hold
 from activities.adapters.ledger.cluster_settings import settings_of
 from activities.adapters.ledger.fleet_diff_reader import (
     barred_reasons,
-    being_made,
+    find_being_made,
     fleet_policy,
     others,
     present_clusters,
@@ -108,7 +108,7 @@ def write_fleet(
     numbers = {cluster.name: number for number, cluster in enumerate(fleet.clusters)}
     # By name: two imports that meet take the clusters' rows in the same order.
     for clusters in _portions(sorted(fleet.clusters, key=lambda c: c.name)):
-        open_bringups = {} if brought_up else being_made(session, [c.name for c in clusters])
+        open_bringups = {} if brought_up else find_being_made(session, [c.name for c in clusters])
         _import_portion(session, clusters, numbers, terms, default, actor, now, done, open_bringups)
     gone = _remove_others(session, numbers, terms, now, done)
     oddities = oddities_of(fleet, _contacts_after(session, teams, terms))

@@ -49,7 +49,7 @@ class LedgerQuotas(LedgerPart):
                 raise NoSuchCluster(cluster)
             quotas = session.connection().execute(_quotas(), of_cluster).all()
             with making_sense(cluster, "its quotas"):
-                return _reading_of(cluster, row, quotas)
+                return _build_reading(cluster, row, quotas)
 
     def look(self, cluster: str) -> QuotaReading:
         return self.read(cluster)
@@ -64,7 +64,7 @@ class LedgerQuotas(LedgerPart):
             quotas = groupby(session.connection().execute(_all_quotas(), among_them), lambda row: str(row.cluster))
             of_each = {cluster: list(group) for cluster, group in quotas}
         return build_each(
-            "its quotas", ((row.name, row) for row in rows), lambda c, row: _reading_of(c, row, of_each.get(c, ()))
+            "its quotas", ((row.name, row) for row in rows), lambda c, row: _build_reading(c, row, of_each.get(c, ()))
         )
 
     def barred_reason(self, cluster: str) -> str:
@@ -168,7 +168,7 @@ def _build_row_query() -> sa.Select[Any]:
     return sa.select(*_STANDING).where(col(ClusterRow.name) == sa.bindparam("cluster"))
 
 
-def _reading_of(cluster: str, row: sa.Row[Any], quotas: Sequence[sa.Row[Any]]) -> QuotaReading:
+def _build_reading(cluster: str, row: sa.Row[Any], quotas: Sequence[sa.Row[Any]]) -> QuotaReading:
     """Return the reading of a cluster. Errors: ValueError if its rows make no sense."""
     return QuotaReading(
         cluster=cluster,

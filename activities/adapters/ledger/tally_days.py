@@ -78,7 +78,7 @@ def unsum(session: Session, tallies: Sequence[Tally]) -> None:
 
 @cache
 def _build_insert() -> Any:
-    lacking, phantom = lacking_and_phantom()
+    lacking, phantom = lack_columns()
     day, end = (sa.bindparam(name, type_=UtcTime()) for name in ("day", "end"))
     rows = (
         sa.select(
@@ -108,7 +108,7 @@ def _build_insert() -> Any:
     return sa.insert(TallyDayRow).from_select([column.name for column in sa.inspect(TallyDayRow).columns], sums)
 
 
-def lacking_and_phantom() -> tuple[Any, Any]:
+def lack_columns() -> tuple[Any, Any]:
     """Return the columns. Units: whole GPUs; null if a tally does not know it."""
     return col(TallyRow.lacking_gpus), col(TallyRow.assigned_gpus) - col(TallyRow.backed_gpus)
 

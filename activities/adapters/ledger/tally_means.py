@@ -20,7 +20,7 @@ from activities.adapters.ledger.tally_days import (
     clusters_digest,
     day_from,
     is_monitored,
-    lacking_and_phantom,
+    lack_columns,
 )
 from models.base import DAY
 from models.columns import NameText, UtcTime
@@ -237,7 +237,7 @@ def _select_sums(dialect: str) -> Any:
     times = dict.fromkeys(("since", "until", "early", "start", "end", "over"), UtcTime())
     asked = rows_of(dialect, "parts", n=sa.Integer(), cluster=NameText(), monitored=sa.Boolean(), **times).c
     at, seen, day = col(TallyRow.at), col(TallyRow.seen_at), TallyDayRow
-    lacking, phantom = lacking_and_phantom()
+    lacking, phantom = lack_columns()
     one = sa.select(
         asked.n,
         sa.literal_column("1").label("tallies"),
