@@ -26,6 +26,25 @@ LONG_FILE = 700
 LONGEST = 10
 VAGUE = ("found", "said", "known", "made", "told", "given")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+LETTERS = ("r", "b", "f", "s", "q")
+_PARTICIPLE = re.compile(
+    r"""(?!(?:backing|beginning|bring|building|ceiling|deed|embed|ending|exceed|feed|heading|holding|listing|mapping|
+    meeting|need|nothing|opening|proceed|rating|ring|seed|setting|shed|speed|spelling|string|succeed|thing|warning)$)
+    (?:\w{2,}(?:ed|ing)|begun|bitten|borne|bought|bound|broken|brought|built|burnt|caught|chosen|dealt|done|drawn|driven|
+    due|eaten|fallen|fed|felt|forbidden|forgotten|found|frozen|given|gone|grown|heard|held|hidden|kept|known|laid|led|
+    left|lent|lost|made|meant|met|overdue|paid|proven|risen|said|seen|sent|shaken|shown|slept|sold|spent|spoken|stolen|
+    stood|stuck|sworn|swung|taken|taught|thought|thrown|told|torn|undone|understood|withdrawn|withheld|woken|won|worn|
+    wound|written)""",
+    re.VERBOSE,
+)
+_PARTICLE = re.compile(
+    r"""a|again|ahead|alone|and|any|as|aside|at|away|back|before|behind|beside|between|by|down|first|for|from|here|in|
+    inside|into|now|of|off|on|once|or|others|out|over|per|since|then|there|to|together|twice|under|up|with|within|
+    without""",
+    re.VERBOSE,
+)
+_WIRE = ("lost", "unserved")
+"""Operations (`read.lost`): access files, addresses and tickets name them."""
 _BRANCHES = (
     ast.If,
     ast.For,
@@ -145,19 +164,43 @@ def homonyms(root: Path) -> dict[str, list[str]]:
     return {name: where for name, where in sorted(places.items()) if len(where) > 1}
 
 
+def verbless(root: Path) -> list[tuple[str, str]]:
+    """Functions whose names are only participles and particles (`held`, `begun_by`), and where; a function is a verb.
+
+    A property is a value, and a context manager reads as one: `with sealing(ledger):`.
+    """
+    places: list[tuple[str, str]] = []
+    for path in files(root, SIZED):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name in _WIRE:
+                continue
+            first, *others = node.name.strip("_").split("_")
+            kinds = " ".join(ast.unparse(one) for one in node.decorator_list)
+            if (
+                _PARTICIPLE.fullmatch(first)
+                and all(_PARTICLE.fullmatch(word) or _PARTICIPLE.fullmatch(word) for word in others)
+                and not re.search(r"property\b|\.setter\b|contextmanager\b", kinds)
+            ):
+                places.append((node.name, f"{path.relative_to(root)}:{node.lineno}"))
+    return places
+
+
 def nameless(root: Path) -> list[tuple[str, str]]:
     """Return values that are named by a participle, which does not say what they hold: each word, and where.
 
     Fields of classes aside: nearly all are on the wire, in histories or in what --json prints, and keep their names.
     """
     places: list[tuple[str, str]] = []
-    for path in files(root):
+    for path in files(root, SIZED):
+        words = (*VAGUE, *LETTERS) if path.relative_to(root).parts[0] in PRODUCT else LETTERS
         tree = ast.parse(path.read_text())
         bodies = (part for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for part in node.body)
         fields = {id(part.target) for part in bodies if isinstance(part, ast.AnnAssign)}
         for node in ast.walk(tree):
             match node:
-                case ast.Name(id=word, ctx=ast.Store()) if word in VAGUE and id(node) not in fields:
+                case ast.Name(id=word, ctx=ast.Store()) if word in words and id(node) not in fields:
+                    places.append((word, f"{path.relative_to(root)}:{node.lineno}"))
+                case ast.arg(arg=word) if word in LETTERS:
                     places.append((word, f"{path.relative_to(root)}:{node.lineno}"))
     return places
 
@@ -264,6 +307,7 @@ def main() -> None:
         print(f"  {name}: {', '.join(places)}")
     words = Counter(word for word, _ in nameless(root))
     print("values without a noun: " + (", ".join(f"{word} {n}" for word, n in words.most_common()) or "none"))
+    print("functions without a verb: " + (", ".join(f"{name} ({where})" for name, where in verbless(root)) or "none"))
     print(f"\n{commands(root)}")
     prose(root)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.house import (
-    INVERTED,
+    LETTERS,
     LONG_FILE,
     ROOT,
     VAGUE,
@@ -22,6 +22,7 @@ from benchmarks.house import (
     homonyms,
     module_arrows,
     nameless,
+    verbless,
 )
 
 
@@ -72,8 +73,32 @@ def test_no_word_names_two_things() -> None:
 def test_values_are_called_by_nouns() -> None:
     assert nameless(ROOT) == [], (
         "Call each of these values by what it holds (`row`, `receipt`, `sentence`, `teams`), not by what was done to "
-        f"get it: {', '.join(VAGUE)} do not say that (CONTRIBUTING.md, How a change is made)."
+        f"get it: {', '.join((*VAGUE, *LETTERS))} do not say that (CONTRIBUTING.md, How a change is made)."
     )
+
+
+def test_functions_are_called_by_verbs() -> None:
+    assert verbless(ROOT) == [], (
+        "Call each of these functions by what it does (`count_nodes`, `is_begun`) or returns (`refusal_of`), not by a "
+        "participle (CONTRIBUTING.md, How a change is made)."
+    )
+
+
+@pytest.mark.parametrize("name", ["held", "_begun_by", "asked_or_held", "_standing", "left_out", "changed_by_others"])
+def test_a_function_without_a_verb_is_told_with_its_place(tmp_path: Path, name: str) -> None:
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web" / "rows.py").write_text(f"class Row:\n    async def {name}(self): pass\n")
+    assert verbless(tmp_path) == [(name, "web/rows.py:2")]
+
+
+@pytest.mark.parametrize(
+    "name", ["read", "put_off", "feed_from", "embed", "bring_in", "_beginning", "held_gpus", "refusal_of", "is_held"]
+)
+def test_a_verb_or_a_noun_names_a_function(tmp_path: Path, name: str) -> None:
+    (tmp_path / "models").mkdir()
+    rows = f"def {name}(): pass\n\n@property\ndef held(self): pass\n\n@contextmanager\ndef sealing(): yield\n"
+    (tmp_path / "models" / "rows.py").write_text(rows)
+    assert verbless(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -89,11 +114,19 @@ def test_values_are_called_by_nouns() -> None:
         "for row in rows: {word} = row",
     ],
 )
-@pytest.mark.parametrize("word", VAGUE)
+@pytest.mark.parametrize("word", [*VAGUE, *LETTERS])
 def test_a_value_without_a_noun_is_told_with_its_place(tmp_path: Path, word: str, line: str) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "rows.py").write_text(f"def of(rows):\n    {line.format(word=word)}\n")
     assert nameless(tmp_path) == [(word, "models/rows.py:2")]
+
+
+@pytest.mark.parametrize("line", ["key = lambda {word}: rows", "def key({word}): pass", "def key(*, {word}=1): pass"])
+@pytest.mark.parametrize("word", LETTERS)
+def test_an_argument_of_one_letter_is_told_with_its_place(tmp_path: Path, word: str, line: str) -> None:
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web" / "rows.py").write_text(f"{line.format(word=word)}\n")
+    assert nameless(tmp_path) == [(word, "web/rows.py:1")]
 
 
 def test_a_field_keeps_its_name_and_reading_one_is_no_value(tmp_path: Path) -> None:
