@@ -221,9 +221,11 @@ def report(found: Figures) -> Iterator[str]:
         ("MiB", alone.mib, beside.mib),
     ):
         for process, name in (("worker", "worker"), ("server", "Temporal"), ("postgresql", "PostgreSQL")):
-            a, b = one[process], other[process]
+            first, second = one[process], other[process]
             yield (
-                f"| {what}, {name} | {a:.2f} | {b:.2f} | {b / a:.1f} |" if a else f"| {what}, {name} | 0 | {b:.2f} | |"
+                f"| {what}, {name} | {first:.2f} | {second:.2f} | {second / first:.1f} |"
+                if first
+                else f"| {what}, {name} | 0 | {second:.2f} | |"
             )
     yield f"| history events an hour of each rollout | {alone.rollout_events:.1f} | {beside.rollout_events:.1f} | |"
     if beside.seconds >= NEWS_SECONDS:

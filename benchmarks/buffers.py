@@ -172,12 +172,12 @@ def beside(then: Path, records: Sequence[Record]) -> None:
     earlier = {(r["cluster"], r["horizon_weeks"], r["policy"]): r for r in json.loads(then.read_text())["records"]}
     print("\n`health` then and now: hours broken, mean buffer %")
     print(f"{'series':<12}{'weeks':>6}{'broken':>14}{'mean':>18}")
-    for r in records:
-        was = earlier.get((r.cluster, r.horizon_weeks, r.policy)) if r.policy == "health" else None
+    for row in records:
+        was = earlier.get((row.cluster, row.horizon_weeks, row.policy)) if row.policy == "health" else None
         if was is not None:
-            broken = f"{was['broken_hours']} -> {r.broken_hours}"
-            mean = f"{100 * was['mean_buffer']:.2f} -> {100 * r.mean_buffer:.2f}"
-            print(f"{r.cluster:<12}{r.horizon_weeks:>6}{broken:>14}{mean:>18}")
+            broken = f"{was['broken_hours']} -> {row.broken_hours}"
+            mean = f"{100 * was['mean_buffer']:.2f} -> {100 * row.mean_buffer:.2f}"
+            print(f"{row.cluster:<12}{row.horizon_weeks:>6}{broken:>14}{mean:>18}")
 
 
 def figures_of(down: Hours, nodes: int) -> dict[str, float]:

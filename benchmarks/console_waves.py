@@ -50,17 +50,17 @@ def fleet_rollout(clusters: Sequence[Lived], owner: str, reason: str) -> FleetRo
     pilots = tuple(one.prospect.cluster for one in clusters if one.pilot)
     launch = FleetLaunch(fleet=FLEET_ROLLOUT, owner=owner, reason=reason, pilots=pilots, pace=PACE)
     at = events[0].at - _BEFORE
-    f = open_fleet(launch, at)
+    fleet = open_fleet(launch, at)
     taken = take_prospects(launch, [one.prospect for one in clusters])
     plan = FleetPlan(fleet=launch.fleet, hash=plan_hash(taken), clusters=taken)
-    f = apply_plan(f, launch, plan, at + timedelta(minutes=1))
+    fleet = apply_plan(fleet, launch, plan, at + timedelta(minutes=1))
     approval = FleetCommandRequest(actor=APPROVED_BY, reason="as in the review", plan_hash=plan.hash)
-    f = obey(f, "approve", approval, at + _BEFORE / 2)[0]
+    fleet = obey(fleet, "approve", approval, at + _BEFORE / 2)[0]
     for (at, begins), those in groupby(events, key=lambda e: (e.at, e.begins)):
-        f = advance(f, at)  # what time alone has brought about until then: a soak or a bake that is over
+        fleet = advance(fleet, at)  # what time alone has brought about until then: a soak or a bake that is over
         take: Callable[[FleetRollout, Sequence[Lived], datetime], FleetRollout] = _begun if begins else _through
-        f = advance(take(f, [e.lived for e in those], at), at)
-    return f
+        fleet = advance(take(fleet, [e.lived for e in those], at), at)
+    return fleet
 
 
 def _events(clusters: Sequence[Lived]) -> Iterator[_Event]:
@@ -71,19 +71,19 @@ def _events(clusters: Sequence[Lived]) -> Iterator[_Event]:
             yield _Event(one.monitored, False, one)
 
 
-def _begun(f: FleetRollout, those: Sequence[Lived], at: datetime) -> FleetRollout:
+def _begun(fleet: FleetRollout, those: Sequence[Lived], at: datetime) -> FleetRollout:
     names = [one.prospect.cluster for one in those]
-    waves = {one.prospect.cluster: f.members[one.prospect.cluster].wave for one in those}
-    early = [name for name, wave in waves.items() if wave.number > f.wave.number]
+    waves = {one.prospect.cluster: fleet.members[one.prospect.cluster].wave for one in those}
+    early = [name for name, wave in waves.items() if wave.number > fleet.wave.number]
     assert not early, f"their wave has not come: {early}"
     picks = tuple(
         Picked(cluster=one.prospect.cluster, wave=waves[one.prospect.cluster], cut_gpus=one.cut_gpus) for one in those
     )
-    f = apply_picks(f, PickAnswer(picked=picks), {one.prospect.cluster: one.rollout for one in those}, at)
-    f = apply_starts(f, names, StartAnswer(), at)
+    fleet = apply_picks(fleet, PickAnswer(picked=picks), {one.prospect.cluster: one.rollout for one in those}, at)
+    fleet = apply_starts(fleet, names, StartAnswer(), at)
     waiting = {o.rollout: Noted(rollout=o.rollout, stage=o.stage, needs=o.needs) for o in those if o.needs}
-    return apply_news(f, waiting, at)
+    return apply_news(fleet, waiting, at)
 
 
-def _through(f: FleetRollout, those: Sequence[Lived], at: datetime) -> FleetRollout:
-    return apply_news(f, {one.rollout: Noted(rollout=one.rollout, stage=Stage.MONITORED) for one in those}, at)
+def _through(fleet: FleetRollout, those: Sequence[Lived], at: datetime) -> FleetRollout:
+    return apply_news(fleet, {one.rollout: Noted(rollout=one.rollout, stage=Stage.MONITORED) for one in those}, at)

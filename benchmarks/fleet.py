@@ -399,16 +399,17 @@ def report(found: Figures) -> Iterator[str]:
         yield from _naive_lines(same, found.naive)
 
 
-def _rolled_out_lines(r: RolledOut) -> Iterator[str]:
-    yield f"\n| {r.clusters:,} clusters rolled out end to end | |"
+def _rolled_out_lines(rolled: RolledOut) -> Iterator[str]:
+    yield f"\n| {rolled.clusters:,} clusters rolled out end to end | |"
     yield "|---|---|"
-    yield f"| seconds, clusters a second | {r.seconds:.0f}, {r.rate:.2f} |"
-    yield f"| clusters by wave | {', '.join(f'{w} {n}' for w, n in r.waves.items())} |"
-    yield f"| fleet workflow: runs, events in all, in the largest run | {r.runs}, {r.events:,}, {r.largest:,} |"
-    yield f"| its state at the end, kB | {r.state_bytes / 1000:.0f} |"
-    yield f"| events of a cluster's rollout, median | {r.events_each:.0f} |"
-    yield f"| CPU s of each cluster: worker, Temporal, PostgreSQL | {_by_process(r.cpu, 1 / r.clusters)} |"
-    yield f"| MiB at the end: worker, Temporal, PostgreSQL | {_by_process(r.mib)} |"
+    yield f"| seconds, clusters a second | {rolled.seconds:.0f}, {rolled.rate:.2f} |"
+    yield f"| clusters by wave | {', '.join(f'{w} {n}' for w, n in rolled.waves.items())} |"
+    events = f"{rolled.runs}, {rolled.events:,}, {rolled.largest:,}"
+    yield f"| fleet workflow: runs, events in all, in the largest run | {events} |"
+    yield f"| its state at the end, kB | {rolled.state_bytes / 1000:.0f} |"
+    yield f"| events of a cluster's rollout, median | {rolled.events_each:.0f} |"
+    yield f"| CPU s of each cluster: worker, Temporal, PostgreSQL | {_by_process(rolled.cpu, 1 / rolled.clusters)} |"
+    yield f"| MiB at the end: worker, Temporal, PostgreSQL | {_by_process(rolled.mib)} |"
 
 
 def _monitored_lines(sizes: Sequence[Monitored]) -> Iterator[str]:
@@ -451,8 +452,8 @@ def _naive_lines(ours: Monitored, naive: Naive) -> Iterator[str]:
     yield f"\n| {naive.clusters:,} clusters | {' | '.join(often)} | naive / ours |"
     yield "|---|---|---|---|"
 
-    def row(name: str, a: float, b: float) -> str:
-        return f"| {name} | {a:.3g} | {b:.3g} | {f'{b / a:.1f}' if a else '-'} |"
+    def row(name: str, here: float, there: float) -> str:
+        return f"| {name} | {here:.3g} | {there:.3g} | {f'{there / here:.1f}' if here else '-'} |"
 
     for process, name in _PROCESSES.items():
         yield row(f"CPU s a minute, {name}", quiet.cpu[process], naive.quiet.cpu[process])
@@ -461,9 +462,9 @@ def _naive_lines(ours: Monitored, naive: Naive) -> Iterator[str]:
     safety = ours.safety_events if ours.safety_events == ours.safety_events else 0.0
     yield row("events an hour of each, ours with its daily look", quiet.events + safety / 24, naive.quiet.events)
     mine = [r.said for r in ours.single[quiet.watch_seconds]], [r.said for r in ours.at_once[quiet.watch_seconds]]
-    for name, a, b in (("one edge", mine[0], naive.single), ("a few at once", mine[1], naive.at_once)):
+    for name, here, there in (("one edge", mine[0], naive.single), ("a few at once", mine[1], naive.at_once)):
         for share in (0.5, 0.99):
-            yield row(f"{name} to the state, p{share * 100:.0f} s", quantile(a, share), quantile(b, share))
+            yield row(f"{name} to the state, p{share * 100:.0f} s", quantile(here, share), quantile(there, share))
 
 
 _PROCESSES = {"worker": "worker", "server": "Temporal", "postgresql": "PostgreSQL"}

@@ -153,7 +153,7 @@ def entries_parts(entries: Sequence[BringupEntry], recipes: Sequence[ClusterReci
 
 def unanswered_checks(entries: Sequence[BringupEntry], recipes: Sequence[ClusterRecipe]) -> Iterator[str]:
     """Yield a warning for checks of health that nobody answers, because the entry has no source of health."""
-    asking = {r.name: [c.name for c in r.checks if c.kind in _OF_HEALTH] for r in recipes}
+    asking = {recipe.name: [c.name for c in recipe.checks if c.kind in _OF_HEALTH] for recipe in recipes}
     clusters: dict[str, list[str]] = {}
     for entry in entries:
         if not (entry.slurm or entry.prometheus or entry.kubernetes) and asking[entry.recipe]:

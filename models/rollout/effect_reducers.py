@@ -125,7 +125,9 @@ def _record_values(rollout: Rollout, change: Change, receipt: Receipt) -> Rollou
     changed = {t: gpus for t, gpus in receipt.before.items() if receipt.after.get(t, gpus) != gpus}
     if change.kind is not EffectKind.GRANT and rollout.on_top:
         moved = {t for t, gpus in receipt.after.items() if rollout.written.get(t) != gpus}
-        rollout = rollout.but(on_top=tuple(r for r in rollout.on_top if not moved & {*rollout.grants.get(r, {})}))
+        rollout = rollout.but(
+            on_top=tuple(grant for grant in rollout.on_top if not moved & {*rollout.grants.get(grant, {})})
+        )
     rollout = rollout.but(written={**rollout.written, **receipt.after})
     if change.refits:
         return rollout

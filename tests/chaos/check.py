@@ -293,8 +293,8 @@ def undone_is_as_before(case: Case) -> Iterator[Loss]:
         touched = {f["team"] for f in case.outcome.foreign if f["cluster"] == cluster and _time(f["at"]) > opened}
         theirs = {f["team"]: f["after"] for f in case.outcome.foreign if f["cluster"] == cluster}
         given = defaultdict(set)
-        for f in case.outcome.foreign:
-            given[f["cluster"], f["team"]].add(f["after"])
+        for change in case.outcome.foreign:
+            given[change["cluster"], change["team"]].add(change["after"])
         for team, row in before.items():
             now = after.get(team)
             if now is None or (team not in touched and _bare(now) != _bare(row)):
@@ -558,20 +558,20 @@ def commands_are_kept(case: Case) -> Iterator[Loss]:
     unopened = {t.start["launch"]["reason"] for t in case.rollouts if t.is_first} - archived.keys()
     opened = {row["id"] for row in case.rows("rollouts")}
     unopened -= {t.start["launch"]["reason"] for t in case.rollouts if t.is_first and t.rollout in opened}
-    for token, s in said.items():
+    for token, command in said.items():
         times = (in_history[token], archived[token])
-        where = f"{s['cluster']} {s['command']} {token}"
-        if case.crossed(s):
+        where = f"{command['cluster']} {command['command']} {token}"
+        if case.crossed(command):
             if max(servers[token].values(), default=0) > 1 or times[1] > times[0]:
                 yield Loss("command", where, f"as the server died; {times[0]} times in history, {times[1]} archived")
             continue
         if token in of_lost and times == (1, 0):
             continue  # `archives_end_where_they_were_cut` looks whether a later one is archived
-        if s["answer"] == "taken" and times != (1, 1):
+        if command["answer"] == "taken" and times != (1, 1):
             yield Loss("command", where, f"acknowledged; {times[0]} times in history, {times[1]} in the archive")
-        if s["answer"] == "refused" and s["command"] != "launch" and times != (0, 0):
+        if command["answer"] == "refused" and command["command"] != "launch" and times != (0, 0):
             yield Loss("command", where, f"refused; {times[0]} times in history, {times[1]} in the archive")
-        if s["answer"] == "unknown" and token not in unopened and times not in ((0, 0), (1, 1)):
+        if command["answer"] == "unknown" and token not in unopened and times not in ((0, 0), (1, 1)):
             yield Loss("command", where, f"unanswered; {times[0]} times in history, {times[1]} in the archive")
     for token in (in_history.keys() | archived.keys()) - said.keys():
         yield Loss("command", token, "nobody gave it")

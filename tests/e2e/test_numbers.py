@@ -137,33 +137,37 @@ async def comes_true(said: Callable[[], Awaitable[str]], expected: Callable[[], 
         await asyncio.sleep(0.2)
 
 
-def status_says(f: Facts, would: int | None) -> list[str]:
-    promised = f"{f.promised} promised, {f.backed} backed, {f.phantom} phantom; surplus {f.surplus}, flex {f.flex}"
-    promised += f" ({f.unused} of it unused inside quotas)" if f.unused else ""
-    said = [f"health {f.healthy} healthy of {f.total}, as of ", f"\nnow {promised}" if would is None else promised]
+def status_says(seen: Facts, would: int | None) -> list[str]:
+    promised = f"{seen.promised} promised, {seen.backed} backed, {seen.phantom} phantom; "
+    promised += f"surplus {seen.surplus}, flex {seen.flex}"
+    promised += f" ({seen.unused} of it unused inside quotas)" if seen.unused else ""
+    said = [
+        f"health {seen.healthy} healthy of {seen.total}, as of ",
+        f"\nnow {promised}" if would is None else promised,
+    ]
     if would is not None:
-        backed = min(would, f.healthy)
-        backing = f"{backed} backed, {would - backed} phantom; surplus {f.healthy - backed}, flex "
+        backed = min(would, seen.healthy)
+        backing = f"{backed} backed, {would - backed} phantom; surplus {seen.healthy - backed}, flex "
         said.append(f"\nwould be {would} promised, {backing}")
-    if f.published is not None:
-        said.append(f"\npublished {f.published} of the surplus")
-    if len(f.quotas) == 1 and would is None:
-        said += [f" {gpus} {planned} {f.backed} " for gpus, planned in [(f.promised, min(f.promised, 306))]]
+    if seen.published is not None:
+        said.append(f"\npublished {seen.published} of the surplus")
+    if len(seen.quotas) == 1 and would is None:
+        said += [f" {gpus} {planned} {seen.backed} " for gpus, planned in [(seen.promised, min(seen.promised, 306))]]
     return said
 
 
-def flex_says(f: Facts) -> list[str]:
+def flex_says(seen: Facts) -> list[str]:
     return [
-        f": {f.healthy} of {f.total} GPUs healthy, ",
-        f"In quota: {f.promised} promised, {f.backed} backed, {f.in_quota} used",
-        f"Flex: {f.flex} ({f.surplus} outside any quota, {f.unused} unused inside quotas); ",
-        f"; {f.flex - f.free} used, {f.free} free now.",
+        f": {seen.healthy} of {seen.total} GPUs healthy, ",
+        f"In quota: {seen.promised} promised, {seen.backed} backed, {seen.in_quota} used",
+        f"Flex: {seen.flex} ({seen.surplus} outside any quota, {seen.unused} unused inside quotas); ",
+        f"; {seen.flex - seen.free} used, {seen.free} free now.",
     ]
 
 
-def in_the_fleet(name: str, f: Facts) -> str:
-    block = f"at most {f.free}" if f.free else "0"
-    numbers = f"{f.healthy}/{f.total} {f.promised} {f.in_quota} {f.flex} {f.used} {f.free} {block}"
+def in_the_fleet(name: str, seen: Facts) -> str:
+    block = f"at most {seen.free}" if seen.free else "0"
+    numbers = f"{seen.healthy}/{seen.total} {seen.promised} {seen.in_quota} {seen.flex} {seen.used} {seen.free} {block}"
     return f"{name} {numbers}"
 
 
@@ -201,11 +205,11 @@ async def haircut_page(world: World) -> str:
     return read(page_of_haircut(haircut(fleet, (Fraction(15, 100),)), 0))
 
 
-def cuts(f: Facts) -> tuple[int, int]:
+def cuts(seen: Facts) -> tuple[int, int]:
     """Return the cut by a buffer of 15 % of one island without a tree, nodes of 8, and its phantom part."""
-    ceiling = min(f.total * 85 // 100, max(0, f.healthy - 8))
-    cut = max(0, f.promised - ceiling)
-    return cut, min(cut, f.phantom)
+    ceiling = min(seen.total * 85 // 100, max(0, seen.healthy - 8))
+    cut = max(0, seen.promised - ceiling)
+    return cut, min(cut, seen.phantom)
 
 
 async def numbers_agree(
@@ -246,10 +250,10 @@ async def numbers_agree(
         )
         said = []
         for name, stage, shadow in rows:
-            f = facts(world, name)
-            meant = f" {max(0, would[name] - f.healthy)}" if shadow else " -"
+            seen = facts(world, name)
+            meant = f" {max(0, would[name] - seen.healthy)}" if shadow else " -"
             beside = meant if would else ""  # a column that stands where there is a shadow
-            said.append(f"{name} {stage}{' (shadow)' * bool(shadow)} {wave} tpm {f.phantom}{beside} 20")
+            said.append(f"{name} {stage}{' (shadow)' * bool(shadow)} {wave} tpm {seen.phantom}{beside} 20")
         return said
 
     await comes_true(overview, of_overview)
@@ -325,8 +329,8 @@ def notices_agree(world: World) -> int:
         at = (notice["cluster"], notice["kind"], notice["audience"])
         if notice["kind"] in WRITES and not notice["shadow"] and notice["audience"] != notice["owner"]:
             assert (notice["before_gpus"], notice["after_gpus"]) in written[at], notice
-            f = facts(world, notice["cluster"])
-            assert notice["backing_gpus"] is None or notice["backing_gpus"] <= min(notice["after_gpus"], f.total)
+            state = facts(world, notice["cluster"])
+            assert notice["backing_gpus"] is None or notice["backing_gpus"] <= min(notice["after_gpus"], state.total)
             seen += 1
     return seen
 
@@ -446,28 +450,30 @@ async def test_of_a_fleet_of_forty_too(temporal: Client, sqlite_ledger_url: str,
         await played(Forty(world))
 
 
-async def played(f: Forty) -> None:
-    world = f.world
-    await f.begin()
-    await f.until(lambda: len(f.at("monitored")) >= 12, "a dozen monitored", 120)
+async def played(forty: Forty) -> None:
+    world = forty.world
+    await forty.begin()
+    await forty.until(lambda: len(forty.at("monitored")) >= 12, "a dozen monitored", 120)
     await world.say_fleet("pause")
     # Not by the stages: one that was picked just before it has none yet.
     await world.until_fleet(lambda s: {m.state for m in s.members} == {MemberState.DONE, MemberState.WAITING}, 60)
-    assert world.sql.one("SELECT sum(gpus) FROM moves") == sum(f.before[name] - f.after[name] for name in f.stages())
-    await f.agree()
+    assert world.sql.one("SELECT sum(gpus) FROM moves") == sum(
+        forty.before[name] - forty.after[name] for name in forty.stages()
+    )
+    await forty.agree()
 
-    fallen = f.at("monitored")[:3]
+    fallen = forty.at("monitored")[:3]
     for name in fallen:
-        await world.healthy(name, main=(f.total[name], f.total[name] * 82 // 100))
-    await f.until(lambda: f.at("rolled_back") == fallen, "three rolled back", 60)
+        await world.healthy(name, main=(forty.total[name], forty.total[name] * 82 // 100))
+    await forty.until(lambda: forty.at("rolled_back") == fallen, "three rolled back", 60)
     for name in fallen:
         assert facts(world, name).promised == facts(world, name).healthy
-    await f.agree()
+    await forty.agree()
 
     for name in fallen:
-        await world.healthy(name, main=(f.total[name], f.healthy[name]))
+        await world.healthy(name, main=(forty.total[name], forty.healthy[name]))
     await world.say_fleet("resume")
-    await f.until(lambda: len(f.at("monitored")) == 40, "all forty monitored", 240)
-    await f.agree()
-    assert world.sql.one("SELECT sum(gpus) FROM quotas") == sum(f.after.values())
+    await forty.until(lambda: len(forty.at("monitored")) == 40, "all forty monitored", 240)
+    await forty.agree()
+    assert world.sql.one("SELECT sum(gpus) FROM quotas") == sum(forty.after.values())
     assert notices_agree(world) == 40 * 2 + 3 * 2 * 2, "buffered by team; of three also rolled back and buffered again"

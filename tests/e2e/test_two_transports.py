@@ -231,9 +231,11 @@ async def test_what_people_read_is_the_same_through_the_front(
         assert front.doors.heard_lately
     differ = [(line, a, b) for line, a, b in told if a != b]
     for line, through, straight in differ:
-        for field, a, b in zip(Said._fields, through, straight, strict=True):
-            if a != b:
-                print(f"--- {line}: {field}", *difflib.ndiff(str(b).splitlines(), str(a).splitlines()), sep="\n")
+        for field, served, direct in zip(Said._fields, through, straight, strict=True):
+            if served != direct:
+                print(
+                    f"--- {line}: {field}", *difflib.ndiff(str(direct).splitlines(), str(served).splitlines()), sep="\n"
+                )
     assert [line for line, *_ in differ] == []
     assert {said.code for _, said, _ in told} == {0, 2, 3}
     spoke = {entry["actor"] for entry in world.sql.archive("twin-f")}

@@ -118,38 +118,38 @@ class Site:
             self.rollouts[name] = self.done(self.rollouts[name], action)
         raise AssertionError(f"it spins in {self.rollouts[name].stage}")
 
-    def posted(self, r: Rollout) -> Rollout:
-        if mailing.may_mail(r, self.now):
-            batch = request_builders.tell(r, self.now).notices
-            r = mailing.apply_delivery(
-                r, batch, TellAnswer(delivered={n.key: () for n in batch}, failed={}, refused={}), T0
+    def posted(self, rollout: Rollout) -> Rollout:
+        if mailing.may_mail(rollout, self.now):
+            batch = request_builders.tell(rollout, self.now).notices
+            rollout = mailing.apply_delivery(
+                rollout, batch, TellAnswer(delivered={n.key: () for n in batch}, failed={}, refused={}), T0
             )
-        if not r.post.outbox and r.post.noted is r.stage:
-            return r
-        record = request_builders.record(r, self.now)
+        if not rollout.post.outbox and rollout.post.noted is rollout.stage:
+            return rollout
+        record = request_builders.record(rollout, self.now)
         self.ledger.registry.record(record)
-        return mailing.mark_archived(r, record)
+        return mailing.mark_archived(rollout, record)
 
-    def done(self, r: Rollout, action: Action) -> Rollout:
+    def done(self, rollout: Rollout, action: Action) -> Rollout:
         match action:
             case Look():
-                seen = self.clusters.observe(request_builders.look_at(r, action, self.now))
-                return look_reducers.apply_look(r, seen, self.now, r.fence)
+                seen = self.clusters.observe(request_builders.look_at(rollout, action, self.now))
+                return look_reducers.apply_look(rollout, seen, self.now, rollout.fence)
             case Draft():
                 return plan_reducers.take_draft(
-                    r, self.clusters.draft_plan(request_builders.draft(r, action, self.now)), self.now
+                    rollout, self.clusters.draft_plan(request_builders.draft(rollout, action, self.now)), self.now
                 )
             case Aim():
                 try:
-                    target = self.clusters.aim_rollback(request_builders.aim(r, self.now))
+                    target = self.clusters.aim_rollback(request_builders.aim(rollout, self.now))
                 except ApplicationError as error:
-                    return plan_reducers.fail_aim(r, str(error.type), error.message, self.now)
-                return plan_reducers.start_breach_rollback(r, target, self.now)
+                    return plan_reducers.fail_aim(rollout, str(error.type), error.message, self.now)
+                return plan_reducers.start_breach_rollback(rollout, target, self.now)
             case Perform():
-                begun, change = effect_reducers.begin_effect(r, action.kind)
+                begun, change = effect_reducers.begin_effect(rollout, action.kind)
                 receipt = self.effects.apply_effect(request_builders.effect(begun, change, self.now))
                 return effect_reducers.apply_receipt(begun, change, receipt, self.now)
-        return r
+        return rollout
 
     # --- time, samples, and what is so ------------------------------------------------------------
 
@@ -165,11 +165,11 @@ class Site:
     def minute(self) -> None:
         """One passes: the watch tells those whose mark has changed, and every rollout does what is due."""
         samples, doubted = self.ledger.health.read(list(self.rollouts)), self.ledger.doubts.doubted_clusters()
-        for name, r in self.rollouts.items():
-            facts = facts_of("", r.stage.is_guarded, samples.get(name), (), self.now, doubted.get(name, ""))
+        for name, rollout in self.rollouts.items():
+            facts = facts_of("", rollout.stage.is_guarded, samples.get(name), (), self.now, doubted.get(name, ""))
             mark = fingerprint(self.ledger.quotas.read(name), facts, self.marks.get(name, ""))
             if mark != self.marks.get(name):
-                self.marks[name], self.rollouts[name] = mark, r.but(look_asked=True)
+                self.marks[name], self.rollouts[name] = mark, rollout.but(look_asked=True)
             self.run(name)
         self.now += timedelta(minutes=1)
 

@@ -219,17 +219,17 @@ def test_that_a_team_was_told_is_archived_once_whoever_sent_it(office: Office) -
     world = World((quota("daily", 180), quota("calm", 181)), notice="1d")
     assert world.r.plan is not None
     world.say(Command.APPROVE, run=False, plan_hash=world.r.plan.hash)
-    r = mailing.notify_teams(world.r, world.now)
-    keys = {n.audience: n.key for n in r.post.mail}
+    rollout = mailing.notify_teams(world.r, world.now)
+    keys = {n.audience: n.key for n in rollout.post.mail}
     for at in (NOON, datetime(2026, 3, 3, 9, tzinfo=UTC)):
         office.passes(at, timedelta(hours=1))
-        answer = office.activities.tell(TellRequest(cluster=r.cluster, notices=r.post.mail))
-        r = mailing.apply_delivery(r, r.post.mail, answer, office.now)
-    office.ledger.registry.archive(r.post.outbox)
+        answer = office.activities.tell(TellRequest(cluster=rollout.cluster, notices=rollout.post.mail))
+        rollout = mailing.apply_delivery(rollout, rollout.post.mail, answer, office.now)
+    office.ledger.registry.archive(rollout.post.outbox)
     entries = sql(office.url, "SELECT entry FROM audit WHERE entry LIKE '%Backstop notified %'")
     rows = [json.loads(entry) for (entry,) in entries]
     assert Counter(row["data"]["key"] for row in rows) == dict.fromkeys((keys["daily"], keys["calm"]), 1)
-    assert r.post.mail == ()
+    assert rollout.post.mail == ()
 
 
 @pytest.mark.parametrize("contact", ["log", " LOG "])

@@ -62,7 +62,10 @@ FORGED: dict[str, tuple[str, Callable[[World, str], CommandRequest]]] = {
         "the clocks",
         lambda w, c: signed(w, c, now=lambda: w.now() + SKEW + timedelta(hours=1)),
     ),
-    "altered": ("does not match the front", lambda w, c: (s := signed(w, c)).but(ticket=s.ticket[:-8] + "AAAAAAAA")),
+    "altered": (
+        "does not match the front",
+        lambda w, c: (given := signed(w, c)).but(ticket=given.ticket[:-8] + "AAAAAAAA"),
+    ),
     "a warrant that nobody has": ("no person's command allows this", lambda _, __: ABORT.but(warrant="n" * 24)),
 }
 

@@ -134,15 +134,15 @@ class Node:
 
     # --- the driver: what the workflow does ------------------------------------------------------
 
-    def set(self, b: Bringup) -> None:
-        for entry in b.outbox:
+    def set(self, bringup: Bringup) -> None:
+        for entry in bringup.outbox:
             if entry.kind is AuditKind.TRANSITION:
                 self.passed.add((BringupStage(entry.data["before"]), BringupStage(entry.data["after"])))
         self.wrong += [f"{one} -> {other} is no transition" for one, other in self.passed - BRINGUP_TRANSITIONS]
-        self.b = b.but(outbox=(), mail=(), serial=0)
+        self.b = bringup.but(outbox=(), mail=(), serial=0)
         waiting_sentence(self.b, self.now)  # as the book is told at any moment
-        if b.stage.has_ended:
-            self._ended(b)
+        if bringup.stage.has_ended:
+            self._ended(bringup)
 
     def run(self) -> datetime | None:
         """Run until nothing begins by itself; return until when."""
@@ -195,11 +195,13 @@ class Node:
         """Something of the step really began, and its undo has not gone well."""
         return self.begun[step] > 0 and not self._has(step + _UNDO, RunPhase.SUCCEEDED)
 
-    def _ended(self, b: Bringup) -> None:
-        touched = {s.name for s in b.recipe.provision if s.touch and s.name in self.said_done}
-        for step in b.recipe.provision:
-            if (self._stands(step.name) or step.name in touched) and f"{step.name} is left standing" not in b.because:
-                self.wrong.append(f"{step.name} stands, and is not named: {b.because}")
+    def _ended(self, bringup: Bringup) -> None:
+        touched = {s.name for s in bringup.recipe.provision if s.touch and s.name in self.said_done}
+        for step in bringup.recipe.provision:
+            if (
+                self._stands(step.name) or step.name in touched
+            ) and f"{step.name} is left standing" not in bringup.because:
+                self.wrong.append(f"{step.name} stands, and is not named: {bringup.because}")
 
     def hands_over(self) -> None:
         if self.green_minutes() < self.b.recipe.soak / timedelta(minutes=1):
@@ -395,8 +397,8 @@ def _passes(w: Node) -> None:
 
 
 def _commands(node: Node) -> Iterator[Event]:
-    b = node.b
-    if b.stage.has_ended:
+    bringup = node.b
+    if bringup.stage.has_ended:
         return
     for stop in (False, True):
         yield from _said(node, BringupCommand.CANCEL, "cancel --stop" if stop else "cancel", stop=stop)
@@ -406,8 +408,8 @@ def _commands(node: Node) -> Iterator[Event]:
     yield from _said(node, BringupCommand.REVALIDATE, "revalidate")
     yield from _said(node, BringupCommand.RETRY, "retry")
     yield from _said(node, BringupCommand.RETIRE, "retire")
-    for run, state in b.runs.items():
-        if run.endswith(_UNDO) != b.direction.unmakes and not state.phase.under_way:
+    for run, state in bringup.runs.items():
+        if run.endswith(_UNDO) != bringup.direction.unmakes and not state.phase.under_way:
             continue  # by a step people mean its undo then
         running = any(name == run and phase is RunPhase.RUNNING for (name, _), phase in node.landed.items())
         if state.phase.needs_person and not running:
@@ -444,7 +446,7 @@ def _said(node: Node, command: BringupCommand, name: str, **fields: Any) -> Iter
 
 def key(node: Node) -> tuple[Any, ...]:
     """Equal for states that nothing tells apart from now on."""
-    b, now = node.b, node.now
+    bringup, now = node.b, node.now
 
     def age(at: datetime | None) -> float | None:
         return None if at is None else max(-_CAP, min(now - at, _CAP)).total_seconds()
@@ -461,19 +463,29 @@ def key(node: Node) -> tuple[Any, ...]:
             age(r.noted_at),
             age(r.started_at),
         )
-        for n, r in b.runs.items()
+        for n, r in bringup.runs.items()
     )
     checks = tuple(
-        (n, c.colour, age(c.at), age(c.unknown_since), age(c.asked_at), bool(c.skipped)) for n, c in b.checks.items()
+        (n, c.colour, age(c.at), age(c.unknown_since), age(c.asked_at), bool(c.skipped))
+        for n, c in bringup.checks.items()
     )
     really = tuple(
-        sorted((run, b.runs[run].attempt - attempt, phase.value) for (run, attempt), phase in node.landed.items())
+        sorted((run, bringup.runs[run].attempt - attempt, phase.value) for (run, attempt), phase in node.landed.items())
     )
     answered = tuple((age(at), name, colour.value) for at, name, colour in node.answers)
     return (
-        *(b.stage, b.blocked_from, b.hold is not None, bool(b.fault), runs, checks, b.clock.gathered),
-        b.leaving is not None and (b.leaving.empty, age(b.leaving.looked_at), age(b.leaving.since)),
-        *(age(b.clock.since), age(b.made_at), age(b.validating_since)),
+        *(
+            bringup.stage,
+            bringup.blocked_from,
+            bringup.hold is not None,
+            bool(bringup.fault),
+            runs,
+            checks,
+            bringup.clock.gathered,
+        ),
+        bringup.leaving is not None
+        and (bringup.leaving.empty, age(bringup.leaving.looked_at), age(bringup.leaving.since)),
+        *(age(bringup.clock.since), age(bringup.made_at), age(bringup.validating_since)),
         *(tuple(sorted(map(repr, _relative(node)))), really, answered, node.said_done, node.handed_over),
         tuple(sorted((run, min(1, count - node.allowed[run])) for run, count in node.begun.items())),
     )

@@ -186,19 +186,19 @@ class Node(Observed):
 
 def commands(world: Node) -> Iterator[tuple[Command, dict[str, str]]]:
     """Every command, in each way that can make a difference."""
-    r = world.r
+    rollout = world.r
     for command in Command:
         match command:
             case Command.APPROVE:
-                yield command, {"plan_hash": "" if r.plan is None else r.plan.hash}
+                yield command, {"plan_hash": "" if rollout.plan is None else rollout.plan.hash}
                 yield command, {"plan_hash": "another"}
             case Command.ACK | Command.OBJECT:
                 yield command, {"team": "b"}
             case Command.RESOLVE:
-                for hold in [h.id for h in r.holds] or ["unknown_health"]:
+                for hold in [h.id for h in rollout.holds] or ["unknown_health"]:
                     for how in ("accept", "restore") if hold == "drift" else ("",):
                         yield command, {"hold": hold, "how": how}
-                if r.holds and r.sight.suspect is not None:
+                if rollout.holds and rollout.sight.suspect is not None:
                     yield command, {"hold": "unknown_health"}
             case _:
                 yield command, {}
@@ -368,67 +368,75 @@ class _Clock:
         )
 
 
-def _plan_before(r: Rollout) -> Plan | None:
-    return None if r.stay.realigning is None else r.stay.realigning.before
+def _plan_before(rollout: Rollout) -> Plan | None:
+    return None if rollout.stay.realigning is None else rollout.stay.realigning.before
 
 
 def _rollout(world: Node) -> dict[str, Any]:
     """Return what matters of a rollout's state, by field."""
-    r, policy, clock = world.r, world.policy, _Clock(world.now)
+    rollout, policy, clock = world.r, world.policy, _Clock(world.now)
     rank = _ranks(world)
-    looked = r.looked_at or r.launched_at
-    before = _plan_before(r)
-    soak = {Stage.BUFFERED: policy.soak_buffered, Stage.ENFORCED: policy.soak_enforced}.get(r.stage, _ZERO)
+    looked = rollout.looked_at or rollout.launched_at
+    before = _plan_before(rollout)
+    soak = {Stage.BUFFERED: policy.soak_buffered, Stage.ENFORCED: policy.soak_enforced}.get(rollout.stage, _ZERO)
     # Its age counts for the end of a breach, or for recovery.
-    good = {Stage.ROLLED_BACK: recovery_pause(r)}.get(r.stage, policy.clear_after if r.stage.is_guarded else _ZERO)
+    good = {Stage.ROLLED_BACK: recovery_pause(rollout)}.get(
+        rollout.stage, policy.clear_after if rollout.stage.is_guarded else _ZERO
+    )
     return {
-        "baseline": (r.baseline.quotas, r.baseline.islands),
-        "modes": _items(r.modes),
-        "generation": rank[r.generation],
-        "stage": r.stage,
-        "failures": r.failures,
-        "completed": r.completed,
-        "plan": None if r.plan is None else (_plan(r.plan), rank[r.plan.generation], r.is_approved),
-        "replan": bool(r.stay.replan),
-        "envelope": None if r.envelope is None else (_items(r.envelope.largest_cut), r.envelope.deepest_tier),
-        "realigning": r.is_realigning,
+        "baseline": (rollout.baseline.quotas, rollout.baseline.islands),
+        "modes": _items(rollout.modes),
+        "generation": rank[rollout.generation],
+        "stage": rollout.stage,
+        "failures": rollout.failures,
+        "completed": rollout.completed,
+        "plan": None
+        if rollout.plan is None
+        else (_plan(rollout.plan), rank[rollout.plan.generation], rollout.is_approved),
+        "replan": bool(rollout.stay.replan),
+        "envelope": None
+        if rollout.envelope is None
+        else (_items(rollout.envelope.largest_cut), rollout.envelope.deepest_tier),
+        "realigning": rollout.is_realigning,
         "plan_before": None
         if before is None
-        else (_plan(before), rank[before.generation], r.but(plan=before).is_approved),
-        "reconsider": r.stay.outlook.reconsider,
-        "proposal": None if r.proposal is None else (_plan(r.proposal.plan), rank[r.proposal.plan.generation]),
-        "proposing": r.is_proposing,
-        "considered_gpus": r.stay.outlook.considered_gpus,
-        "proposed_at": clock.age(r.proposed_at, policy.replan_window),
-        "restoring": r.stay.restoring,
-        "standing": r.standing,
-        "stood": r.stood if world.flight is not None else (),
-        "done": r.stay.done,
-        "written": _items(r.written),
-        "foreign": r.foreign,
-        "unapproved": tuple(sorted(r.unapproved.items())),
-        "modes_given": _items(r.modes_given),
-        "attempted": _items(r.attempted),
+        else (_plan(before), rank[before.generation], rollout.but(plan=before).is_approved),
+        "reconsider": rollout.stay.outlook.reconsider,
+        "proposal": None
+        if rollout.proposal is None
+        else (_plan(rollout.proposal.plan), rank[rollout.proposal.plan.generation]),
+        "proposing": rollout.is_proposing,
+        "considered_gpus": rollout.stay.outlook.considered_gpus,
+        "proposed_at": clock.age(rollout.proposed_at, policy.replan_window),
+        "restoring": rollout.stay.restoring,
+        "standing": rollout.standing,
+        "stood": rollout.stood if world.flight is not None else (),
+        "done": rollout.stay.done,
+        "written": _items(rollout.written),
+        "foreign": rollout.foreign,
+        "unapproved": tuple(sorted(rollout.unapproved.items())),
+        "modes_given": _items(rollout.modes_given),
+        "attempted": _items(rollout.attempted),
         "holds": tuple(
-            (h.id, h.kind, h.after_enforced, h.reason if h.id in ("drift", "replan") else "") for h in r.holds
+            (h.id, h.kind, h.after_enforced, h.reason if h.id in ("drift", "replan") else "") for h in rollout.holds
         ),
-        "acks": r.announced.acks,
-        "notified_at": clock.age(r.announced.delivered_at, policy.notice),
-        "told_cuts": _items(r.announced.cuts),
-        "undelivered": r.announced.undelivered,
-        "soak_since": clock.age(r.stay.soak_since, soak),
-        "waived": r.stay.waived,
-        "flex_gpus": r.flex.gpus,
-        "flex_since": clock.age(r.flex.more_since, policy.clear_after),
-        "flex_failed_at": clock.age(r.flex.failed_at, RECHECK),
-        "seen": None if r.seen is None else _seen(r.seen, rank, clock, looked),
-        "looked_at": clock.age(r.looked_at, policy.resting_poll),
-        "looked_after": r.looked_after == r.fence,
-        "look_asked": r.look_asked or world.look_wanted,
+        "acks": rollout.announced.acks,
+        "notified_at": clock.age(rollout.announced.delivered_at, policy.notice),
+        "told_cuts": _items(rollout.announced.cuts),
+        "undelivered": rollout.announced.undelivered,
+        "soak_since": clock.age(rollout.stay.soak_since, soak),
+        "waived": rollout.stay.waived,
+        "flex_gpus": rollout.flex.gpus,
+        "flex_since": clock.age(rollout.flex.more_since, policy.clear_after),
+        "flex_failed_at": clock.age(rollout.flex.failed_at, RECHECK),
+        "seen": None if rollout.seen is None else _seen(rollout.seen, rank, clock, looked),
+        "looked_at": clock.age(rollout.looked_at, policy.resting_poll),
+        "looked_after": rollout.looked_after == rollout.fence,
+        "look_asked": rollout.look_asked or world.look_wanted,
         "look_wanted": world.look_wanted,
         "edge": world.edge.why if world.look_wanted and world.edge is not None else "",
-        "look_failed": bool(r.look_failed),
-        "sight": _sight(r, clock, looked),
+        "look_failed": bool(rollout.look_failed),
+        "sight": _sight(rollout, clock, looked),
         "clocks": (
             tuple(
                 (
@@ -437,18 +445,20 @@ def _rollout(world: Node) -> dict[str, Any]:
                     None if c.short_since is None else min(c.time_spent(world.now), policy.breach_after),
                     None if c.good_since is None else (world.now - c.good_since, min(c.earlier, policy.breach_after)),
                 )
-                for team, c in r.clocks.by_team.items()
+                for team, c in rollout.clocks.by_team.items()
                 if c.good_since is None or world.now - c.good_since < policy.clear_after
             ),
-            clock.age(r.clocks.all_good_since, good),
+            clock.age(rollout.clocks.all_good_since, good),
         ),
-        "breach_of": r.breach_of,
-        "aiming": r.stay.aiming,
-        "exempt": r.stay.exempt,
-        "order": None if r.undo is None else (r.undo.why, r.undo.then, _items(r.undo.target), r.undo.actor),
-        "owed": r.owed,
-        "stuck_on": tuple(u.kind for u in r.stuck_on),
-        "superseded": bool(r.superseded),
+        "breach_of": rollout.breach_of,
+        "aiming": rollout.stay.aiming,
+        "exempt": rollout.stay.exempt,
+        "order": None
+        if rollout.undo is None
+        else (rollout.undo.why, rollout.undo.then, _items(rollout.undo.target), rollout.undo.actor),
+        "owed": rollout.owed,
+        "stuck_on": tuple(u.kind for u in rollout.stuck_on),
+        "superseded": bool(rollout.superseded),
     }
 
 
@@ -476,25 +486,29 @@ def _seen(seen: Observation, rank: dict[int, int], clock: _Clock, looked: dateti
     )
 
 
-def _sight(r: Rollout, clock: _Clock, looked: datetime) -> tuple[Any, ...]:
-    known, suspect = r.sight.known, r.sight.suspect
+def _sight(rollout: Rollout, clock: _Clock, looked: datetime) -> tuple[Any, ...]:
+    known, suspect = rollout.sight.known, rollout.sight.suspect
     return (
         None
         if known is None
-        else (known.islands, clock.age(known.at, r.policy.stale_after), min(looked - known.at, r.policy.stale_after)),
-        None if suspect is None else (suspect.islands, clock.age(suspect.at, r.policy.safety_poll)),
-        r.seen is not None and r.seen.health == known,
-        r.sight.agreeing,
+        else (
+            known.islands,
+            clock.age(known.at, rollout.policy.stale_after),
+            min(looked - known.at, rollout.policy.stale_after),
+        ),
+        None if suspect is None else (suspect.islands, clock.age(suspect.at, rollout.policy.safety_poll)),
+        rollout.seen is not None and rollout.seen.health == known,
+        rollout.sight.agreeing,
     )
 
 
 def _ranks(world: Node) -> dict[int, int]:
     """Generations by age: only which is the newer one counts."""
-    r, flight = world.r, world.flight
-    found = {world.generation, r.generation}
-    proposed = None if r.proposal is None else r.proposal.plan
-    found |= {p.generation for p in (r.plan, _plan_before(r), proposed, world.made) if p is not None}
-    found |= {s.reading.generation for s in (r.seen, None if flight is None else flight.seen) if s is not None}
+    rollout, flight = world.r, world.flight
+    found = {world.generation, rollout.generation}
+    proposed = None if rollout.proposal is None else rollout.proposal.plan
+    found |= {p.generation for p in (rollout.plan, _plan_before(rollout), proposed, world.made) if p is not None}
+    found |= {s.reading.generation for s in (rollout.seen, None if flight is None else flight.seen) if s is not None}
     if flight is not None and flight.draft is not None:
         found |= {flight.draft.reading.generation, flight.draft.plan.generation}
     if flight is not None and flight.change is not None and flight.change.expected_generation is not None:

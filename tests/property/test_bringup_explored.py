@@ -39,8 +39,8 @@ def test_together_they_took_every_transition_that_begins_after_supply() -> None:
     assert BRINGUP_TRANSITIONS - waits_for_supply <= REACHED | {(BringupStage.PLANNED, BringupStage.PROVISIONING)}
 
 
-def again_at_once(b: Bringup, run: str, attempt: int, now: datetime) -> Bringup:
-    return b.with_run(run, phase=StepPhase.WAITING, next_at=None)
+def again_at_once(bringup: Bringup, run: str, attempt: int, now: datetime) -> Bringup:
+    return bringup.with_run(run, phase=StepPhase.WAITING, next_at=None)
 
 
 def test_an_exploration_finds_a_step_that_is_started_again_though_nobody_said_so(

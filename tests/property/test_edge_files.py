@@ -179,10 +179,10 @@ def test_a_health_file_is_samples_or_one_sentence(folder: Path, content: bytes) 
     with written.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(COLUMNS)
-        for s in samples:
-            for i in s.islands:
+        for sample in samples:
+            for i in sample.islands:
                 blocks = "" if i.block_gpus is None else i.block_gpus
-                rows.writerow([s.cluster, i.name, s.at.isoformat(), i.total_gpus, i.healthy_gpus, blocks])
+                rows.writerow([sample.cluster, i.name, sample.at.isoformat(), i.total_gpus, i.healthy_gpus, blocks])
     assert read_health(written, SPECS) == samples
 
 

@@ -232,12 +232,12 @@ def test_a_command_that_is_read_is_refused_or_obeyed(payload: Payload, command: 
     request = decoded(CommandRequest, payload)
     if request is None:
         return
-    for r in ROLLOUTS:
-        why = refusal(r, command, request)
+    for rollout in ROLLOUTS:
+        why = refusal(rollout, command, request)
         if why is not None:
             assert 0 < len(why) < 4000
             continue
-        after, said = obey(r, command, request, NOON)
+        after, said = obey(rollout, command, request, NOON)
         assert 0 < len(said) < 4000
         assert Rollout.model_validate_json(after.model_dump_json()) == after
         assert status_of(after, NOON).stage is after.stage

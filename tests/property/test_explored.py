@@ -48,8 +48,8 @@ def test_an_exploration_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> 
     """A rollback that forgets one inverse is seen."""
     real = effect_reducers.begin_effect
 
-    def forgetful(r: Rollout, *more: object) -> object:
-        begun, change = real(r, *more)  # type: ignore[arg-type]
+    def forgetful(rollout: Rollout, *more: object) -> object:
+        begun, change = real(rollout, *more)  # type: ignore[arg-type]
         return begun.but(standing=begun.standing[:-1]), change
 
     monkeypatch.setattr(effect_reducers, "begin_effect", forgetful)

@@ -126,13 +126,15 @@ class Fleet:
             # Of what was started under a larger budget, more than the present one may be; no more is then.
             assert not answer.picked or sum(gpus for at, _, gpus in self.started if at > self.now - span) <= most
 
-    def pilots_are_through(self, f: FleetRollout) -> None:
-        pilots = [m for m in f.members.values() if m.wave is Wave.PILOT]
+    def pilots_are_through(self, fleet_rollout: FleetRollout) -> None:
+        pilots = [m for m in fleet_rollout.members.values() if m.wave is Wave.PILOT]
         assert all(m.state.is_settled for m in pilots), "a wave began beside its pilots"
         assert not any(m.failed_at is not None and not m.forgiven for m in pilots)
-        if any(m.rollout for m in pilots) and not f.waived:
-            assert f.settled_at is None or self.now >= f.settled_at + f.pace.pilot_soak
-            assert f.settled_at is not None or f.pace.pilot_soak == timedelta(0)
+        if any(m.rollout for m in pilots) and not fleet_rollout.waived:
+            assert (
+                fleet_rollout.settled_at is None or self.now >= fleet_rollout.settled_at + fleet_rollout.pace.pilot_soak
+            )
+            assert fleet_rollout.settled_at is not None or fleet_rollout.pace.pilot_soak == timedelta(0)
 
     def note(self) -> None:
         known = {m.rollout: (m.stage, m.rollbacks) for m in self.f.members.values() if m.rollout}
@@ -177,15 +179,15 @@ class Fleet:
     # --- what must hold -------------------------------------------------------------------------
 
     def check(self) -> None:
-        f = self.f
-        assert {m.cluster for m in f.failed_members} == self.fallen
+        fleet_rollout = self.f
+        assert {m.cluster for m in fleet_rollout.failed_members} == self.fallen
         names = [name for _, name, _ in self.started]
         assert len(names) == len(set(names)), "a cluster was started twice"
-        if f.stage is FleetStage.RUNNING:
-            failed, counted = breaker_share(f)
-            assert failed <= f.pace.max_failed * counted or f.hold("breaker") is not None
-        if f.stage is FleetStage.DONE:
-            assert all(m.state.is_settled for m in f.members.values())
+        if fleet_rollout.stage is FleetStage.RUNNING:
+            failed, counted = breaker_share(fleet_rollout)
+            assert failed <= fleet_rollout.pace.max_failed * counted or fleet_rollout.hold("breaker") is not None
+        if fleet_rollout.stage is FleetStage.DONE:
+            assert all(m.state.is_settled for m in fleet_rollout.members.values())
 
 
 def prospect(number: int, wave: Wave = Wave.BUSY, cut: int = 10, headroom: float = 0.0, why_not: str = "") -> Prospect:
@@ -307,8 +309,12 @@ def test_one_that_was_skipped_can_be_taken_in_again_and_one_that_is_through_cann
 
 def test_a_launch_that_was_refused_is_not_tried_again_at_once() -> None:
     fleet = Fleet([prospect(0), prospect(1)], Pace(parallel=1))
-    f = fleet.f.but(members=fleet.f.members | {"c0000": fleet.f.members["c0000"].but(state=MemberState.STARTING)})
-    f = reducers.apply_starts(f, ["c0000"], StartAnswer(refused={"c0000": "it is owned by others"}), START)
-    assert [m.cluster for m in startable(f, START)] == ["c0001"]
-    later = START + f.pace.recheck
-    assert {m.cluster for m in startable(f, later)} == {"c0000", "c0001"}
+    fleet_rollout = fleet.f.but(
+        members=fleet.f.members | {"c0000": fleet.f.members["c0000"].but(state=MemberState.STARTING)}
+    )
+    fleet_rollout = reducers.apply_starts(
+        fleet_rollout, ["c0000"], StartAnswer(refused={"c0000": "it is owned by others"}), START
+    )
+    assert [m.cluster for m in startable(fleet_rollout, START)] == ["c0001"]
+    later = START + fleet_rollout.pace.recheck
+    assert {m.cluster for m in startable(fleet_rollout, later)} == {"c0000", "c0001"}

@@ -86,10 +86,10 @@ class Machine(RuleBasedStateMachine):
             return
 
     def _command(self, command: Command, team: str, how: str, run: bool) -> None:
-        world, r = self.world, self.world.r
-        resolvable = [h.id for h in r.holds if h.kind is not HoldKind.PAUSED] or ["unknown_health"]
+        world, rollout = self.world, self.world.r
+        resolvable = [h.id for h in rollout.holds if h.kind is not HoldKind.PAUSED] or ["unknown_health"]
         fields = {
-            Command.APPROVE: {"plan_hash": "" if r.plan is None else r.plan.hash},
+            Command.APPROVE: {"plan_hash": "" if rollout.plan is None else rollout.plan.hash},
             Command.ACK: {"team": team},
             Command.OBJECT: {"team": team},
             Command.RESOLVE: {"hold": resolvable[0], "how": how},

@@ -371,28 +371,40 @@ class Observed(World):
             assert self.longest_short >= self.policy.breach_after
 
     def what_stands_is_owed(self) -> None:
-        r = self.r
-        for several in (r.standing, r.owed, r.stay.done, [h.id for h in r.holds], r.foreign, r.announced.acks):
+        rollout = self.r
+        for several in (
+            rollout.standing,
+            rollout.owed,
+            rollout.stay.done,
+            [h.id for h in rollout.holds],
+            rollout.foreign,
+            rollout.announced.acks,
+        ):
             assert len(set(several)) == len(several), several
         if self.shadow:
             assert self.effects == []
             return
-        if r.superseded or r.stage.has_ended:
+        if rollout.superseded or rollout.stage.has_ended:
             return
-        assert self.limit is None or EffectKind.RESERVE in r.standing
-        assert not self.follows or EffectKind.FOLLOW in r.standing
-        if r.stage is Stage.ROLLING_BACK:
-            assert set(r.owed) <= set(r.standing)
-        if EffectKind.HARDEN in r.standing and r.stage.promises and not drift_of(r):
-            assert {q.mode for t, q in self.quotas.items() if t in r.written and t not in self.touched} <= {
+        assert self.limit is None or EffectKind.RESERVE in rollout.standing
+        assert not self.follows or EffectKind.FOLLOW in rollout.standing
+        if rollout.stage is Stage.ROLLING_BACK:
+            assert set(rollout.owed) <= set(rollout.standing)
+        if EffectKind.HARDEN in rollout.standing and rollout.stage.promises and not drift_of(rollout):
+            assert {q.mode for t, q in self.quotas.items() if t in rollout.written and t not in self.touched} <= {
                 LimitMode.HARD
             }
 
     def an_undo_restores_the_baseline_but_for_what_others_changed(self) -> None:
-        r = self.r
-        if self.expected is None or r.superseded or r.values_stand or r.stage in (Stage.CLOSED, Stage.STUCK):
+        rollout = self.r
+        if (
+            self.expected is None
+            or rollout.superseded
+            or rollout.values_stand
+            or rollout.stage in (Stage.CLOSED, Stage.STUCK)
+        ):
             return
-        if r.stage in (Stage.ROLLED_BACK, Stage.ABORTED, Stage.PLANNED):
+        if rollout.stage in (Stage.ROLLED_BACK, Stage.ABORTED, Stage.PLANNED):
             assert self.values == self.expected
             modes = {t: q.mode for t, q in self.quotas.items() if t in self.first_modes and t not in self.touched}
             assert modes == {t: self.first_modes[t] for t in modes}
@@ -407,14 +419,14 @@ class Observed(World):
 
     def flex_promises_no_gpu_that_is_not_there(self) -> None:
         """Check, where the rollout can know: the published surplus is healthy, and no quota counts on it."""
-        r = self.r
+        rollout = self.r
         if (
-            r.stage is not Stage.MONITORED
+            rollout.stage is not Stage.MONITORED
             or self.shadow
             or self.superseded
             or self.blind
-            or r.flex.failed_at
-            or r.look_failed
+            or rollout.flex.failed_at
+            or rollout.look_failed
         ):
             return
         assert self.follows

@@ -127,14 +127,14 @@ class BringupWorld:
         raise AssertionError(f"it spins in {self.b.stage}")
 
     def act(self, action: do.BringupAction) -> None:
-        b, now = self.b, self.now
+        bringup, now = self.b, self.now
         match action:
             case do.LookForSupply():
-                self._set(reducers.apply_supply(b, self.answer(request_builders.supply_order(b)), now))
+                self._set(reducers.apply_supply(bringup, self.answer(request_builders.supply_order(bringup)), now))
                 if self.b.supply is not None and self.b.supply.colour is not Colour.GREEN:
                     self.under_way.append(action)  # the call goes on asking
             case do.Start(run):
-                self._set(reducers.note_start(b, run, now))
+                self._set(reducers.note_start(bringup, run, now))
                 self.started.append(self.b.key(run).text)
                 self._ends(run)
             case do.Follow(run, _):
@@ -142,19 +142,21 @@ class BringupWorld:
             case do.Stop(run, attempt):
                 self.stopped.append(run)
                 if run in self.endless:
-                    self._set(reducers.note_failed_call(b, run, attempt, "nobody can end it", now, endless=True))
+                    self._set(reducers.note_failed_call(bringup, run, attempt, "nobody can end it", now, endless=True))
                 else:
-                    self._set(reducers.apply_report(b, run, attempt, report(RunPhase.STOPPED, "was stopped"), now))
+                    self._set(
+                        reducers.apply_report(bringup, run, attempt, report(RunPhase.STOPPED, "was stopped"), now)
+                    )
                     self._let_go(run)
             case do.AskChecks(names):
                 self.asked += names
-                self._set(reducers.note_asked(b, names, now))
+                self._set(reducers.note_asked(bringup, names, now))
                 answers = {name: self.answer(request_builders.check_order(self.b, name)) for name in names}
                 self._set(reducers.apply_answers(self.b, answers, now))
             case do.HandOver() | do.GrantOwed():
                 self._hands_over(action)
             case do.WindDown():
-                self._set(reducers.wind_down(b, self.left, now))
+                self._set(reducers.wind_down(bringup, self.left, now))
 
     def _ends(self, run: str) -> None:
         end = self.ends.get(run, report())
@@ -201,10 +203,10 @@ class BringupWorld:
         islands = self.islands if order.kind is CheckKind.CAPACITY else ()
         return CheckAnswer(colour=colour, said=f"{order.name} is {colour}", at=self.now, islands=islands)
 
-    def _set(self, b: Bringup) -> None:
-        if b.stage is not self.b.stage:
-            self.path.append(b.stage)
-        self.b = b
+    def _set(self, bringup: Bringup) -> None:
+        if bringup.stage is not self.b.stage:
+            self.path.append(bringup.stage)
+        self.b = bringup
 
     # --- people and time ----------------------------------------------------------------------
 
@@ -213,8 +215,8 @@ class BringupWorld:
         order = BringupOrder(actor="ann", **{"reason": "because", **fields})
         why = refusal(self.b, BringupCommand(command), order, self.now, self.under_way)
         assert why is None, why
-        b, said = obey(self.b, BringupCommand(command), order, self.now)
-        self._set(b)
+        bringup, said = obey(self.b, BringupCommand(command), order, self.now)
+        self._set(bringup)
         assert status_of(self.b, self.now).waits_for or self.b.stage.has_ended  # as the book is told, before all else
         self.run()
         return said

@@ -420,21 +420,23 @@ class World:
 
     def begin(self, action: Action) -> Flight:
         """The action is under way: what it reads is read, what it writes is not yet written."""
-        r = self.r
+        rollout = self.r
         self.looking = isinstance(action, Look)
         match action:
             case Look():
-                return Flight("look", r.fence, seen=None if self.looks_fail else self.observe(action))
+                return Flight("look", rollout.fence, seen=None if self.looks_fail else self.observe(action))
             case Draft():
-                request = request_builders.draft(r, action, self.now)
-                return Flight("draft", r.fence, draft=self.draft(request), proposed=bool(action.islands))
+                request = request_builders.draft(rollout, action, self.now)
+                return Flight("draft", rollout.fence, draft=self.draft(request), proposed=bool(action.islands))
             case Aim():
-                aim = request_builders.aim(r, self.now)
+                aim = request_builders.aim(rollout, self.now)
                 target = breach_target(aim.baseline, aim.current, aim.islands, aim.theirs)
-                return Flight("aim", r.fence, target=target, exempt=aim.exempt)
+                return Flight("aim", rollout.fence, target=target, exempt=aim.exempt)
             case Perform():
-                self.r, change = effect_reducers.begin_effect(r, action.kind)
-                return Flight(action.kind.value, r.fence, effect=request_builders.effect(self.r, change, self.now))
+                self.r, change = effect_reducers.begin_effect(rollout, action.kind)
+                return Flight(
+                    action.kind.value, rollout.fence, effect=request_builders.effect(self.r, change, self.now)
+                )
         raise AssertionError(f"{action} is not under way")
 
     def answer(self, flight: Flight, error: str = "", *, landed: bool = True) -> None:

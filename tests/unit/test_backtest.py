@@ -399,9 +399,9 @@ def test_json_and_csv_have_a_record_for_each_cluster_horizon_and_policy(
 def recomputed(decisions: str, rows: list[dict[str, str]]) -> dict[tuple[str, str, int], dict[str, float]]:
     """The record by cluster, policy and horizon, from the two files alone: plain arithmetic, nothing of the product."""
     seen: dict[str, dict[int, dict[str, float]]] = {}
-    for r in rows:
-        values = {k: float(v) for k, v in r.items() if k not in ("cluster", "ts")}
-        seen.setdefault(r["cluster"], {})[int(r["hour"])] = values
+    for row in rows:
+        values = {k: float(v) for k, v in row.items() if k not in ("cluster", "ts")}
+        seen.setdefault(row["cluster"], {})[int(row["hour"])] = values
     found: dict[tuple[str, str, int], dict[str, float]] = {}
     last: dict[tuple[str, str, int], str] = {}
     for d in csv.DictReader(io.StringIO(decisions)):
@@ -448,15 +448,15 @@ def test_whoever_doubts_the_record_can_compute_it_again_from_the_decisions(
     assert len(found) == len(by_hand) == 2 * 2 * 10
     assert any(r["refused"] for r in found)
     assert any(r["broken_hours"] for r in found)
-    for r in found:
-        hand = by_hand[r["cluster"], r["policy"], r["horizon_weeks"]]
-        exact = (r["hours"], r["broken_hours"], r["changes"])
+    for row in found:
+        hand = by_hand[row["cluster"], row["policy"], row["horizon_weeks"]]
+        exact = (row["hours"], row["broken_hours"], row["changes"])
         assert exact == (hand["hours"], hand["broken"], hand["changes"])
-        assert r["broken_fraction"] == pytest.approx(hand["broken"] / hand["hours"])
-        assert r["worst_shortfall_fraction"] == pytest.approx(max(0, hand["worst"]))
-        assert r["stranded_fraction"] == pytest.approx(hand["stranded"] / hand["hours"])
-        assert r["mean_buffer"] == pytest.approx(hand["buffers"] / hand["weeks"])
-        assert r["refused"] == pytest.approx(hand["refused"] / hand["weeks"])
+        assert row["broken_fraction"] == pytest.approx(hand["broken"] / hand["hours"])
+        assert row["worst_shortfall_fraction"] == pytest.approx(max(0, hand["worst"]))
+        assert row["stranded_fraction"] == pytest.approx(hand["stranded"] / hand["hours"])
+        assert row["mean_buffer"] == pytest.approx(hand["buffers"] / hand["weeks"])
+        assert row["refused"] == pytest.approx(hand["refused"] / hand["weeks"])
 
 
 def test_any_fixed_buffers_stand_beside_those_that_are_named(file: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -206,8 +206,8 @@ def test_a_value_that_would_lead_a_url_elsewhere_is_refused_at_entry(url: str, v
 
 
 def order(step: dict[str, Any], run: str = "x") -> RunOrder:
-    b = open_bringup(BringupStart(entry=entry(), recipe=recipe(provision=[step]), actor="ann"), 1, NOON)
-    return run_order(b.with_run("x", attempt=1), run)
+    bringup = open_bringup(BringupStart(entry=entry(), recipe=recipe(provision=[step]), actor="ann"), 1, NOON)
+    return run_order(bringup.with_run("x", attempt=1), run)
 
 
 def test_values_are_filled_as_parts_of_arguments_and_nothing_else_in_braces_is_touched() -> None:
@@ -220,15 +220,15 @@ def test_values_are_filled_as_parts_of_arguments_and_nothing_else_in_braces_is_t
     )
     assert by_key.status_url == "https://h/h100-new%2F1%2Fx?cluster=h100-new"
     query = {"name": "q", "promql": 'up{cluster="{cluster}"}', "at_least": 1}
-    b = open_bringup(BringupStart(entry=entry(), recipe=recipe(validate=[query]), actor="ann"), 1, NOON)
-    assert check_order(b, "q").query == 'up{cluster="h100-new"}'
-    assert check_order(b, "capacity").gpus == 64
+    bringup = open_bringup(BringupStart(entry=entry(), recipe=recipe(validate=[query]), actor="ann"), 1, NOON)
+    assert check_order(bringup, "q").query == 'up{cluster="h100-new"}'
+    assert check_order(bringup, "capacity").gpus == 64
 
 
 @pytest.mark.parametrize(("share", "gpus"), [(1, 64), (0.95, 64), (0.875, 56), (0.5, 32), (0.01, 8)])
 def test_whole_nodes_are_accepted(share: float, gpus: int) -> None:
-    b = open_bringup(BringupStart(entry=entry(), recipe=recipe(accept_at_least=share), actor="ann"), 1, NOON)
-    assert check_order(b, "capacity").gpus == gpus
+    bringup = open_bringup(BringupStart(entry=entry(), recipe=recipe(accept_at_least=share), actor="ann"), 1, NOON)
+    assert check_order(bringup, "capacity").gpus == gpus
 
 
 def test_a_recipes_hash_is_of_what_it_says() -> None:

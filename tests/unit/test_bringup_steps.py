@@ -204,8 +204,8 @@ def test_a_history_that_begins_anew_follows_what_runs_and_starts_nothing() -> No
 def test_a_start_that_nobody_took_is_noted_anew() -> None:
     w = world({"bootstrap": "lost"})
     w.under_way.clear()
-    b = reducers.note_untaken(w.b, "bootstrap", 1, "host h has no worker", w.now)
-    assert (b.runs["bootstrap"].phase, b.runs["bootstrap"].starts) == (StepPhase.WAITING, 0)
+    bringup = reducers.note_untaken(w.b, "bootstrap", 1, "host h has no worker", w.now)
+    assert (bringup.runs["bootstrap"].phase, bringup.runs["bootstrap"].starts) == (StepPhase.WAITING, 0)
 
 
 def test_a_step_past_its_limit_is_stopped_and_has_failed() -> None:

@@ -59,35 +59,37 @@ def fleet(many: int = 8, pilots: tuple[str, ...] = ("h100-0000",), **pace: objec
     """Approved, and its first clusters started."""
     launch = FleetLaunch(fleet="fleet/1", owner="tpm", pilots=pilots, pace=Pace.model_validate(pace))
     taken = take_prospects(launch, prospects(many))
-    f = reducers.open_fleet(launch, NOON)
-    f = reducers.apply_plan(f, launch, FleetPlan(fleet=f.id, hash=plan_hash(taken), clusters=taken), NOON)
-    asked = FleetCommandRequest(actor="tpm", plan_hash=f.plan_hash)
-    f, _ = obey(f, "approve", asked, NOON)
-    return started(f, many)
+    fleet_rollout = reducers.open_fleet(launch, NOON)
+    fleet_rollout = reducers.apply_plan(
+        fleet_rollout, launch, FleetPlan(fleet=fleet_rollout.id, hash=plan_hash(taken), clusters=taken), NOON
+    )
+    asked = FleetCommandRequest(actor="tpm", plan_hash=fleet_rollout.plan_hash)
+    fleet_rollout, _ = obey(fleet_rollout, "approve", asked, NOON)
+    return started(fleet_rollout, many)
 
 
-def started(f: FleetRollout, many: int, now: datetime = NOON) -> FleetRollout:
-    f = reducers.advance(f, now)
-    action = decide(f, now)
+def started(fleet_rollout: FleetRollout, many: int, now: datetime = NOON) -> FleetRollout:
+    fleet_rollout = reducers.advance(fleet_rollout, now)
+    action = decide(fleet_rollout, now)
     assert isinstance(action, PickMembers)
     request = PickRequest(
-        fleet=f.id,
-        wave=f.wave,
+        fleet=fleet_rollout.id,
+        wave=fleet_rollout.wave,
         candidates=tuple(Candidate(cluster=m.cluster, wave=m.wave, moved=m.moved) for m in action.candidates),
         most=action.most,
         hour_gpus=action.hour_gpus,
         day_gpus=action.day_gpus,
-        pace=f.pace,
+        pace=fleet_rollout.pace,
         at=now,
     )
     known = {p.cluster: p for p in prospects(many)}
     answer = pick(request, [known[c.cluster] for c in request.candidates], {}, (0, 0))
     names = {p.cluster: f"{p.cluster}/1" for p in answer.picked}
-    return reducers.apply_starts(reducers.apply_picks(f, answer, names, now), names, StartAnswer(), now)
+    return reducers.apply_starts(reducers.apply_picks(fleet_rollout, answer, names, now), names, StartAnswer(), now)
 
 
-def status_at(f: FleetRollout, now: datetime = NOON) -> FleetStatus:
-    return status_of(reducers.advance(f, now), now, history_events=10, runs=1)
+def status_at(fleet_rollout: FleetRollout, now: datetime = NOON) -> FleetStatus:
+    return status_of(reducers.advance(fleet_rollout, now), now, history_events=10, runs=1)
 
 
 def shown(capsys: pytest.CaptureFixture[str], found: FleetStatus, *words: str) -> str:
@@ -136,9 +138,11 @@ def test_a_status_fits_a_screen_however_many_clusters_there_are(capsys: pytest.C
 
 
 def test_a_failed_pilot_is_named_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    f = fleet()
-    f = reducers.apply_news(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
-    found = status_at(f)
+    fleet_rollout = fleet()
+    fleet_rollout = reducers.apply_news(
+        fleet_rollout, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON
+    )
+    found = status_at(fleet_rollout)
     text = shown(capsys, found)
     assert "now      pilot h100-0000 rolled back: no wave begins" in text
     assert "hold     pilots: pilot h100-0000 rolled back: no wave begins (backstop, 2026-03-02 12:00:00Z)" in text
@@ -154,9 +158,11 @@ def test_a_failed_pilot_is_named_with_what_to_do(capsys: pytest.CaptureFixture[s
 
 def test_the_figures_of_one_that_has_ended_are_of_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     """Its clusters' rollouts go on: one that was rolled back then may be monitored by now, and nobody notes it here."""
-    f = fleet(1, pilots=())
-    f = reducers.apply_news(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
-    found = status_at(f)
+    fleet_rollout = fleet(1, pilots=())
+    fleet_rollout = reducers.apply_news(
+        fleet_rollout, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON
+    )
+    found = status_at(fleet_rollout)
     assert found.stage is FleetStage.DONE
     text = shown(capsys, found)
     ended = "ended  0 of 1 cluster is monitored"
@@ -167,27 +173,29 @@ def test_the_figures_of_one_that_has_ended_are_of_its_end(capsys: pytest.Capture
 
 
 def test_no_rollout_goes_on_after_an_abort_that_undid_them_all(capsys: pytest.CaptureFixture[str]) -> None:
-    f, _ = obey(fleet(2, pilots=()), "abort", FleetCommandRequest(actor="tpm", reason="r", undo=True), NOON)
-    names = [member.rollout for member in f.members.values() if member.rollout]
+    fleet_rollout, _ = obey(fleet(2, pilots=()), "abort", FleetCommandRequest(actor="tpm", reason="r", undo=True), NOON)
+    names = [member.rollout for member in fleet_rollout.members.values() if member.rollout]
     assert names
-    f = reducers.apply_news(f, {name: Noted(rollout=name, stage="aborted") for name in names}, NOON)
-    found = status_at(f)
+    fleet_rollout = reducers.apply_news(
+        fleet_rollout, {name: Noted(rollout=name, stage="aborted") for name in names}, NOON
+    )
+    found = status_at(fleet_rollout)
     assert found.stage is FleetStage.ABORTED
     text = shown(capsys, found)
     assert "These figures are from its end, 2026-03-02 12:00:00Z.\n" in text
 
 
 def test_what_waits_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    f = fleet(8, pilots=(), budget_per_hour=15)
-    done = {m.rollout: Noted(rollout=m.rollout, stage="monitored") for m in f.members.values() if m.rollout}
-    f = reducers.advance(reducers.apply_news(f, done, NOON), NOON)
+    fleet_rollout = fleet(8, pilots=(), budget_per_hour=15)
+    done = {m.rollout: Noted(rollout=m.rollout, stage="monitored") for m in fleet_rollout.members.values() if m.rollout}
+    fleet_rollout = reducers.advance(reducers.apply_news(fleet_rollout, done, NOON), NOON)
     later = NOON + timedelta(days=1)
-    f = started(reducers.advance(f, later), 8, later)
-    text = shown(capsys, status_at(f, later), "--waiting")
+    fleet_rollout = started(reducers.advance(fleet_rollout, later), 8, later)
+    text = shown(capsys, status_at(fleet_rollout, later), "--waiting")
     assert (
         "it would move 30 GPUs, above the budget of 15: skip it, or launch it without" not in text
     )  # not its turn yet
-    assert status_at(f, later).hour_gpus == 5
+    assert status_at(fleet_rollout, later).hour_gpus == 5
     assert text.count(" waiting ") == 5
 
 
@@ -366,11 +374,13 @@ def report(capsys: pytest.CaptureFixture[str], found: FleetStatus) -> str:
 
 
 def test_the_weekly_report_says_where_the_fleet_goes_and_who_stops_it(capsys: pytest.CaptureFixture[str]) -> None:
-    f = fleet()
-    text = report(capsys, status_at(f))
+    fleet_rollout = fleet()
+    text = report(capsys, status_at(fleet_rollout))
     assert "still to start: 1 in wave 1 (unallocated), 2 in wave 2 (unscheduled)" in text
-    f = reducers.apply_news(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
-    text = report(capsys, status_at(f))
+    fleet_rollout = reducers.apply_news(
+        fleet_rollout, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON
+    )
+    text = report(capsys, status_at(fleet_rollout))
     assert "pilot h100-0000 rolled back: no wave begins" in text
     assert "The fleet rollout is blocked." in text
     assert "still to start" not in text
@@ -395,10 +405,10 @@ def test_a_shadow_fleet_cuts_nothing_and_has_what_it_would_in_a_column_of_its_ow
 def test_a_cluster_that_was_on_its_way_before_is_not_counted_in_another_wave(
     capsys: pytest.CaptureFixture[str], wave: Wave
 ) -> None:
-    f = fleet(8, parallel=5)
-    joined = next(m for m in f.members.values() if m.state is MemberState.WAITING)
+    fleet_rollout = fleet(8, parallel=5)
+    joined = next(m for m in fleet_rollout.members.values() if m.state is MemberState.WAITING)
     there = joined.but(wave=wave, state=MemberState.RUNNING, joined=True)
-    found = status_at(f.but(members={**f.members, joined.cluster: there}))
+    found = status_at(fleet_rollout.but(members={**fleet_rollout.members, joined.cluster: there}))
     others = "" if wave is Wave.PILOT else " and 1 of other waves"
     in_wave = sum(w.running for w in found.waves if w.wave == str(Wave.PILOT))
     assert in_wave == (2 if wave is Wave.PILOT else 1)

@@ -208,25 +208,25 @@ b          161    106   106      106  advisory  -
 """
 
 
-def drawn(s: RolloutStatus, width: int) -> list[str]:
+def drawn(status: RolloutStatus, width: int) -> list[str]:
     """Return what a terminal of this width shows, three hours later."""
     screen = Console(width=width, file=io.StringIO(), force_terminal=False, markup=False)
-    for part in status_parts(s, s.at + timedelta(hours=3)):
+    for part in status_parts(status, status.at + timedelta(hours=3)):
         screen.print(part)
     return [text.rstrip() for text in screen.file.getvalue().splitlines()]  # type: ignore[attr-defined]
 
 
 def test_a_stuck_rollout_says_what_is_undone_what_is_not_and_what_each_command_will_do() -> None:
-    s = stuck()
-    assert drawn(s, 100) == STUCK.replace("HASH", s.plan_hash or "").splitlines()
+    status = stuck()
+    assert drawn(status, 100) == STUCK.replace("HASH", status.plan_hash or "").splitlines()
 
 
 @pytest.mark.parametrize("unguarded", [True, False])
 def test_a_rollout_that_needs_nobody_and_guards_nothing_yet_says_so(unguarded: bool) -> None:
-    s = status(**{**CALM, "stage": Stage.PLANNED, "unguarded": unguarded})
+    planned = status(**{**CALM, "stage": Stage.PLANNED, "unguarded": unguarded})
     sentence = "nobody guards the present quotas until the rollout is buffered; restore the baseline: "
-    sentence += f"backstop abort {s.cluster} --reason '...'"
-    assert any(sentence in text for text in drawn(s, 200)) is unguarded
+    sentence += f"backstop abort {planned.cluster} --reason '...'"
+    assert any(sentence in text for text in drawn(planned, 200)) is unguarded
 
 
 def test_flex_beyond_the_surplus_is_what_quotas_leave_unused_as_the_readme_counts_it() -> None:
@@ -241,16 +241,16 @@ def test_flex_beyond_the_surplus_is_what_quotas_leave_unused_as_the_readme_count
 
 
 def test_a_pipe_gets_the_same_words_unwrapped(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
-    s = stuck()
-    fake.statuses = [s]
+    status = stuck()
+    fake.statuses = [status]
     assert run(["status", "c1"]) == 0
     lines = [re.sub(" {2,}", "  ", text) for text in capsys.readouterr().out.splitlines()]
-    assert s.undoing is not None
-    for choice in s.undoing.choices:
+    assert status.undoing is not None
+    for choice in status.undoing.choices:
         at = lines.index(f"{choice.command}  {choice.line}")
         assert lines[at + 1].strip() == choice.does
-    assert [text for text in lines if text.startswith("NOT undone")] == [f"NOT undone  {s.undoing.not_undone[0]}"]
-    assert [text.split("  ")[1] for text in lines if text.startswith("undone")] == [*s.undoing.undone]
+    assert [text for text in lines if text.startswith("NOT undone")] == [f"NOT undone  {status.undoing.not_undone[0]}"]
+    assert [text.split("  ")[1] for text in lines if text.startswith("undone")] == [*status.undoing.undone]
 
 
 def test_a_stuck_status_is_the_same_in_json(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,10 +275,10 @@ def test_three_hundred_quotas_that_are_not_restored_fill_one_screen() -> None:
     """The quotas that are short of their value are the first of those that are shown."""
     kept = [quota(f"a{n:03d}", 10) for n in range(20)]
     cut = [quota(f"team-with-a-long-name-{n:03d}", 10, busy=1) for n in range(300)]
-    s = stuck(*kept, *cut, total=3200)
-    left = {v.team for v in s.undoing.values} if s.undoing is not None else set()
+    status = stuck(*kept, *cut, total=3200)
+    left = {v.team for v in status.undoing.values} if status.undoing is not None else set()
     assert left == {q.team for q in cut}
-    lines = drawn(s, 100)
+    lines = drawn(status, 100)
     assert len(lines) <= 50
     assert max(map(len, lines)) <= 100
     still = [text for text in lines if text.startswith("still")]
@@ -293,16 +293,16 @@ def test_three_hundred_quotas_that_are_not_restored_fill_one_screen() -> None:
 
 
 def test_the_stuck_status_in_the_docs_is_real() -> None:
-    s = stuck(quota("research", 345, busy=310), healthy=319)
-    text = s.model_dump_json(by_alias=True)
+    status = stuck(quota("research", 345, busy=310), healthy=319)
+    text = status.model_dump_json(by_alias=True)
     for made_up, meant in (
         (r"\bc1\b", "h100-worked"),
         (r"\bbecause\b", "research needs the GPUs"),
         ("restore did not answer", "the quota system is read-only"),
     ):
         text = re.sub(made_up, meant, text)
-    s = RolloutStatus.model_validate_json(text)
-    shown = "\n".join(drawn(s, 100))
+    status = RolloutStatus.model_validate_json(text)
+    shown = "\n".join(drawn(status, 100))
     assert f"$ backstop status h100-worked\n{shown}\n```" in (DOCS / "what-happens-when.md").read_text()
 
 

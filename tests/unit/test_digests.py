@@ -368,13 +368,13 @@ def test_a_rollout_says_who_is_to_be_told_when_and_what_is_in_the_way() -> None:
     world = World((quota("a", 180), quota("b", 181)), notice="1d")
     assert world.r.plan is not None
     world.say(Command.APPROVE, run=False, plan_hash=world.r.plan.hash)
-    r = mailing.notify_teams(world.r, world.now).notify(NoticeKind.MONITORED, ["a"])
-    to_a, to_b, other = (n.key for n in r.post.mail)
+    rollout = mailing.notify_teams(world.r, world.now).notify(NoticeKind.MONITORED, ["a"])
+    to_a, to_b, other = (n.key for n in rollout.post.mail)
     at = world.now + timedelta(seconds=10)
     waiting = TellAnswer(delivered={}, failed={to_b: "nobody listens"}, refused={}, waiting={to_a: at, other: at})
-    r = mailing.apply_delivery(r, r.post.mail, waiting, world.now)
-    (said,) = [c.text for c in conditions(r, world.now) if c.name == "notice"]
+    rollout = mailing.apply_delivery(rollout, rollout.post.mail, waiting, world.now)
+    (said,) = [c.text for c in conditions(rollout, world.now) if c.name == "notice"]
     assert said == (
         f"Backstop notifies a at {at:%Y-%m-%d %H:%M:%SZ}; the notice period starts then (trying again: nobody listens)"
     )
-    assert r.post.outbox[-1].text == f"Backstop will notify a at {at:%Y-%m-%d %H:%MZ}: monitored"
+    assert rollout.post.outbox[-1].text == f"Backstop will notify a at {at:%Y-%m-%d %H:%MZ}: monitored"

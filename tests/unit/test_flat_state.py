@@ -12,9 +12,9 @@ from tests.unit.pure_world import T0, World
 
 def flat(world: World, **more: object) -> dict[str, object]:
     """The state of a rollout as version 0.1.0 of November 2026 carried it, at its start."""
-    r = world.r.model_dump(mode="json")
+    rollout = world.r.model_dump(mode="json")
     groups = ("stay", "approval", "announced", "flex", "granting", "undo", "post", "warned")
-    kept = {name: value for name, value in r.items() if name not in groups}
+    kept = {name: value for name, value in rollout.items() if name not in groups}
     times = {"entered_at": T0.isoformat(), "soak_since": T0.isoformat()}
     return {**kept, **times, "realigning": False, "proposing": False, "receipts": [], **more}
 

@@ -21,15 +21,17 @@ from views.status import status_parts as cluster_parts
 
 def fleet_of(world: World, *, joins: bool) -> FleetRollout:
     """Planned while the cluster is as it is, by the product's own planner."""
-    r = world.r
-    today = r.baseline.model_copy(
-        update={"quotas": r.baseline.with_values({team: q.gpus for team, q in world.quotas.items()}).quotas}
+    rollout = world.r
+    today = rollout.baseline.model_copy(
+        update={"quotas": rollout.baseline.with_values({team: q.gpus for team, q in world.quotas.items()}).quotas}
     )
-    noted = Noted(rollout=r.id, stage=r.stage.value) if joins else None
+    noted = Noted(rollout=rollout.id, stage=rollout.stage.value) if joins else None
     taken = (prospect_of(make_plan(today, world.policy), noted),)
     launch = FleetLaunch(fleet="fleet/1", owner="tpm")
-    f = reducers.open_fleet(launch, world.now)
-    return reducers.apply_plan(f, launch, FleetPlan(fleet=f.id, hash=plan_hash(taken), clusters=taken), world.now)
+    fleet_rollout = reducers.open_fleet(launch, world.now)
+    return reducers.apply_plan(
+        fleet_rollout, launch, FleetPlan(fleet=fleet_rollout.id, hash=plan_hash(taken), clusters=taken), world.now
+    )
 
 
 def page(*parts: object) -> None:
@@ -41,8 +43,8 @@ def test_one_that_was_cut_before_has_two_plans_and_the_page_says_whose_wave_it_s
     stage: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = begun(stage)
-    f = fleet_of(world, joins=True)
-    (member,) = f.members.values()
+    fleet_rollout = fleet_of(world, joins=True)
+    (member,) = fleet_rollout.members.values()
     own = status_of_cluster(world.r, world.now)
     assert world.r.plan is not None
     assert (own.wave, own.cut_gpus) == (world.r.plan.wave, world.r.plan.cut_gpus) == ("unscheduled", 55)
@@ -50,7 +52,7 @@ def test_one_that_was_cut_before_has_two_plans_and_the_page_says_whose_wave_it_s
     assert member.state is (MemberState.DONE if stage is Stage.MONITORED else MemberState.RUNNING)
     page(*cluster_parts(own, world.now))
     assert ", wave unscheduled, cuts 55 GPUs" in capsys.readouterr().out
-    page(*status_parts(status_of(f, world.now), now=world.now))
+    page(*status_parts(status_of(fleet_rollout, world.now), now=world.now))
     out = " ".join(capsys.readouterr().out.split())
     assert (
         "1 cluster already had its own rollout, and the fleet rollout only watches it: wave and cut here are those of "
@@ -60,6 +62,6 @@ def test_one_that_was_cut_before_has_two_plans_and_the_page_says_whose_wave_it_s
 
 def test_where_none_was_open_before_nothing_is_said_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     world = begun(Stage.MONITORED)
-    f = fleet_of(world, joins=False)
-    page(*status_parts(status_of(f, world.now), now=world.now))
+    fleet_rollout = fleet_of(world, joins=False)
+    page(*status_parts(status_of(fleet_rollout, world.now), now=world.now))
     assert "before" not in capsys.readouterr().out

@@ -17,9 +17,9 @@ from tests.property.test_fleet_machine import EVENTS, PACES, PROSPECTS, Fleet, h
 from tests.tried import examples
 
 
-def kept(f: FleetRollout) -> KeptFleet:
+def kept(fleet_rollout: FleetRollout) -> KeptFleet:
     """From the archive's texts, as the ledger reads them."""
-    found = replay_fleet(AuditEntry.model_validate_json(entry.model_dump_json()) for entry in f.outbox)
+    found = replay_fleet(AuditEntry.model_validate_json(entry.model_dump_json()) for entry in fleet_rollout.outbox)
     assert found is not None
     return found
 
@@ -32,27 +32,38 @@ def test_the_archive_tells_what_the_state_was(
     fleet = Fleet(prospects, pace, tuple(p.cluster for p in prospects[:2]))
     for kind, number in events:
         happens(fleet, kind, number)
-    f, known = fleet.f, kept(fleet.f)
-    assert (known.fleet, known.owner, known.pace, known.policy) == (f.id, f.owner, f.pace, f.policy)
-    assert (known.stage, known.plan_hash, known.approved_by) == (f.stage, f.plan_hash, f.approved_by)
-    assert known.wave is f.wave
+    fleet_rollout, known = fleet.f, kept(fleet.f)
+    assert (known.fleet, known.owner, known.pace, known.policy) == (
+        fleet_rollout.id,
+        fleet_rollout.owner,
+        fleet_rollout.pace,
+        fleet_rollout.policy,
+    )
+    assert (known.stage, known.plan_hash, known.approved_by) == (
+        fleet_rollout.stage,
+        fleet_rollout.plan_hash,
+        fleet_rollout.approved_by,
+    )
+    assert known.wave is fleet_rollout.wave
     # A wave that is not through any more is not archived: whoever takes over looks for itself.
-    assert known.through_at in (f.settled_at, None) or not is_wave_over(f, fleet.now)
-    assert set(known.members) == set(f.members)
-    assert set(known.moved) == {m.cluster for m in f.members.values() if m.moved}
-    assert all(known.members[c] is f.members[c].wave for c in known.moved)
-    assert set(known.skipped) == {m.cluster for m in f.members.values() if m.state is MemberState.SKIPPED}
-    assert {m.cluster for m in f.members.values() if m.rollout and not m.joined} <= set(known.started)
-    if not f.stage.has_ended and f.stage is not FleetStage.ABORTING:
-        assert set(known.held) == {h.id for h in f.holds}
+    assert known.through_at in (fleet_rollout.settled_at, None) or not is_wave_over(fleet_rollout, fleet.now)
+    assert set(known.members) == set(fleet_rollout.members)
+    assert set(known.moved) == {m.cluster for m in fleet_rollout.members.values() if m.moved}
+    assert all(known.members[c] is fleet_rollout.members[c].wave for c in known.moved)
+    assert set(known.skipped) == {m.cluster for m in fleet_rollout.members.values() if m.state is MemberState.SKIPPED}
+    assert {m.cluster for m in fleet_rollout.members.values() if m.rollout and not m.joined} <= set(known.started)
+    if not fleet_rollout.stage.has_ended and fleet_rollout.stage is not FleetStage.ABORTING:
+        assert set(known.held) == {h.id for h in fleet_rollout.holds}
 
 
 def taken_over(lost: Fleet, **known: Prospect) -> FleetRollout:
     """The new one, planned; `known`: what the ledger says of clusters today."""
     launch = FleetLaunch(fleet="g", owner="tpm", pace=lost.f.pace, kept=kept(lost.f))
     taken = take_prospects(launch, (known.get(p.cluster, p) for p in lost.world.values()))
-    f = reducers.open_fleet(launch, lost.now)
-    return reducers.apply_plan(f, launch, FleetPlan(fleet="g", hash=plan_hash(taken), clusters=taken), lost.now)
+    fleet_rollout = reducers.open_fleet(launch, lost.now)
+    return reducers.apply_plan(
+        fleet_rollout, launch, FleetPlan(fleet="g", hash=plan_hash(taken), clusters=taken), lost.now
+    )
 
 
 def own(lost: Fleet, cluster: str, stage: str) -> Prospect:
@@ -68,11 +79,11 @@ def test_who_takes_it_over_goes_on_where_it_was() -> None:
     lost.say("move", clusters=("c0002",), wave=Wave.IDLE)
     for _ in range(3):
         lost.goes_on("c0000/1")
-    f = taken_over(lost, c0000=own(lost, "c0000", "monitored"))
-    assert (f.stage, f.approved_by) == (FleetStage.PLANNED, "")  # a person says that it goes on
-    assert f.pace == lost.f.pace
-    assert f.settled_at == lost.f.settled_at is not None  # the pilots do not soak again
-    states = {c: (m.state, m.wave, m.joined) for c, m in f.members.items()}
+    fleet_rollout = taken_over(lost, c0000=own(lost, "c0000", "monitored"))
+    assert (fleet_rollout.stage, fleet_rollout.approved_by) == (FleetStage.PLANNED, "")  # a person says that it goes on
+    assert fleet_rollout.pace == lost.f.pace
+    assert fleet_rollout.settled_at == lost.f.settled_at is not None  # the pilots do not soak anew
+    states = {c: (m.state, m.wave, m.joined) for c, m in fleet_rollout.members.items()}
     assert states == {
         "c0000": (MemberState.DONE, Wave.PILOT, False),
         "c0001": (MemberState.WAITING, Wave.BUSY, False),
@@ -80,16 +91,16 @@ def test_who_takes_it_over_goes_on_where_it_was() -> None:
         "c0003": (MemberState.SKIPPED, Wave.BUSY, False),
         "c0009": (MemberState.WAITING, Wave.BUSY, False),
     }
-    assert [m.cluster for m in f.but(undo=True).to_abort] == ["c0000"]
-    assert kept(f).members == {c: m.wave for c, m in f.members.items()}  # and can be lost again
+    assert [m.cluster for m in fleet_rollout.but(undo=True).to_abort] == ["c0000"]
+    assert kept(fleet_rollout).members == {c: m.wave for c, m in fleet_rollout.members.items()}  # and can be lost again
 
 
 def test_what_somebody_else_has_opened_since_is_followed_and_not_undone_with_it() -> None:
     lost = Fleet([prospect(0), prospect(1)], Pace(parallel=1))
     other = lost.world["c0001"].model_copy(update={"rollout": "c0001/7", "stage": "buffered"})
-    f = taken_over(lost, c0000=own(lost, "c0000", "aborted"), c0001=other)
-    assert (f.members["c0000"].state, f.members["c0001"].joined) == (MemberState.ENDED, True)
-    assert f.but(undo=True).to_abort == []
+    fleet_rollout = taken_over(lost, c0000=own(lost, "c0000", "aborted"), c0001=other)
+    assert (fleet_rollout.members["c0000"].state, fleet_rollout.members["c0001"].joined) == (MemberState.ENDED, True)
+    assert fleet_rollout.but(undo=True).to_abort == []
 
 
 def test_of_an_earlier_build_s_archive_it_says_what_is_not_known() -> None:

@@ -171,24 +171,24 @@ def test_the_progress_is_the_steps_the_rate_of_the_last_day_and_where_it_leads()
         )
         for n, wave in enumerate(waves)
     }
-    f = fleet(9).but(members=members, wave=Wave.IDLE, entered_at=NOON - 100 * HOUR, holds=())
-    progress = progress_of(f, NOON)
+    fleet_rollout = fleet(9).but(members=members, wave=Wave.IDLE, entered_at=NOON - 100 * HOUR, holds=())
+    progress = progress_of(fleet_rollout, NOON)
     assert (progress.step, progress.steps, progress.monitored, progress.of_late, progress.left) == (2, 3, 4, 2, 5)
     assert progress.expected_end == NOON + timedelta(days=2.5)
-    text = dict(facts_of(status_of_fleet(f, NOON)))["step"].plain
+    text = dict(facts_of(status_of_fleet(fleet_rollout, NOON)))["step"].plain
     assert text == (
         "2 of 3; 4 of 9 clusters monitored, 2 in the last day; at this rate the other 5 end by 2026-03-05 00:00:00Z"
     )
-    slow = f.but(pace=f.pace.but(bake=timedelta(days=7)))
+    slow = fleet_rollout.but(pace=fleet_rollout.pace.but(bake=timedelta(days=7)))
     assert progress_of(slow, NOON).expected_end == NOON + timedelta(days=7), "a bake is still to come"
-    stopped = f.add_hold("paused", HoldKind.PAUSED, "SEV", NOON, "tpm")
+    stopped = fleet_rollout.add_hold("paused", HoldKind.PAUSED, "SEV", NOON, "tpm")
     assert progress_of(stopped, NOON).expected_end is None
     assert dict(facts_of(status_of_fleet(stopped, NOON)))["step"].plain.endswith(
         "; the end is unknown, but not before 2026-03-03 12:00:00Z: pilot soak and bakes alone last until then"
     )
     last = stopped.but(wave=Wave.BUSY)
     assert dict(facts_of(status_of_fleet(last, NOON)))["step"].plain.endswith("; the end is unknown")
-    young = f.but(entered_at=NOON - 5 * HOUR)
+    young = fleet_rollout.but(entered_at=NOON - 5 * HOUR)
     assert (progress_of(young, NOON).of_late, progress_of(young, NOON).expected_end) == (1, NOON + 25 * HOUR)
 
 

@@ -251,17 +251,19 @@ def test_an_undo_of_a_fleets_command_says_what_it_leaves_and_what_it_would_lift(
     for name in ("open", "open-2"):
         members[name] = members[name].but(rollout=f"{name}/1", state=MemberState.RUNNING)
     running: dict[str, Any] = {"stage": FleetStage.RUNNING, "plan_hash": "h", "approved_by": "tpm", "entered_at": now}
-    f = FleetRollout(id="f", owner="tpm", launched_at=now, pace=Pace(), wave=Wave.IDLE, members=members, **running)
+    fleet_rollout = FleetRollout(
+        id="f", owner="tpm", launched_at=now, pace=Pace(), wave=Wave.IDLE, members=members, **running
+    )
     name, *beside = command.split()
     if "failed" in beside:
-        f = f.but(members={**members, "open": members["open"].but(failed_at=now)})
+        fleet_rollout = fleet_rollout.but(members={**members, "open": members["open"].but(failed_at=now)})
     if "breaker" in beside:
-        f = f.add_hold(BREAKER, HoldKind.BREAKER, "2 of 5 rolled back", now)
+        fleet_rollout = fleet_rollout.add_hold(BREAKER, HoldKind.BREAKER, "2 of 5 rolled back", now)
     wave = Wave.BUSY if name == "move" else None
     request = FleetCommandRequest(actor="tpm", reason="r", clusters=clusters, wave=wave)
-    assert refusal(f, cast("FleetCommand", name), request) is None
-    after, _ = obey(f, cast("FleetCommand", name), request, now)
-    line = fleet_undo_line(f, after, cast("FleetCommand", name), request)
+    assert refusal(fleet_rollout, cast("FleetCommand", name), request) is None
+    after, _ = obey(fleet_rollout, cast("FleetCommand", name), request, now)
+    line = fleet_undo_line(fleet_rollout, after, cast("FleetCommand", name), request)
     assert line == said.format("--reason '...'")
     for words in commands_of(line) if line.startswith("Undo") else ():
         typed = [w for w in words[1:] if not w.startswith("-") and w in members]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.house import (
+    INVERTED,
     LETTERS,
     LONG_FILE,
     ROOT,

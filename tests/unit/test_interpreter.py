@@ -265,11 +265,13 @@ def test_an_angry_team_holds_a_rollout_and_no_more() -> None:
 
 @pytest.mark.parametrize("kind", [HoldKind.BREACH, HoldKind.DRIFT, HoldKind.BLAST_RADIUS])
 def test_a_stranger_lifts_no_hold_of_the_guard(kind: HoldKind) -> None:
-    r = at(Stage.BUFFERED, World(authorities=["sre"], owners=["dana"])).r
-    r = add_hold(r, Hold(id=kind.value, kind=kind, reason="x", actor="guard", at=r.launched_at), r.launched_at)
+    rollout = at(Stage.BUFFERED, World(authorities=["sre"], owners=["dana"])).r
+    rollout = add_hold(
+        rollout, Hold(id=kind.value, kind=kind, reason="x", actor="guard", at=rollout.launched_at), rollout.launched_at
+    )
 
     def why_not(actor: str) -> str | None:
-        return refusal(r, Command.RESOLVE, CommandRequest(actor=actor, reason="let it go", hold=kind.value))
+        return refusal(rollout, Command.RESOLVE, CommandRequest(actor=actor, reason="let it go", hold=kind.value))
 
     assert why_not("mallory") == f"mallory may not resolve hold {kind} here: ask tpm or sre or dana"
     assert [why_not(actor) for actor in ("tpm", "sre", "dana")] == [None] * 3

@@ -24,22 +24,25 @@ NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
 
 def test_entries_and_notices_are_numbered_together_and_no_key_comes_twice() -> None:
-    b = BringupWorld().b.but(outbox=(), mail=(), serial=7)
-    b = (
-        b.record(AuditKind.GUARD, "one", NOON)
+    bringup = BringupWorld().b.but(outbox=(), mail=(), serial=7)
+    bringup = (
+        bringup.record(AuditKind.GUARD, "one", NOON)
         .notify_owner("two")
         .record(AuditKind.GUARD, "three", NOON)
         .notify_owner("four")
     )
-    assert [entry.key for entry in b.outbox] == ["bringup/h100-new/1/000008", "bringup/h100-new/1/000010"]
-    assert [notice.key for notice in b.mail] == ["bringup/h100-new/1/000009/told", "bringup/h100-new/1/000011/told"]
+    assert [entry.key for entry in bringup.outbox] == ["bringup/h100-new/1/000008", "bringup/h100-new/1/000010"]
+    assert [notice.key for notice in bringup.mail] == [
+        "bringup/h100-new/1/000009/told",
+        "bringup/h100-new/1/000011/told",
+    ]
 
 
 def test_a_notice_that_nobody_takes_leaves_the_mail_and_the_archive_says_why() -> None:
-    b = BringupWorld().b.but(outbox=(), mail=()).notify_owner("one").notify_owner("two").notify_owner("three")
-    first, second, third = b.mail
+    bringup = BringupWorld().b.but(outbox=(), mail=()).notify_owner("one").notify_owner("two").notify_owner("three")
+    first, second, third = bringup.mail
     answer = TellAnswer(delivered={first.key: ()}, failed={third.key: "busy"}, refused={second.key: "no such channel"})
-    after = b.apply_delivery(answer, NOON)
+    after = bringup.apply_delivery(answer, NOON)
     assert after.mail == (third,)
     assert [(e.text, e.data["notice"]) for e in after.outbox] == [
         ("Backstop could not notify tpm: no such channel", second.key)
@@ -53,12 +56,12 @@ def large_mail(rng: random.Random) -> tuple[Notice, ...]:
 
 def test_a_bringup_that_could_tell_nobody_for_weeks_fits_into_its_next_run_and_says_what_is_left_out() -> None:
     rng = random.Random(1)
-    b = BringupWorld().b
+    bringup = BringupWorld().b
     entries = tuple(
-        b.outbox[0].model_copy(update={"key": f"k{n}", "text": rng.randbytes(900).hex()}) for n in range(4000)
+        bringup.outbox[0].model_copy(update={"key": f"k{n}", "text": rng.randbytes(900).hex()}) for n in range(4000)
     )
     mail = large_mail(rng)
-    full = b.but(outbox=entries, mail=mail)
+    full = bringup.but(outbox=entries, mail=mail)
     carried = full.fit(NOON)
     assert len(zlib.compress(carried.model_dump_json().encode(), 1)) < 2**21 < len(full.model_dump_json()) / 2
     assert MOST_BYTES < 2**21, "Temporal takes 2 MiB"

@@ -356,9 +356,9 @@ def test_bars_are_drawn_to_scale() -> None:
         assert drawn[f"after-{n}"] == pytest.approx(one * after, abs=0.1)
     shown = [s for s in made.milestones if s.number is not None and s.started_from is not None]
     assert {s.milestone.name for s in shown} >= {"pilot", "little phantom", "users trained"}
-    for n, s in enumerate(shown):
-        most = max(s.milestone.target, s.number or 0, s.expected or 0, s.started_from or 0)
-        assert drawn[f"milestone-{n}"] / drawn[f"scale-{n}"] == pytest.approx((s.number or 0) / most, abs=0.002)
+    for n, standing in enumerate(shown):
+        most = max(standing.milestone.target, standing.number or 0, standing.expected or 0, standing.started_from or 0)
+        assert drawn[f"milestone-{n}"] / drawn[f"scale-{n}"] == pytest.approx((standing.number or 0) / most, abs=0.002)
 
 
 def test_the_page_has_every_cluster_folded_away() -> None:

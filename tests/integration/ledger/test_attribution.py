@@ -165,13 +165,13 @@ def test_a_fleets_plan_is_changed_by_whoever_changed_any_cluster(ledger: Ledger)
 
 
 def test_a_breaker_is_open_from_its_hold_to_the_resume(ledger: Ledger) -> None:
-    f = FleetRollout(id="f-1", owner="tpm", launched_at=NOW, pace=Pace(), entered_at=NOW)
+    fleet_rollout = FleetRollout(id="f-1", owner="tpm", launched_at=NOW, pace=Pace(), entered_at=NOW)
     steps = [
-        (False, f.add_hold("pilots", HoldKind.PILOTS, "a pilot", NOW)),
-        (True, f.but(serial=10).add_hold(BREAKER, HoldKind.BREAKER, "30%", NOW)),
-        (True, f.but(serial=20).add_hold("paused", HoldKind.PAUSED, 'I wrote "hold":"x"', NOW, ANA)),
-        (False, f.but(serial=30).record(AuditKind.HOLD, "holds lifted: breaker", NOW, actor=ANA)),
-        (False, f.but(serial=40).add_hold("trouble", HoldKind.BREAKER, "no plan", NOW)),
+        (False, fleet_rollout.add_hold("pilots", HoldKind.PILOTS, "a pilot", NOW)),
+        (True, fleet_rollout.but(serial=10).add_hold(BREAKER, HoldKind.BREAKER, "30%", NOW)),
+        (True, fleet_rollout.but(serial=20).add_hold("paused", HoldKind.PAUSED, 'I wrote "hold":"x"', NOW, ANA)),
+        (False, fleet_rollout.but(serial=30).record(AuditKind.HOLD, "holds lifted: breaker", NOW, actor=ANA)),
+        (False, fleet_rollout.but(serial=40).add_hold("trouble", HoldKind.BREAKER, "no plan", NOW)),
     ]
     for open_, after in steps:
         archived(ledger, after.outbox)

@@ -218,9 +218,9 @@ def test_how_long_one_waits_is_counted_when_the_board_is_read(
 ) -> None:
     """Nothing happens to the bring-up for a month, so nothing is written."""
     empty_ledger.bringups.open_bringup(start(), NOW)
-    b = reducers.open_bringup(start(), 1, NOW)
+    bringup = reducers.open_bringup(start(), 1, NOW)
     later = NOW + timedelta(hours=2)
-    told = row_of(b, later)
+    told = row_of(bringup, later)
     if stage is not BringupStage.PLANNED:
         told = told.but(stage=stage)
     empty_ledger.bringups.note_bringup(BringupRecord(row=told, entries=()))

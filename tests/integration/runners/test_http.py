@@ -253,11 +253,11 @@ def of_recipe(place: str, url: str, value: str) -> RunOrder | CheckOrder:
         "capacity": {"capacity": reading},
     }
     start = BringupStart(entry=entry(values={"v": value}), recipe=recipe(**ways[place]), actor="ann")
-    b = open_bringup(start, 1, NOON)
-    b = b.but(runs={name: StepRun(attempt=1) for name in ("x", "x/undo")})
-    orders = {"check": lambda: check_order(b, "c"), "supply": lambda: supply_order(b)}
-    orders["capacity"] = lambda: check_order(b, "capacity")
-    return orders[place]() if place in orders else run_order(b, "x/undo" if place == "undo" else "x")
+    bringup = open_bringup(start, 1, NOON)
+    bringup = bringup.but(runs={name: StepRun(attempt=1) for name in ("x", "x/undo")})
+    orders = {"check": lambda: check_order(bringup, "c"), "supply": lambda: supply_order(bringup)}
+    orders["capacity"] = lambda: check_order(bringup, "capacity")
+    return orders[place]() if place in orders else run_order(bringup, "x/undo" if place == "undo" else "x")
 
 
 def lines_asked(site: Service, place: str, url: str, value: str) -> list[str]:
