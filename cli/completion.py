@@ -40,7 +40,7 @@ def answer() -> int:
     """Print the offers; return the exit code, which only fish reads: 0 if there is any offer."""
     shell = os.environ[ASKED_BY].removeprefix("complete_")
     words, begun = _read_typed(shell)
-    offers = [(word, what) for word, what in offers_for(_tree(), names.kept_names(), words, begun) if _plain(word)]
+    offers = [(word, what) for word, what in offers_for(_tree(), names.kept_names(), words, begun) if _is_plain(word)]
     if os.environ.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
         return 0 if offers else 1
     text = "\n".join(_lines(shell, offers))
@@ -119,7 +119,7 @@ def _values(of: Mapping[str, Any], names_of: Mapping[str, Any], first: str) -> I
         yield name, what if isinstance(what, str) else ""
 
 
-def _plain(word: str) -> bool:
+def _is_plain(word: str) -> bool:
     """Return whether the word needs no quotes in any shell.
 
     Other words are not offered: names come from other people, and shells evaluate what completion prints.

@@ -81,7 +81,7 @@ ReasonOption = Annotated[str, opt("TEXT", "Why, in one sentence; the audit keeps
 NeededReason = Annotated[str, opt("TEXT", "Why, in one sentence; the audit keeps it.", "--reason", show_default=False)]
 
 
-def _alone(context: typer.Context, wanted: bool) -> bool:
+def _act_alone(context: typer.Context, wanted: bool) -> bool:
     """Mark this command, and no later one, as given alone in an emergency."""
     from client.emergency import acts_alone
 
@@ -99,7 +99,7 @@ Alone = Annotated[
         "--emergency",
         "Act alone in an emergency where the command needs a second person (docs/access.md). Only an "
         "approver may use it; all admins are notified.",
-        callback=_alone,
+        callback=_act_alone,
     ),
 ]
 AsJson = Annotated[bool, flag("--json", "Answer as JSON (docs/commands.md names the schema).")]

@@ -47,7 +47,7 @@ def show(*parts: RenderableType, wide: bool | None = None) -> None:
         _write("".join(f"{text.rstrip()}\n" for part in parts for text in _plain(part)))
 
 
-def live() -> bool:
+def is_live() -> bool:
     """Return whether a picture can be redrawn in place."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 

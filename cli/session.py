@@ -107,7 +107,7 @@ def front(actor: str) -> FrontPlace | None:
     from client.http_exchange import AtSocket
 
     place = AtSocket(front_socket())
-    return place if place.answers() and _same_temporal() else None
+    return place if place.answers() and _is_same_temporal() else None
 
 
 def _own_name() -> str:
@@ -119,9 +119,9 @@ def _own_name() -> str:
         return ""
 
 
-def _same_temporal() -> bool:
+def _is_same_temporal() -> bool:
     """Return whether this machine's front uses the Temporal that the command means: another may be configured."""
-    if not any(name.startswith("TEMPORAL_") and value for name, value in os.environ.items()) and not _profile():
+    if not any(name.startswith("TEMPORAL_") and value for name, value in os.environ.items()) and not _has_profile():
         return True
     import json
 
@@ -136,7 +136,7 @@ def _same_temporal() -> bool:
     return bool(document == {"address": target.address, "namespace": target.namespace})
 
 
-def _profile() -> bool:
+def _has_profile() -> bool:
     """Return whether Temporal's own command line may have a profile, in its usual place."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return os.path.exists(os.path.join(base, "temporalio", "temporal.toml"))

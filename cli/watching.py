@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.console import RenderableType
 
-from cli.output import Picture, live, show, show_json_line
+from cli.output import Picture, is_live, show, show_json_line
 from models.bringup.stages import BringupStage
 from models.bringup.status import BringupStatus
 from models.errors import BackstopError, Refusal
@@ -127,7 +127,7 @@ async def watch(watched: Watched[_T], *, every: float, once: bool, as_json: bool
             show(*watched.parts(seen, None))
         return
     try:
-        if as_json or not live():
+        if as_json or not is_live():
             await _lines(watched, seen, every, as_json)
         else:
             await _picture(watched, seen, every)

@@ -14,7 +14,7 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from client.repeats import repeatable, same_id
+from client.repeats import is_repeatable, same_id
 from client.workflow_calls import NEW_EVENTS, NO_WORKER, Calls, in_time, stop_again
 from models.access.rights import READS_DESK
 from models.audit_chain import ATTEMPT, DESK, AuditEntry, AuditKind
@@ -62,7 +62,7 @@ class Questions(Calls, Composed):
         if workflow_id:
             once = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
         else:
-            once = WorkflowIDReusePolicy.REJECT_DUPLICATE if repeatable() else WorkflowIDReusePolicy.ALLOW_DUPLICATE
+            once = WorkflowIDReusePolicy.REJECT_DUPLICATE if is_repeatable() else WorkflowIDReusePolicy.ALLOW_DUPLICATE
             workflow_id = f"{DESK}{question.kind}/{same_id(question.kind, request)}"
         try:
             try:

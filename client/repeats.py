@@ -17,7 +17,7 @@ repeat_key: ContextVar[str] = ContextVar("backstop_repeat_key", default="")
 """The key of the current command, with its author; empty: the command cannot be repeated."""
 
 
-def repeatable() -> bool:
+def is_repeatable() -> bool:
     return bool(repeat_key.get())
 
 

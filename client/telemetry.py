@@ -153,7 +153,7 @@ def _traces(service: str, endpoint: str | None, to_console: bool, outage: _Outag
             def export(self, spans: Any) -> Any:
                 return outage.note_result(super().export(spans))
 
-        tracers.add_span_processor(BatchSpanProcessor(Spans(endpoint=endpoint, insecure=_insecure(endpoint))))
+        tracers.add_span_processor(BatchSpanProcessor(Spans(endpoint=endpoint, insecure=_is_insecure(endpoint))))
     trace.set_tracer_provider(tracers)
     return OpenTelemetryPlugin(add_temporal_spans=True), tracers.force_flush
 
@@ -170,7 +170,7 @@ def _metrics(service: str, endpoint: str, outage: _Outage) -> tuple[Runtime, Flu
         def export(self, *given: Any, **more: Any) -> Any:
             return outage.note_result(super().export(*given, **more))
 
-    exporter = Metrics(endpoint=endpoint, insecure=_insecure(endpoint))
+    exporter = Metrics(endpoint=endpoint, insecure=_is_insecure(endpoint))
     reader = PeriodicExportingMetricReader(exporter, export_interval_millis=10_000)
     # Numbers of two workers must not be taken for two tellings of one.
     instance = {"service.instance.id": f"{os.getpid()}@{socket.gethostname()}"}
@@ -181,5 +181,5 @@ def _metrics(service: str, endpoint: str, outage: _Outage) -> tuple[Runtime, Flu
     return runtime, meters.force_flush
 
 
-def _insecure(endpoint: str) -> bool:
+def _is_insecure(endpoint: str) -> bool:
     return not endpoint.startswith("https://")

@@ -29,7 +29,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.clock import Clock, utc_now
 from client.connection import TemporalTarget
 from client.lost_rollouts import STOPPED, status_there
-from client.repeats import repeatable, same_id
+from client.repeats import is_repeatable, same_id
 from client.worker_builds import none_polls
 from models.access.tickets import Signer
 from models.base import Model
@@ -134,7 +134,7 @@ class Calls:
                 )
             except WorkflowAlreadyStartedError:
                 await _read(start)
-                before = await self._earlier_answer(workflow_id, update_id, answer) if repeatable() else None
+                before = await self._earlier_answer(workflow_id, update_id, answer) if is_repeatable() else None
                 if before is None:
                     raise
                 return before

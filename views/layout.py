@@ -167,10 +167,10 @@ class Column:
         least = max(cell_len(self.name), min(_LEAST_NAME, self.natural))
         widths = range(least, self.natural)
         # Whole, where a name has the mark in it itself: it looks like the short form of another.
-        return next((w for w in widths if _apart_from(texts, names, w)), self.natural)
+        return next((w for w in widths if _is_apart(texts, names, w)), self.natural)
 
 
-def _apart_from(texts: set[str], names: set[str], width: int) -> bool:
+def _is_apart(texts: set[str], names: set[str], width: int) -> bool:
     """Return whether each short form can stand for one of the names alone."""
     short_forms = {shorten_cells(text, width) for text in texts}
     whole = (name for name in names if cell_len(name) <= width)

@@ -55,7 +55,7 @@ class LedgerRights:
     def two_person(self) -> bool:
         return self._file is not None and self._file.two_person
 
-    async def in_force(self) -> bool:
+    async def is_in_force(self) -> bool:
         return await self._access(anew=True) is not None
 
     async def principal_for(self, principal: Principal, operation: Operation | None) -> Principal:

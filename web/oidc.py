@@ -191,7 +191,7 @@ def _groups(claims: Mapping[str, Any], claim: str) -> tuple[str, ...]:
 
 async def _fetch(url: str) -> Mapping[str, Any]:
     """Fetch a JSON document. Errors: Unavailable."""
-    if not safe_address(url):
+    if not is_safe_address(url):
         raise Unavailable(f"the provider's address must begin with https:// or be on this machine, not {url!r}")
     try:
         async with httpx.AsyncClient(timeout=_HTTP_SECONDS, follow_redirects=False) as client:
@@ -206,7 +206,7 @@ async def _fetch(url: str) -> Mapping[str, Any]:
     return found
 
 
-def safe_address(url: str) -> bool:
+def is_safe_address(url: str) -> bool:
     """Return whether the address uses TLS or is on this machine."""
     return url.startswith(("https://", "http://127.0.0.1:", "http://127.0.0.1/", "http://localhost:", "http://[::1]"))
 
@@ -217,7 +217,7 @@ async def how_to_log_in(provider: Provider | None) -> Mapping[str, Any]:
         return {"oidc": None}
     known, terms = await provider.endpoints(), provider.terms
     names = ("device_authorization_endpoint", "token_endpoint", "revocation_endpoint")
-    told = {name: known[name] for name in names if isinstance(known.get(name), str) and safe_address(known[name])}
+    told = {name: known[name] for name in names if isinstance(known.get(name), str) and is_safe_address(known[name])}
     scopes = known.get("scopes_supported", [])
     wanted = [
         scope for scope in ("openid", "profile", "groups", "offline_access") if scope == "openid" or scope in scopes

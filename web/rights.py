@@ -30,7 +30,7 @@ class Rights(Protocol):
     async def principal_for(self, principal: Principal, operation: Operation | None) -> Principal:
         """Return the caller as the access file names them: the same person by every way in."""
 
-    async def in_force(self) -> bool:
+    async def is_in_force(self) -> bool:
         """Return whether an access file says who may do what. Errors: Unavailable if that is unknown."""
 
     @property
@@ -58,7 +58,7 @@ class Everybody:
 
     two_person = False
 
-    async def in_force(self) -> bool:
+    async def is_in_force(self) -> bool:
         return False
 
     async def principal_for(self, principal: Principal, operation: Operation | None) -> Principal:

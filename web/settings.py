@@ -12,7 +12,7 @@ from client.places import front_socket
 from client.slack_secret import SigningSecret
 from models.errors import BadInput
 from models.texts import brief
-from web.oidc import Terms, safe_address
+from web.oidc import Terms, is_safe_address
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 OWN_MODE, SHARED_MODE = 0o600, 0o666
@@ -140,7 +140,7 @@ def _oidc() -> Terms | None:
     audience = os.environ.get("BACKSTOP_OIDC_AUDIENCE") or client
     if not issuer:
         return None
-    if not safe_address(issuer) or issuer.split() != [issuer]:
+    if not is_safe_address(issuer) or issuer.split() != [issuer]:
         raise BadInput(f"BACKSTOP_OIDC_ISSUER must begin with https://, not {brief(issuer)}")
     if not audience:
         raise BadInput(

@@ -35,7 +35,7 @@ with workflow.unsafe.imports_passed_through():
         refusal,
         without_approval,
     )
-    from models.rollout.decide import at_rest, decide, is_urgent
+    from models.rollout.decide import decide, is_at_rest, is_urgent
     from models.rollout.look_reducers import knows_already
     from models.rollout.mailing import fit_rollout
     from models.rollout.stages import Command, Stage
@@ -146,7 +146,7 @@ class ClusterRollout(RolloutActions):
             if self._state.post.unseen and not self._looks_first:
                 self._looks_first = patches.since(patches.LOOKS_FIRST)
             self._set(call_owner(self._state, now))
-            if not self._state.rests and at_rest(self._state, now) and patches.since(patches.RESTS):
+            if not self._state.rests and is_at_rest(self._state, now) and patches.since(patches.RESTS):
                 self._set(self._state.but(rests=True))
             self._show(rollout_attributes(self._state, by_tier=not self._compares_edges), details_of(self._state, now))
             action = decide(self._state, now)

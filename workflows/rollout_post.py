@@ -215,14 +215,14 @@ class RolloutPost(Host[Rollout]):
 
     async def _settle(self) -> None:
         """Wait until everything is archived and every notice was delivered or tried for long enough."""
-        await workflow.wait_condition(self._all_recorded)
+        await workflow.wait_condition(self._has_recorded_all)
         self._note_event()
         try:
             await workflow.wait_condition(lambda: not mailing.notices_in_hand(self._state), timeout=options.LAST_MAIL)
         except TimeoutError:
             workflow.logger.warning("ended with %d notices undelivered", len(mailing.notices_in_hand(self._state)))
-        await workflow.wait_condition(self._all_recorded)
+        await workflow.wait_condition(self._has_recorded_all)
 
-    def _all_recorded(self) -> bool:
+    def _has_recorded_all(self) -> bool:
         post = self._state.post
         return not post.outbox and post.noted is self._state.stage and self._recording is None

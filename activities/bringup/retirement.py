@@ -56,7 +56,7 @@ class BringupExit:
         """
         cluster = request.cluster
         came_late = request.number > 0 and self.ledger.is_over(cluster, request.number)
-        if came_late or not self.ledger.in_fleet(cluster):
+        if came_late or not self.ledger.is_in_fleet(cluster):
             return _OUT
         opened = self.ports.registry.open_rollout_of(cluster)
         stands, running = self._assigned_gpus(cluster), self._count_running(request)
@@ -89,7 +89,7 @@ class BringupExit:
         """
         cluster = row.cluster
         came_late = row.number < self.ledger.number(cluster)
-        if came_late or not self.ledger.in_fleet(cluster):
+        if came_late or not self.ledger.is_in_fleet(cluster):
             return
         self._retire_warrant(cluster)  # raises unless a person's command retires it
         opened = self.ports.registry.open_rollout_of(cluster)

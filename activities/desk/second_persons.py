@@ -236,8 +236,8 @@ class SecondPersonsDesk:
             raise Refusal("say what you found in the review: --reason")
         require_permitted(decide(file, who, "desk.seen_emergency", Target()))
         own, other = file.human_of(who.name), file.human_of(emergency.by)
-        if not file.surely_two(own, other):
-            others = [name for name in file.admins if file.surely_two(file.human_of(name), other)]
+        if not file.are_surely_two(own, other):
+            others = [name for name in file.admins if file.are_surely_two(file.human_of(name), other)]
             named = f" ({some_of(others)})" if others else ""
             raise Refusal(f"{emergency.by} acted alone in this emergency, so another admin must review it{named}")
         return self._book.mark_seen(question.number, by)

@@ -28,7 +28,7 @@ class SignedWords(Protocol):
 
     def live(self, subject: str, *commands: str) -> Warrant | None: ...
 
-    def good(self, warrant: Warrant) -> bool: ...
+    def is_good(self, warrant: Warrant) -> bool: ...
 
 
 def inherited_nonce(parent: Warrant, command: str, subject: str) -> str:
@@ -61,7 +61,7 @@ def _was_ended_by_person(rollout: str, book: WarrantPort) -> bool:
 
 def _check_budget(launch: LaunchRequest, fleet: FleetLaunch, signed: SignedWords, registry: RegistryPort) -> None:
     """Check that it may move no more than the signed pace and the cluster's policy allow. Errors: Refusal."""
-    changes = (one for one in signed.book.warrants(fleet.fleet, "fleet.pace") if one.live and signed.good(one))
+    changes = (one for one in signed.book.warrants(fleet.fleet, "fleet.pace") if one.live and signed.is_good(one))
     pace = pace_after(fleet.pace, (one.message.get("pace", {}) for one in changes))
     policy = merged_policy(registry.facts(launch.cluster).policy, fleet.policy)
     for name, most in budget_of(policy, pace).items():
@@ -75,7 +75,9 @@ def _check_budget(launch: LaunchRequest, fleet: FleetLaunch, signed: SignedWords
 def find_fleet_abort(rollout: str, fleet: str, signed: SignedWords) -> Warrant | None:
     """The abort of its fleet rollout that has ended this member, whether or not anybody told the member."""
     aborts = signed.book.warrants(fleet, "fleet.abort") if fleet else ()
-    return next((one for one in reversed(aborts) if signed.good(one) and ends_member(one, rollout, signed.book)), None)
+    return next(
+        (one for one in reversed(aborts) if signed.is_good(one) and ends_member(one, rollout, signed.book)), None
+    )
 
 
 def ends_member(abort: Warrant, rollout: str, book: WarrantPort) -> bool:

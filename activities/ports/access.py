@@ -130,5 +130,5 @@ class AttributionPort(Protocol):
         out.
         """
 
-    def breaker_open(self, fleet: str) -> bool:
+    def is_breaker_open(self, fleet: str) -> bool:
         """Return whether the fleet rollout's breaker holds it."""

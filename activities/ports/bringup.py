@@ -145,7 +145,7 @@ class BringupLedger(Protocol):
     def default_policy(self) -> Policy:
         """Return the fleet's policy."""
 
-    def in_fleet(self, cluster: str) -> bool: ...
+    def is_in_fleet(self, cluster: str) -> bool: ...
 
     def number(self, cluster: str) -> int:
         """Return the number of its last bring-up; 0: there was none."""

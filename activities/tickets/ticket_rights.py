@@ -181,7 +181,7 @@ class Admission:
         # A new fleet rollout adopts the one before it, whichever it claims to adopt.
         about = self.attribution.newest_fleet(but=fleet) if launches or not fleet else fleet
         if Case.UNDO in target.cases:
-            return target.but(breaker_open=bool(about) and self.attribution.breaker_open(about))
+            return target.but(breaker_open=bool(about) and self.attribution.is_breaker_open(about))
         first = self._fleet_launcher(about, signed) if about else ""
         return self._with_changers(command, target.but(first=first), "", signed)
 
@@ -229,7 +229,7 @@ _PERSONS = (Second.NOT_LAUNCHER, Second.NOT_CHANGER)
 def short_by(quotas: QuotaPort, health: HealthPort, registry: RegistryPort) -> Callable[[str], bool]:
     """Return a function that says whether a quota lacks healthy GPUs now; True also if nobody can say."""
 
-    def short(cluster: str) -> bool:
+    def is_short(cluster: str) -> bool:
         try:
             sample = one_of(health.read([cluster]), cluster)
             reading, gpus_per_node = quotas.read(cluster), registry.facts(cluster).gpus_per_node
@@ -237,7 +237,7 @@ def short_by(quotas: QuotaPort, health: HealthPort, registry: RegistryPort) -> C
             return True
         return sample is None or not back(as_it_stands(reading, gpus_per_node, sample)).is_backed
 
-    return short
+    return is_short
 
 
 def giver_of(warrant: Warrant, keys: Mapping[str, PublicKey]) -> str:

@@ -277,7 +277,7 @@ class Warrants:
             return self._admission.judge(ticket, command, message, subject, self.now(), self, given)
         except Refusal:
             stood = self.book.warrant(ticket.nonce)
-            if stood is None or (stood.update_id, stood.command) != (update_id, command) or not self.good(stood):
+            if stood is None or (stood.update_id, stood.command) != (update_id, command) or not self.is_good(stood):
                 raise
             return Permitted(roles=())
 
@@ -417,16 +417,16 @@ class Warrants:
     def live_among(self, rows: Sequence[Warrant], *commands: str) -> Warrant | None:
         """Do `live` for rows that are read already, in the order in which they were admitted."""
         for warrant in reversed(rows):
-            if warrant.live and warrant.command in commands and self.good(warrant):
+            if warrant.live and warrant.command in commands and self.is_good(warrant):
                 return warrant
         return None
 
     def oldest(self, subject: str, command: str) -> Warrant | None:
         """Return the oldest that is not void: nobody replaces it by giving the command again."""
         rows = self.book.warrants(subject, command)
-        return next((one for one in rows if one.live and self.good(one)), None)
+        return next((one for one in rows if one.live and self.is_good(one)), None)
 
-    def good(self, warrant: Warrant) -> bool:
+    def is_good(self, warrant: Warrant) -> bool:
         try:
             self.intact(warrant)
         except Refusal:

@@ -111,7 +111,7 @@ def audit(
             return
         _verify(cluster, person, how)
         return
-    lines = _read_archive(cluster, person) if archive or _of_no_cluster(cluster) else _history(cluster, person)
+    lines = _read_archive(cluster, person) if archive or _has_no_cluster(cluster) else _history(cluster, person)
     _answer(lines, wanted, how)
 
 
@@ -211,7 +211,7 @@ def _read_archive(cluster: str, actor: str) -> list[ArchiveLine]:
     ]
 
 
-def _of_no_cluster(name: str) -> bool:
+def _has_no_cluster(name: str) -> bool:
     """Return whether the chain is the ledger's own, such as (fleet) or (access): it has an archive and no workflow."""
     return name.startswith("(") and name.endswith(")")
 
@@ -220,7 +220,7 @@ def _refuse_unknown(cluster: str, actor: str) -> None:
     """Refuse a cluster that has no archive and is not in the ledger. Errors: BadInput."""
     from models.questions import Archived, FactsOf
 
-    if _of_no_cluster(cluster):
+    if _has_no_cluster(cluster):
         return
     page = ask(actor, lambda door: door.ask(Archived(cluster=cluster, limit=1)))
     if page.head is None:

@@ -163,11 +163,11 @@ class Grant(Documented):
     def for_all_teams(self) -> bool:
         return ANYTHING in self.teams
 
-    def in_cluster(self, cluster: str) -> bool:
+    def is_in_cluster(self, cluster: str) -> bool:
         """Return whether the grant covers the cluster; empty: all of them at once."""
         return self.everywhere or (bool(cluster) and any_matches(self.clusters, cluster))
 
-    def of_team(self, team: str) -> bool:
+    def is_of_team(self, team: str) -> bool:
         return self.for_all_teams or (bool(team) and any_matches(self.teams, team))
 
     @property
@@ -349,7 +349,7 @@ class AccessFile(Documented):
             return self._claims.get(owner, owner)
         return self._claims.get(MACHINE + owner.removeprefix(USER), MACHINE + owner.removeprefix(USER))
 
-    def surely_two(self, one: str, other: str) -> bool:
+    def are_surely_two(self, one: str, other: str) -> bool:
         """Return whether two humans are known to be different, and neither may be the other by another name."""
         if not one or not other or one == other:
             return False

@@ -56,7 +56,7 @@ class AccessProposal(Model):
     after: Count
     reason: Words = ""
 
-    def open_at(self, now: Time, version: int) -> bool:
+    def is_open(self, now: Time, version: int) -> bool:
         return self.after == version and now < self.at + COUNTERSIGNED_WITHIN
 
 

@@ -198,13 +198,16 @@ class _Asked:
     def _roles(self, wanted: tuple[Role, ...]) -> tuple[Role, ...]:
         """Return the wanted roles that it has where the command is aimed; none: it may not."""
         held = {
-            role for g in self.access.grants_of(self.principal) if self._in_reach(g) for role in with_included(g.roles)
+            role
+            for g in self.access.grants_of(self.principal)
+            if self._is_in_reach(g)
+            for role in with_included(g.roles)
         }
         if self.scope is not None:
             within = Grant.model_construct(
                 to=(), roles=self.scope.roles, clusters=self.scope.clusters, teams=self.scope.teams
             )
-            open_to = self.scope.has_command(self.command) and self._in_reach(within)
+            open_to = self.scope.has_command(self.command) and self._is_in_reach(within)
             held &= with_included(self.scope.roles) if open_to else frozenset()
         if self.principal.proof is Proof.SLACK:
             held &= with_included(self.access.slack_roles)
@@ -212,7 +215,7 @@ class _Asked:
             held.discard(Role.APPROVER)
         return tuple(role for role in wanted if role in held)
 
-    def _in_reach(self, grant: Grant) -> bool:
+    def _is_in_reach(self, grant: Grant) -> bool:
         return reaches(grant, self.right, self.target)
 
     def _deny_role(self) -> Denied:
@@ -258,7 +261,7 @@ class _Asked:
         own = access.human_of(self.principal.name)
         for name, what in ((self.target.first, done), *((name, _CHANGED) for name in changed)):
             human = access.human_of(name)
-            if not access.surely_two(own, human):
+            if not access.are_surely_two(own, human):
                 return Denied(reason=f"{self._identity_text(name, human == own)} {what}: {another}", could=could)
         return allowed
 
@@ -301,7 +304,7 @@ class _Asked:
         elif not countersigner._roles((_second_role(needed),)):
             extent = _extent_text(countersigner.right, self.target)
             why = f"{second.name} may not countersign: this needs the role {_second_role(needed)}{extent}"
-        elif not access.surely_two(access.human_of(self.principal.name), access.human_of(second.name)):
+        elif not access.are_surely_two(access.human_of(self.principal.name), access.human_of(second.name)):
             who = second.name if second.name == self.principal.name else f"{second.name} may be the person who"
             why = f"{who} gave the command: another {_second_role(needed)} has to countersign"
         else:
@@ -332,9 +335,9 @@ def reaches(grant: Grant, right: Right, target: Target) -> bool:
         case Where.FLEET:
             return grant.everywhere and grant.for_all_teams
         case Where.CLUSTER:
-            return grant.for_all_teams and all(map(grant.in_cluster, target.clusters))
+            return grant.for_all_teams and all(map(grant.is_in_cluster, target.clusters))
         case Where.TEAM:
-            return grant.of_team(target.team) and all(map(grant.in_cluster, target.clusters))
+            return grant.is_of_team(target.team) and all(map(grant.is_in_cluster, target.clusters))
 
 
 def _extent_text(right: Right, target: Target) -> str:
@@ -378,7 +381,7 @@ def _names_able(access: AccessFile, right: Right, target: Target) -> tuple[str, 
         for name in grant.to:
             service = _is_service(name) and (person or wanted == {Role.APPROVER})
             own = access.human_of(name)
-            one = name.startswith(USER) and any(not access.surely_two(own, other) for other in barred)
+            one = name.startswith(USER) and any(not access.are_surely_two(own, other) for other in barred)
             names += [] if service or one else [name]
     return tuple(dict.fromkeys(names))
 

@@ -403,7 +403,7 @@ class _Play(Floor):
         if never is not None:
             return never
         claims = [kind for kind in Claim if self._may_claim(job, kind)]
-        if any(self.some_protected(kind) and self._room_for(job, kind, heed=False) is not None for kind in claims):
+        if any(self.has_protected(kind) and self._room_for(job, kind, heed=False) is not None for kind in claims):
             return Waits.PROTECTED, self._until_when(job)
         name = self.limit_in_the_way(job)
         if name is not None:

@@ -190,7 +190,7 @@ class Floor:
     def is_protected(self, job: StoryJob, kind: Claim) -> bool:
         return max(self.ends(job, kind)) > self.now
 
-    def some_protected(self, kind: Claim) -> bool:
+    def has_protected(self, kind: Claim) -> bool:
         return any(self.is_protected(o, kind) for o in self.at_work().values())
 
     # --- quotas and limits ----------------------------------------------------------------------------

@@ -350,14 +350,14 @@ class _Sketch:
         if self.tree.flat and not self.ground.limited and not self.placed:
             return divide(removed, caps, caps)
 
-        def in_vain(part: Mapping[str, int]) -> bool:
+        def is_in_vain(part: Mapping[str, int]) -> bool:
             return self.ground.reaches(self.tree.lower_values(part), self.placed, self.total)
 
         def as_large(more: Mapping[str, int]) -> bool:
             part = {leaf: parts[leaf] + more[leaf] for leaf in more}
             return self.ground.still_holds(self.tree.lower_values(part), self.placed, self.total)
 
-        parts = divide_within(removed, caps, caps, in_vain)
+        parts = divide_within(removed, caps, caps, is_in_vain)
         rest = removed - sum(parts.values())
         if rest:  # the ceiling's cut lowered a parent past its children's blocks: phantom shrank by that too
             more = divide_within(rest, caps, caps, as_large, given=parts)

@@ -90,7 +90,7 @@ def bringups_week(rows: Sequence[BringupRow], since: datetime, until: datetime) 
     rows_so_far = [row for row in rows if row.entered_at <= until]
     if not rows_so_far:
         return None
-    in_production = [row for row in rows_so_far if _came_to_production(row)]
+    in_production = [row for row in rows_so_far if _has_reached_production(row)]
     touches = [row.touches for row in in_production]
     going = [_line(row) for row in rows_so_far if _goes_on(row)]
     return BringupsWeek(
@@ -106,7 +106,7 @@ def bringups_week(rows: Sequence[BringupRow], since: datetime, until: datetime) 
     )
 
 
-def _came_to_production(row: BringupRow) -> bool:
+def _has_reached_production(row: BringupRow) -> bool:
     """Return whether it has ever been in production: only from there a cluster is retired."""
     at = row.blocked_from or row.stage
     return at in (BringupStage.IN_PRODUCTION, BringupStage.RETIRING, BringupStage.RETIRED)

@@ -92,11 +92,11 @@ def weaker_jobs(
             for job in weaker
             if job in best
         ),
-        certain=_all_placed(snapshot, held, running),
+        certain=_are_all_placed(snapshot, held, running),
     )
 
 
-def _all_placed(snapshot: Snapshot, held: Mapping[str, int], running: Sequence[Job]) -> bool:
+def _are_all_placed(snapshot: Snapshot, held: Mapping[str, int], running: Sequence[Job]) -> bool:
     """Return whether the island of everything in quota is known; in a quota with one island it always is."""
     tree, placed_gpus = snapshot.tree, dict.fromkeys(held, 0)
     roam = {leaf for leaf in held if len(tree.by_team[leaf].islands or snapshot.islands) > 1}

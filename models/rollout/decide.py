@@ -19,7 +19,7 @@ from models.rollout.effect_changes import baseline_with
 from models.rollout.effect_table import INVERSE, STEP_FROM
 from models.rollout.effects import EffectKind
 from models.rollout.flex_following import flex_wanted
-from models.rollout.gates import conditions, drift_of, health_fresh, holds_now, is_open, values_of_others
+from models.rollout.gates import conditions, drift_of, holds_now, is_health_fresh, is_open, values_of_others
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
 from models.rollout.workflow_actions import Action, Aim, Draft, Look, Perform
@@ -120,7 +120,7 @@ def _refit(rollout: Rollout, now: datetime) -> Action | None:
         or rollout.is_overtaken
     ):
         return None
-    if rollout.seen.reading.generation != rollout.generation or drift_of(rollout) or not health_fresh(rollout):
+    if rollout.seen.reading.generation != rollout.generation or drift_of(rollout) or not is_health_fresh(rollout):
         return None
     if not has_looked_recently(rollout, now) or not has_tested(rollout.seen, rollout.seen.reading.values):
         return Look("before the limit on the sum of the quotas changes", None)
@@ -157,7 +157,7 @@ def _realignment(rollout: Rollout, now: datetime) -> Action | None:
     if (
         not rollout.is_realigning
         or rollout.plan is None
-        or not (rollout.is_approved and not rollout.plan.fault and health_fresh(rollout))
+        or not (rollout.is_approved and not rollout.plan.fault and is_health_fresh(rollout))
         or rollout.look_failed
     ):
         return None
@@ -174,7 +174,7 @@ def _realignment(rollout: Rollout, now: datetime) -> Action | None:
 def _grant(rollout: Rollout, now: datetime) -> Action | None:
     """Return the write of a request's order once nothing else is wanted; more quota needs backing by today's health."""
     order = rollout.grant_order
-    if order is None or not at_rest(rollout, now):
+    if order is None or not is_at_rest(rollout, now):
         return None
     if order.ends:
         return Perform(EffectKind.GRANT) if has_looked_recently(rollout, now) else Look("before a grant ends", None)
@@ -184,7 +184,7 @@ def _grant(rollout: Rollout, now: datetime) -> Action | None:
     return Perform(EffectKind.GRANT)
 
 
-def at_rest(rollout: Rollout, now: datetime) -> bool:
+def is_at_rest(rollout: Rollout, now: datetime) -> bool:
     """Return whether the rollout is monitored and backed, with no drift, no hold, and nothing else wanted."""
     busy = (
         rollout.stay.restoring or rollout.stay.replan or rollout.stay.aiming or rollout.breach_of or rollout.look_failed
@@ -194,7 +194,7 @@ def at_rest(rollout: Rollout, now: datetime) -> bool:
         or busy
         or rollout.seen is None
         or not rollout.seen.is_backed
-        or not health_fresh(rollout)
+        or not is_health_fresh(rollout)
     ):
         return False
     return (
@@ -249,7 +249,7 @@ def _next_look(rollout: Rollout) -> datetime:
     assert rollout.looked_at is not None
     due = rollout.looked_at + (
         rollout.policy.resting_poll
-        if rollout.rests and at_rest(rollout, rollout.looked_at)
+        if rollout.rests and is_at_rest(rollout, rollout.looked_at)
         else rollout.policy.safety_poll
     )
     if rollout.rests and (stale := _stale_at(rollout)) is not None:
@@ -355,7 +355,7 @@ def retries_by_itself(rollout: Rollout) -> bool:
 
 def retry_due(rollout: Rollout, now: datetime) -> datetime | None:
     """Return when the next attempt begins by itself, if health stays good and nothing holds."""
-    if not retries_by_itself(rollout) or rollout.clocks.all_good_since is None or not health_fresh(rollout):
+    if not retries_by_itself(rollout) or rollout.clocks.all_good_since is None or not is_health_fresh(rollout):
         return None
     if holds_now(rollout, now):
         return None

@@ -87,7 +87,7 @@ def beyond_of(rollout: Rollout) -> Excess | None:
     return None if rollout.seen is None or rollout.seen.health is None else rollout.seen.health.beyond
 
 
-def health_fresh(rollout: Rollout) -> bool:
+def is_health_fresh(rollout: Rollout) -> bool:
     """Return whether health was known, believed and fresh at the last look: other health opens no gate.
 
     Between looks the watch reports when samples stop; a gate always looks again before it opens.
@@ -305,7 +305,7 @@ def _hold_condition(rollout: Rollout, now: datetime) -> Condition:
 def _backing_condition(rollout: Rollout) -> Condition:
     if rollout.seen is None:
         return Condition(name="backed", met=False, text="Backstop has not looked at the cluster yet")
-    if rollout.seen.health is None or not health_fresh(rollout):
+    if rollout.seen.health is None or not is_health_fresh(rollout):
         return Condition(name="backed", met=False, text="health is unknown or stale, so no GPU counts as backing")
     if not rollout.seen.is_backed:
         missing = lacks_text(rollout.seen.shortage)

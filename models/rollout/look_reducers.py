@@ -14,7 +14,7 @@ from models.rollout.commands import add_breach_hold, add_hold, lift_hold
 from models.rollout.decide import TOLD_STALE, beside_others, has_tested, is_planned_on, merged_effect
 from models.rollout.drift import accept_changes, can_write, reclaim_values, restore_values
 from models.rollout.flex_following import flex_band, flex_published
-from models.rollout.gates import CHANGED_BY_OTHERS, drift_of, health_fresh, holds_now
+from models.rollout.gates import CHANGED_BY_OTHERS, drift_of, holds_now, is_health_fresh
 from models.rollout.guard import Sight
 from models.rollout.messages import HealthChanged, plain_sight
 from models.rollout.proposals import consider_proposal, give_up_proposal
@@ -118,7 +118,7 @@ def knows_already(rollout: Rollout, edge: HealthChanged) -> bool:
     reading, stage = seen.reading, rollout.stage
     if seen.windows or seen.fault or seen.doubt or reading.unread or reading.unmerged or reading.merged:
         return False
-    if not health_fresh(rollout) or edge.at - sample.at >= min(TOLD_STALE, rollout.policy.stale_after):
+    if not is_health_fresh(rollout) or edge.at - sample.at >= min(TOLD_STALE, rollout.policy.stale_after):
         return False
     if reading.generation != rollout.generation or stage is Stage.ROLLING_BACK:
         return False

@@ -40,7 +40,7 @@ def notify_teams(rollout: Rollout, now: datetime) -> Rollout:
         )
         detail = _RETIRES if rollout.id.startswith(retires_cluster(rollout.cluster)) else ""
         return rollout.notify(kind, grown, effective_at=now + rollout.policy.notice, detail=detail)
-    if rollout.announced.delivered_at is None and not rollout.announced.undelivered and not _in_the_mail(rollout):
+    if rollout.announced.delivered_at is None and not rollout.announced.undelivered and not _is_in_the_mail(rollout):
         return rollout.with_announced(delivered_at=now)
     return rollout
 
@@ -54,7 +54,7 @@ def newly_cut(rollout: Rollout, plan: Plan) -> dict[str, int]:
     }
 
 
-def _in_the_mail(rollout: Rollout) -> bool:
+def _is_in_the_mail(rollout: Rollout) -> bool:
     return any(n.kind in STARTS_A_CLOCK for n in rollout.post.mail)
 
 

@@ -10,7 +10,7 @@ from models.cluster.derived_buffer import Derived, follow_promise
 from models.cluster.policy import OnLongRun
 from models.notices import NoticeKind
 from models.planning.plan import Plan
-from models.rollout.decide import at_rest
+from models.rollout.decide import is_at_rest
 from models.rollout.stages import Stage
 from models.rollout.state import Proposal, Realigning, Rollout
 from models.texts import gpus_text
@@ -38,7 +38,7 @@ def derives_buffer(rollout: Rollout, now: datetime) -> bool:
 
 def may_apply(rollout: Rollout, now: datetime) -> bool:
     """Return whether to write the proposal: approved, or inside the envelope if the policy allows, without holds."""
-    if rollout.proposal is None or rollout.envelope is None or rollout.is_realigning or not at_rest(rollout, now):
+    if rollout.proposal is None or rollout.envelope is None or rollout.is_realigning or not is_at_rest(rollout, now):
         return False
     plan = rollout.proposal.plan
     return proposal_is_approved(rollout) or (
@@ -79,7 +79,7 @@ def consider_proposal(rollout: Rollout, now: datetime) -> Rollout:
         )
     if may_apply(rollout, now):
         return _begin_proposal(rollout, now)
-    if rollout.plan is None or not may_propose(rollout, now) or not at_rest(rollout, now):
+    if rollout.plan is None or not may_propose(rollout, now) or not is_at_rest(rollout, now):
         return rollout
     if seen.derived is not None:
         rollout = _rederive_buffer(rollout, seen.derived, now)
@@ -121,7 +121,7 @@ def take_proposal(rollout: Rollout, plan: Plan, now: datetime) -> Rollout:
     """Propose a plan made on the long-run health, if it changes a quota and nothing else came first."""
     if (
         not rollout.stay.outlook.reconsider
-        or not at_rest(rollout, now)
+        or not is_at_rest(rollout, now)
         or rollout.is_realigning
         or plan.generation != rollout.generation
         or rollout.plan is None

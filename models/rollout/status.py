@@ -17,7 +17,7 @@ from models.rollout.commands import may_lift
 from models.rollout.decide import decide, flex_due, recovery_pause, retries_by_itself, retry_due
 from models.rollout.drift import beyond_bound, promised_teams
 from models.rollout.flex_following import flex_published
-from models.rollout.gates import beyond_of, conditions, doubt_of, drift_of, gate_of, health_fresh, holds_now
+from models.rollout.gates import beyond_of, conditions, doubt_of, drift_of, gate_of, holds_now, is_health_fresh
 from models.rollout.messages import LaunchAnswer, LaunchRequest
 from models.rollout.proposals import may_apply, proposed_changes
 from models.rollout.stages import Command, Stage, command_line
@@ -67,7 +67,7 @@ def status_of(rollout: Rollout, now: datetime, *, history_events: int = 0, runs:
         doubted_gpus=_doubted_gpus(rollout),
         # Before a source came into doubt each island had its best at a time of its own.
         health_at=None if rollout.sight.known is None or rollout.sight.doubted else rollout.sight.known.at,
-        health_known=health_fresh(rollout),
+        health_known=is_health_fresh(rollout),
         health_fault="" if seen is None else seen.fault,
         assigned_gpus=stands.assigned_gpus,
         backed_gpus=stands.backed_gpus,
@@ -382,9 +382,9 @@ def _promise_again_text(rollout: Rollout, present: Mapping[str, int]) -> str:
         return f"{limit}: lower these quotas in the quota system. {close}"
     if drift_of(rollout):
         return f"{limit}: the limit follows once the drift is resolved"
-    if rollout.seen is not None and rollout.seen.is_backed and health_fresh(rollout):
+    if rollout.seen is not None and rollout.seen.is_backed and is_health_fresh(rollout):
         return f"{limit}: the limit follows with the next write"
-    healthy = "health is unknown" if not health_fresh(rollout) else "healthy GPUs do not back them"
+    healthy = "health is unknown" if not is_health_fresh(rollout) else "healthy GPUs do not back them"
     return f"{limit}: the limit stays while {healthy}"
 
 

@@ -23,7 +23,7 @@ from models.rollout.decide import (
     retry_due,
 )
 from models.rollout.effect_table import KEPT_IN_A_BREACH
-from models.rollout.gates import health_fresh
+from models.rollout.gates import is_health_fresh
 from models.rollout.guard import Clocks
 from models.rollout.mailing import add_backing, notify_teams
 from models.rollout.owner_news import forget_news
@@ -50,7 +50,7 @@ def advance(rollout: Rollout, now: datetime) -> Rollout:
     due = breach_due(rollout)
     if due is not None and now >= due:
         return _take_breach(rollout, now)
-    if rollout.look_failed or not health_fresh(rollout):
+    if rollout.look_failed or not is_health_fresh(rollout):
         return rollout
     retry = retry_due(rollout, now)
     if retry is not None and now >= retry:
@@ -127,7 +127,7 @@ def _finish_rollback(rollout: Rollout, now: datetime) -> Rollout:
     if undo.then is Stage.ABORTED:
         values = {**rollout.baseline.values, **rollout.written}
         backing = backing_for(rollout, values)
-        if backing is not None and health_fresh(rollout):  # nobody looks at an ended rollout
+        if backing is not None and is_health_fresh(rollout):  # nobody looks at an ended rollout
             rollout = add_backing(rollout, less_shortage(values, backing.of, backing.shortage))
         return rollout.but(ended_because=undo.reason).enter_stage(Stage.ABORTED, now, undo.reason, undo.actor)
     if breach and not retries_by_itself(rollout):

@@ -88,7 +88,7 @@ class Ledger:
     def list_who_changed(self, cluster: str, *, proven: bool) -> tuple[str, ...]:
         return self.changed
 
-    def breaker_open(self, fleet: str) -> bool:
+    def is_breaker_open(self, fleet: str) -> bool:
         return self.breaker
 
     def request(self, request: str) -> RequestState | None:

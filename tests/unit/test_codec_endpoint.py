@@ -156,7 +156,7 @@ class NobodyReads:
 
     two_person = False
 
-    async def in_force(self) -> bool:
+    async def is_in_force(self) -> bool:
         return True
 
     async def principal_for(self, principal: Principal, operation: Operation | None) -> Principal:

@@ -288,7 +288,7 @@ def test_a_slack_user_is_the_person_who_claims_it_and_else_nobody() -> None:
         assert isinstance(decide(file, principal, "rollout.ack", Target(cluster="a", team="t")), Denied)
         assert isinstance(decide(file, principal, "read.status", Target(cluster="a")), Denied)
     assert file.human_of("slack:U1@T1") == "user:sre"
-    assert not file.surely_two("user:sre", file.human_of("slack:U1@T1"))
+    assert not file.are_surely_two("user:sre", file.human_of("slack:U1@T1"))
 
 
 TO_APPROVE = Target(cluster="a", first="user:tpm")

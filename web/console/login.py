@@ -26,7 +26,7 @@ from models.access.principals import Principal
 from models.errors import Refusal, Unavailable
 from web.console.guarding import HEADERS, cookie, cookie_name
 from web.failures import Problem, forbidden_problem, unauthenticated_problem
-from web.oidc import Provider, Terms, safe_address
+from web.oidc import Provider, Terms, is_safe_address
 
 BACK = "/login/back"
 _SECONDS = 600.0
@@ -197,7 +197,7 @@ class Login:
 
 def _endpoint(known: Mapping[str, object], name: str) -> str:
     found = known.get(name)
-    if not isinstance(found, str) or not safe_address(found):
+    if not isinstance(found, str) or not is_safe_address(found):
         raise Problem(
             "unavailable", 503, "The provider cannot be used.", f"it names no safe address (https) as its {name}"
         )

@@ -144,7 +144,7 @@ class SlackDesk:
 
     async def _caller(self, slack: SlackPerson, mark: str) -> Caller:
         """Return the person as the access file names them. Errors: Refusal if it does not; Unavailable."""
-        if not await self.giving.rights.in_force():
+        if not await self.giving.rights.is_in_force():
             raise Refusal(
                 "no access file is in force, so Backstop knows nobody in Slack: import an access file that gives "
                 "people's Slack names (docs/slack.md)"

@@ -51,7 +51,7 @@ class LedgerAccess(LedgerPart):
             row = _in_force(session)
             proposed = _proposal(last)
             standing = 0 if row is None or row.version is None else row.version
-            return proposed if proposed.open_at(self._database.now(), standing) else None
+            return proposed if proposed.is_open(self._database.now(), standing) else None
 
     def propose(self, file: AccessFile, after: int, by: Signature) -> AccessProposal:
         with never_dropped(), self._database.begin() as session:
@@ -59,7 +59,7 @@ class LedgerAccess(LedgerPart):
             last = _last(session)
             if last is not None and last.version is None and (last.hash, last.imported_by) == (file.hash, by.actor):
                 asked_before = _proposal(last)
-                if asked_before.open_at(by.at, after):
+                if asked_before.is_open(by.at, after):
                     return asked_before
             _refuse_twin(session, file)
             row = _row(_number(last), file, after, by)

@@ -81,7 +81,7 @@ class LedgerAttribution(LedgerPart):
             actors = _authors_of_changes(session, since, cluster) if cluster else _authors_of_any_change(session, since)
         return tuple(sorted({actor for actor in actors if ":" in actor}))
 
-    def breaker_open(self, fleet: str) -> bool:
+    def is_breaker_open(self, fleet: str) -> bool:
         holds = select(AuditRow.entry).where(
             AuditRow.cluster == FLEET,
             col(AuditRow.key).startswith(f"{fleet}/", autoescape=True),

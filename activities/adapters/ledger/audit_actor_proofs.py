@@ -56,12 +56,12 @@ def _proof(entry: AuditEntry, book: _Book) -> dict[str, str]:
     if not row:
         return proof_data(Proof.ASSERTED, "")
     earlier = book.proven.setdefault(row, entry)
-    if not _same(earlier, entry):
+    if not _is_same(earlier, entry):
         return proof_data(Proof.ASSERTED, "", SPENT)
     return proof_data(warrant.by.proof, warrant.by.how, warrant.note)
 
 
-def _same(one: AuditEntry, other: AuditEntry) -> bool:
+def _is_same(one: AuditEntry, other: AuditEntry) -> bool:
     """Compare two entries, of which one may stand beside another entry that had its key."""
     keys = {entry.key.partition(BESIDE)[0][:250] for entry in (one, other)}
     return len(keys) == 1 and without_proof(one).but(key="k") == without_proof(other).but(key="k")

@@ -115,14 +115,14 @@ def _beside_another(entry: AuditEntry, stored: Mapping[str, str]) -> tuple[Audit
     key could keep its entry out of the archive. The chain's check names both.
     """
     text = _text(entry)
-    if entry.key not in stored or _same_but_for_proof(stored[entry.key], entry):
+    if entry.key not in stored or _is_same_but_for_proof(stored[entry.key], entry):
         return entry, text
     log.error("the archive of %s has another entry under the key %s", entry.cluster, entry.key)
     entry = entry.but(key=f"{entry.key[:250]}{BESIDE}{hash_of(text)}")
     return entry, _text(entry)
 
 
-def _same_but_for_proof(stored: str, entry: AuditEntry) -> bool:
+def _is_same_but_for_proof(stored: str, entry: AuditEntry) -> bool:
     """Return whether the texts differ in the proof only: a worker of another build may have archived it."""
     if stored == _text(entry):
         return True
@@ -140,7 +140,7 @@ def _text(entry: AuditEntry) -> str:
 def _stored_texts(session: Session, entries: Sequence[AuditEntry]) -> dict[str, str]:
     """Return the texts of these entries and of those that were put beside them, by key."""
     stored = _texts(session, [entry.key for entry in entries])
-    others = [e for e in entries if e.key in stored and not _same_but_for_proof(stored[e.key], e)]
+    others = [e for e in entries if e.key in stored and not _is_same_but_for_proof(stored[e.key], e)]
     return stored | _texts(session, [_beside_another(e, stored)[0].key for e in others])
 
 

@@ -141,7 +141,7 @@ class LedgerBringups(LedgerPart):
         with self._database.reading() as session:
             return Policy.model_validate(fleet_policy(session))
 
-    def in_fleet(self, cluster: str) -> bool:
+    def is_in_fleet(self, cluster: str) -> bool:
         with self._database.reading() as session:
             return session.get(ClusterRow, cluster) is not None
 

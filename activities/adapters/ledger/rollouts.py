@@ -138,7 +138,7 @@ class LedgerRegistry(LedgerArchive, LedgerRequests, LedgerFleetRollouts, LedgerB
             append_all(session, request.entries)
             # Most entries change no stage.
             stands = not request.ended and _is_noted(session, request)
-            there = stands or _came_late(session, request) or self._note(session, request)
+            there = stands or _is_late(session, request) or self._note(session, request)
         if not there:
             raise Refusal(f"the ledger has no rollout {request.rollout!r}")
 
@@ -283,7 +283,7 @@ def _holds_now(column: str | None, windows: Sequence[Window], now: datetime) -> 
     return (*(hold for hold in noted if hold not in health), *window_holds(windows, now), *health)
 
 
-def _came_late(session: Session, request: RecordRequest) -> bool:
+def _is_late(session: Session, request: RecordRequest) -> bool:
     """Return whether a later entry of this rollout is archived: a late attempt, since which the rollout has gone on.
 
     A late attempt without entries looks like a new one. Rollouts make none: each stage comes with an entry.

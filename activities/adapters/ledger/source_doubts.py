@@ -67,7 +67,7 @@ class LedgerDoubts(LedgerPart):
             if doubt is not None or plausible_drop is None or most_clusters is None:
                 return doubt
             limits = plausible_drop, most_clusters
-            if _surely_believed(session, cluster, limits, now, rows):
+            if _is_surely_believed(session, cluster, limits, now, rows):
                 return None
         with self._database.begin() as session:
             one_at_a_time(session, "doubts")
@@ -195,7 +195,7 @@ def _level_now(level: Level, now: tuple[Island, ...]) -> Level:
 # --- judging ---------------------------------------------------------------------------------
 
 
-def _surely_believed(
+def _is_surely_believed(
     session: Session, cluster: str, limits: tuple[Fraction, int], now: datetime, rows: Sequence[Any]
 ) -> bool:
     """Return whether the few clusters that lost GPUs of late prove that no source of this one is in doubt.

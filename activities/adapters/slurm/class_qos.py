@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from activities.adapters.slurm.names import quotable
+from activities.adapters.slurm.names import is_quotable
 from activities.adapters.slurm.parsing import tres_of
 from models.cluster.sources import SlurmSource, Yield
 
@@ -182,11 +182,11 @@ _ALLOWED = "only letters, digits and . _ @ + - are allowed"
 
 def _wall(site: Site, team: str, classes: Sequence[str], class_of: Mapping[str, ClassOf]) -> str:
     """Return why none of this team's QOS is written; empty if they may be."""
-    if not quotable(site.source.root):
+    if not is_quotable(site.source.root):
         return f"the account {site.source.root!r} cannot be part of a QOS name: {_ALLOWED}"
     for job_class in classes:
         name, mark = qos_name(site.cluster, team, job_class), _description(site, team, job_class)
-        if not quotable(name) or name[0] in "+-":
+        if not is_quotable(name) or name[0] in "+-":
             return f"class {job_class!r} cannot be the QOS {name!r} in Slurm: {_ALLOWED}"
         if name not in class_of:
             return f"class {job_class!r} and another class would both be the QOS {name}: rename one of them"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from activities.adapters.ledger.scheduler_mirror import SchedulerBook
 from activities.adapters.slurm.command_line import Talk
-from activities.adapters.slurm.names import QOS, plain_name, quotable
+from activities.adapters.slurm.names import QOS, is_quotable, plain_name
 from activities.adapters.slurm.parsing import QOS_FORMAT, qos_in
 from models.cluster.sources import SlurmSource
 
@@ -57,7 +57,7 @@ def flex_qos_of(talk: Talk, book: SchedulerBook, cluster: str, source: SlurmSour
 
 def qos_limits(talk: Talk, source: SlurmSource, names: list[str]) -> dict[str, int | None]:
     """Return the limits of these QOS that exist. Errors: Unavailable; Refusal if Slurm cannot have the first name."""
-    asked = ",".join([plain_name(names[0]), *(name for name in names[1:] if quotable(name))])
+    asked = ",".join([plain_name(names[0]), *(name for name in names[1:] if is_quotable(name))])
     return qos_in(talk.run("sacctmgr", "-n", "-P", "show", "qos", f"name={asked}", QOS_FORMAT), source.tres)
 
 

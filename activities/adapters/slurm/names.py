@@ -10,13 +10,13 @@ POOL, QOS = "pool:", "qos:"
 _PLAIN = re.compile(r"[\w.@+-]{1,100}", re.ASCII)
 
 
-def quotable(name: str) -> bool:
+def is_quotable(name: str) -> bool:
     """Return whether it is one word to sacctmgr."""
     return _PLAIN.fullmatch(name) is not None
 
 
 def plain_name(name: str) -> str:
     """Return the name if it is one word to sacctmgr. Errors: Refusal."""
-    if not quotable(name):
+    if not is_quotable(name):
         raise Refusal(f"{name!r} cannot be a name in Slurm: only letters, digits and . _ @ + - are allowed")
     return name

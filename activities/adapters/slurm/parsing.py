@@ -230,10 +230,10 @@ def _node(row: Mapping[str, Any], gres: str) -> Node | None:
     if not gpus:
         return None
     unknown = tuple(storable_text(word) for word in state if word not in _NODE_WORDS)
-    return Node(name=row["name"], gpus=gpus, healthy=_healthy(state), state="+".join(state), unknown=unknown)
+    return Node(name=row["name"], gpus=gpus, healthy=_is_healthy(state), state="+".join(state), unknown=unknown)
 
 
-def _healthy(state: Collection[str]) -> bool:
+def _is_healthy(state: Collection[str]) -> bool:
     """Return whether a job can be placed on it: Slurm powers a node up for a job.
 
     Slurm flags a node as not responding while it boots; if it does not come up in ResumeTimeout, it is DOWN.

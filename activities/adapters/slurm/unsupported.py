@@ -22,13 +22,15 @@ def limiting_qos_in(printed: str, source: SlurmSource, ours: Collection[str]) ->
     names = []
     for line in filter(None, printed.split("\n")):
         *fields, name = line.split("|")
-        limited = any(source.tres == tres or of_other_kind(tres, source) for field in fields for tres in tres_of(field))
+        limited = any(
+            source.tres == tres or is_of_other_kind(tres, source) for field in fields for tres in tres_of(field)
+        )
         if limited and name not in ours and not any(field.startswith(OURS) for field in fields):
             names.append(storable_text(name))
     return sorted(names)
 
 
-def of_other_kind(tres: str, source: SlurmSource) -> bool:
+def is_of_other_kind(tres: str, source: SlurmSource) -> bool:
     """Return whether a limit of it bounds such GPUs too: `gres/gpu:h100` beside `gres/gpu`, and the other way round."""
     return tres.startswith(f"{source.tres}:") or source.tres.startswith(f"{tres}:")
 
@@ -59,7 +61,7 @@ def _sentences_on_kinds(source: SlurmSource, accounts: Mapping[str, Account]) ->
         chain = [name, *ancestors_of(accounts, name)]
         if source.root in chain and source.flex_root not in chain:
             for tres, limit in account.others.items():
-                if of_other_kind(tres, source) and (account.gpus is None or limit < account.gpus):
+                if is_of_other_kind(tres, source) and (account.gpus is None or limit < account.gpus):
                     by_kind.setdefault(tres, []).append(name)
     for tres, names in sorted(by_kind.items()):
         who = f"account {names[0]} has a limit" if len(names) == 1 else f"accounts {some_of(names, _NAMED)} have limits"

@@ -176,9 +176,9 @@ def test_a_breaker_is_open_from_its_hold_to_the_resume(ledger: Ledger) -> None:
     for open_, after in steps:
         archived(ledger, after.outbox)
         with statements() as asked:
-            assert ledger.attribution.breaker_open("f-1") is open_
+            assert ledger.attribution.is_breaker_open("f-1") is open_
         assert len(asked) == 1
-    assert not ledger.attribution.breaker_open("f-2")
+    assert not ledger.attribution.is_breaker_open("f-2")
 
 
 def test_no_chain_is_read_from_its_beginning(ledger: Ledger, ledger_url: str) -> None:
@@ -198,7 +198,7 @@ def test_no_chain_is_read_from_its_beginning(ledger: Ledger, ledger_url: str) ->
     try:
         ledger.attribution.read_launcher("r-1")
         ledger.attribution.newest_fleet()
-        ledger.attribution.breaker_open("f-1")
+        ledger.attribution.is_breaker_open("f-1")
         ledger.attribution.list_who_changed(CLUSTER, proven=True)
         ledger.attribution.list_who_changed(CLUSTER, proven=False)
     finally:
