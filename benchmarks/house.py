@@ -192,13 +192,12 @@ def nameless(root: Path) -> list[tuple[str, str]]:
     """
     places: list[tuple[str, str]] = []
     for path in files(root, SIZED):
-        words = (*VAGUE, *LETTERS) if path.relative_to(root).parts[0] in PRODUCT else LETTERS
         tree = ast.parse(path.read_text())
         bodies = (part for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for part in node.body)
         fields = {id(part.target) for part in bodies if isinstance(part, ast.AnnAssign)}
         for node in ast.walk(tree):
             match node:
-                case ast.Name(id=word, ctx=ast.Store()) if word in words and id(node) not in fields:
+                case ast.Name(id=word, ctx=ast.Store()) if word in (*VAGUE, *LETTERS) and id(node) not in fields:
                     places.append((word, f"{path.relative_to(root)}:{node.lineno}"))
                 case ast.arg(arg=word) if word in LETTERS:
                     places.append((word, f"{path.relative_to(root)}:{node.lineno}"))

@@ -92,23 +92,23 @@ def arguments(
     if operation.question:
         return _question(operation.question, body)
     declared = hints(operation.method)
-    found = {name: declared.check_value(name, _name(name, value)) for name, value in in_path.items()}
+    arguments = {name: declared.check_value(name, _name(name, value)) for name, value in in_path.items()}
     if operation.body:
-        given = _object(body) | {name: _name(name, query[name]) for name in operation.in_query if name in query}
+        fields = _object(body) | {name: _name(name, query[name]) for name in operation.in_query if name in query}
         wanted = declared.type_of(operation.body)
-        found[operation.body] = set_caller(wanted, given, who)
+        arguments[operation.body] = set_caller(wanted, fields, who)
     elif operation.verb == "POST":
-        given = _object(body)
-        _refuse_unknown(given, operation.fields, "field")
-        found |= {name: declared.check_value(name, value, of_json=True) for name, value in given.items()}
+        fields = _object(body)
+        _refuse_unknown(fields, operation.fields, "field")
+        arguments |= {name: declared.check_value(name, value, of_json=True) for name, value in fields.items()}
     else:
-        found |= {
+        arguments |= {
             name: declared.check_value(name, _name(name, query[name])) for name in operation.fields if name in query
         }
-    missing = declared.needed - found.keys()
+    missing = declared.needed - arguments.keys()
     if missing:
         raise BadInput(f"{sorted(missing)[0]} is missing")
-    return found
+    return arguments
 
 
 def _in_query(operation: Operation) -> tuple[str, ...]:
@@ -118,27 +118,27 @@ def _in_query(operation: Operation) -> tuple[str, ...]:
     return (*operation.fields, *(OF_LISTS if operation.paged else ()), *((WATCH,) if operation.watched else ()))
 
 
-def set_caller(wanted: type[Model], given: dict[str, Any], who: Principal) -> Model:
+def set_caller(wanted: type[Model], content: dict[str, Any], who: Principal) -> Model:
     """Return the message with the caller as actor, and as owner where that is them or nobody. Errors: BadInput."""
     fields = wanted.model_fields
-    if "owner" in fields and given.get("owner") in (None, "", given.get("actor")):
-        given = {**given, "owner": bare_name(who.name)}
+    if "owner" in fields and content.get("owner") in (None, "", content.get("actor")):
+        content = {**content, "owner": bare_name(who.name)}
     if "actor" in fields:
-        given = {**given, "actor": who.name}
-    given.pop("ticket", None)
+        content = {**content, "actor": who.name}
+    content.pop("ticket", None)
     try:
-        return wanted.model_validate_json(json.dumps(given))
+        return wanted.model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise BadInput(in_one_sentence(error)) from None
 
 
 def _question(kind: str, body: bytes) -> dict[str, Any]:
-    given = _object(body)
-    payload = given.pop(PAYLOAD, "") if kind == "stage_import" else ""
+    fields = _object(body)
+    payload = fields.pop(PAYLOAD, "") if kind == "stage_import" else ""
     if not isinstance(payload, str) or len(payload) > 1_500_000:
         raise BadInput("payload must be text of at most 1,500,000 characters")
     try:
-        return {"question": QUESTIONS[kind].model_validate_json(json.dumps(given)), PAYLOAD: payload}
+        return {"question": QUESTIONS[kind].model_validate_json(json.dumps(fields)), PAYLOAD: payload}
     except ValidationError as error:
         raise BadInput(in_one_sentence(error)) from None
 
@@ -148,14 +148,14 @@ def _object(body: bytes) -> dict[str, Any]:
     if not body:
         return {}
     try:
-        given = json.loads(body, parse_constant=_no_number, object_pairs_hook=each_once)
+        document = json.loads(body, parse_constant=_no_number, object_pairs_hook=each_once)
     except GivenTwice as error:
         raise BadInput(f"the body: {error}") from None
     except (ValueError, RecursionError) as error:
         raise not_json(f"the body is not valid JSON: {str(error)[:200]}") from None
-    if not isinstance(given, dict):
-        raise BadInput(f"the body must be a JSON object, not {brief(given)}")
-    return given
+    if not isinstance(document, dict):
+        raise BadInput(f"the body must be a JSON object, not {brief(document)}")
+    return document
 
 
 def _no_number(text: str) -> Any:

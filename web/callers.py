@@ -53,13 +53,13 @@ class Callers:
         peer = getattr(request.state, PEER, None)
         if isinstance(peer, Peer):
             return at_the_socket(peer)
-        given = request.headers.get("authorization", "")
-        if not given:
+        header = request.headers.get("authorization", "")
+        if not header:
             raise unauthenticated_problem(
                 "this front does not know you: run `backstop login`, or give a token in BACKSTOP_TOKEN"
             )
-        token = given[len(_BEARER) :].strip()
-        if not given.lower().startswith(_BEARER) or not token or len(token) > _MOST_TOKEN:
+        token = header[len(_BEARER) :].strip()
+        if not header.lower().startswith(_BEARER) or not token or len(token) > _MOST_TOKEN:
             raise unauthenticated_problem("the Authorization header must be `Bearer TOKEN`")
         for one in self._tokens:
             principal = await one.principal(token)

@@ -98,13 +98,15 @@ class CodecEndpoint:
         try:
             if not body.lstrip().startswith(b"{"):
                 raise ValueError
-            given = json_format.Parse(body.decode(), Payloads(), ignore_unknown_fields=True, max_recursion_depth=20)
+            payloads = json_format.Parse(body.decode(), Payloads(), ignore_unknown_fields=True, max_recursion_depth=20)
         except (json_format.ParseError, ValueError, RecursionError):
             return _error_response(
                 400, "the body must be a JSON document with payloads, each with metadata and data in Base64"
             )
-        decoded = await self._codec.decode(list(given.payloads))
-        shown = [as_came if _IMPORT in one.data else one for as_came, one in zip(given.payloads, decoded, strict=True)]
+        decoded = await self._codec.decode(list(payloads.payloads))
+        shown = [
+            as_came if _IMPORT in one.data else one for as_came, one in zip(payloads.payloads, decoded, strict=True)
+        ]
         return Response(json_format.MessageToJson(Payloads(payloads=shown)), media_type="application/json")
 
 

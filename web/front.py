@@ -96,16 +96,16 @@ class Front:
     def console(self) -> Console | None:
         if not self.with_console:
             return None
-        made = Console(self.giving, stopping=self.stopping, public_url=self.public_url)
+        console = Console(self.giving, stopping=self.stopping, public_url=self.public_url)
         if self.browsers is not None:
-            made.log_in = Login(
+            console.log_in = Login(
                 self.browsers.terms,
                 lambda: self.console_at,
-                made.begin_session,
+                console.begin_session,
                 self.browsers.secret,
                 self.giving.seconds_now,
             )
-        return made
+        return console
 
     @cached_property
     def slack_desk(self) -> SlackDesk | None:
@@ -154,8 +154,8 @@ class Front:
 
     async def _response(self, request: Request) -> Response:
         loop = asyncio.get_running_loop()
-        given, began = request.headers.get("x-request-id", ""), loop.time()
-        request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        asked_id, began = request.headers.get("x-request-id", ""), loop.time()
+        request_id = asked_id if _ID.fullmatch(asked_id) else uuid.uuid4().hex
         try:
             response = await self._answer(request, request_id)
         except (Problem, BackstopError) as failure:
@@ -187,9 +187,9 @@ class Front:
         body = await _body(request)
         principal = await self.giving.principal_for(principal, asked.operation)
         read = partial(arguments, asked.operation, asked.in_path, request.query_params, body, principal)
-        found = await asyncio.to_thread(read) if len(body) > _LARGE else read()
+        values = await asyncio.to_thread(read) if len(body) > _LARGE else read()
         alone = request.headers.get(ALONE) == "1"
-        asking = Asking(principal, asked.operation, asked.in_path, found, alone, _key(request, principal))
+        asking = Asking(principal, asked.operation, asked.in_path, values, alone, _key(request, principal))
         door = await self.giving.allow(asking)
         # The caller's trace goes on behind us; of what else the header could carry along nothing is taken.
         trace = traces.attach(_TRACE.extract(request.headers))
@@ -294,9 +294,9 @@ async def _body(request: Request) -> bytes:
 
 def _key(request: Request, who: Principal) -> str:
     """Return the caller's idempotency key, which no other principal shares. Errors: BadInput."""
-    given = request.headers.get("idempotency-key", "")
-    if not given or request.method != "POST":
+    key = request.headers.get("idempotency-key", "")
+    if not key or request.method != "POST":
         return ""
-    if not _KEY.fullmatch(given):
+    if not _KEY.fullmatch(key):
         raise BadInput("Idempotency-Key must be at most 200 ASCII characters without spaces")
-    return f"{who.name}\0{given}"
+    return f"{who.name}\0{key}"

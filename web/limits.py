@@ -45,8 +45,8 @@ class Rate:
 
 async def body_of(request: Request, most: int = MOST_BYTES) -> bytes:
     """Read the whole body. Errors: Problem 413, 408, 400."""
-    said = request.headers.get("content-length", "0")
-    if said.isdigit() and int(said) > most:
+    length = request.headers.get("content-length", "0")
+    if length.isdigit() and int(length) > most:
         raise _too_large(most)
     try:
         return await asyncio.wait_for(_read(request, most), BODY_SECONDS)

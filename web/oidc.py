@@ -80,28 +80,28 @@ class Provider:
     async def endpoints(self) -> Mapping[str, Any]:
         """Return the provider's own description. Errors: Unavailable."""
         if not self._known:
-            found = dict(await _fetch(f"{self.terms.issuer.rstrip('/')}/.well-known/openid-configuration"))
-            if found.get("issuer") != self.terms.issuer:
+            endpoints = dict(await _fetch(f"{self.terms.issuer.rstrip('/')}/.well-known/openid-configuration"))
+            if endpoints.get("issuer") != self.terms.issuer:
                 raise Unavailable(
                     f"the provider at {self.terms.issuer} has another issuer name: set BACKSTOP_OIDC_ISSUER to the "
                     "issuer that its configuration names"
                 )
-            self._known = found
+            self._known = endpoints
         return self._known
 
     async def _keys_with(self, key_id: str) -> KeySet:
         async with self._turn:
             now = asyncio.get_running_loop().time()
             since = now - self._looked
-            known = self._keys is not None and (not key_id or any(key.kid == key_id for key in self._keys.keys))
-            if self._keys is None or since > _KEPT_SECONDS or (not known and since > _REFETCH_SECONDS):
+            is_known = self._keys is not None and (not key_id or any(key.kid == key_id for key in self._keys.keys))
+            if self._keys is None or since > _KEPT_SECONDS or (not is_known and since > _REFETCH_SECONDS):
                 self._looked = now
                 try:
                     self._keys = _usable(await _fetch(str((await self.endpoints()).get("jwks_uri", ""))))
                 except Unavailable:
-                    if not known:
+                    if not is_known:
                         raise
-            if self._keys is None or not (known or not key_id or any(key.kid == key_id for key in self._keys.keys)):
+            if self._keys is None or not (is_known or not key_id or any(key.kid == key_id for key in self._keys.keys)):
                 raise Refusal("the token is signed with a key that the provider does not have")
             return self._keys
 
@@ -174,19 +174,19 @@ def _groups(claims: Mapping[str, Any], claim: str) -> tuple[str, ...]:
         raise Refusal(
             f"the provider does not list all groups in the claim {claim}: let it send only the groups that matter"
         )
-    found = claims.get(claim)
-    if found is None:
+    groups = claims.get(claim)
+    if groups is None:
         raise Refusal(
             f"the token has no claim {claim}: let the provider add it, or name another in BACKSTOP_OIDC_GROUPS"
         )
-    if not isinstance(found, list) or not all(isinstance(g, str) and 0 < len(g) <= _MOST_GROUP for g in found):
+    if not isinstance(groups, list) or not all(isinstance(g, str) and 0 < len(g) <= _MOST_GROUP for g in groups):
         raise Refusal(f"the token's claim {claim} is not a list of group names")
-    if len(found) > _MOST_GROUPS:
+    if len(groups) > _MOST_GROUPS:
         raise Refusal(
-            f"the token names {len(found)} groups, but may name at most {_MOST_GROUPS}: configure the provider "
+            f"the token names {len(groups)} groups, but may name at most {_MOST_GROUPS}: configure the provider "
             "to send fewer"
         )
-    return tuple(sorted(set(found)))
+    return tuple(sorted(set(groups)))
 
 
 async def _fetch(url: str) -> Mapping[str, Any]:
@@ -198,12 +198,12 @@ async def _fetch(url: str) -> Mapping[str, Any]:
             answer = await client.get(url)
         if answer.status_code != 200 or len(answer.content) > _MOST_BYTES:
             raise Unavailable(f"the provider answers {answer.status_code} at {url}")
-        found = answer.json()
+        document = answer.json()
     except (httpx.HTTPError, ValueError, httpx.InvalidURL):
         raise Unavailable(f"the provider does not answer at {url}") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise Unavailable(f"the provider's answer at {url} is not a document of an OpenID Connect provider")
-    return found
+    return document
 
 
 def is_safe_address(url: str) -> bool:
@@ -215,10 +215,14 @@ async def how_to_log_in(provider: Provider | None) -> Mapping[str, Any]:
     """Return the login's address and client for the command line. Nothing in it is secret."""
     if provider is None:
         return {"oidc": None}
-    known, terms = await provider.endpoints(), provider.terms
+    endpoints, terms = await provider.endpoints(), provider.terms
     names = ("device_authorization_endpoint", "token_endpoint", "revocation_endpoint")
-    told = {name: known[name] for name in names if isinstance(known.get(name), str) and is_safe_address(known[name])}
-    scopes = known.get("scopes_supported", [])
+    addresses = {
+        name: endpoints[name]
+        for name in names
+        if isinstance(endpoints.get(name), str) and is_safe_address(endpoints[name])
+    }
+    scopes = endpoints.get("scopes_supported", [])
     wanted = [
         scope for scope in ("openid", "profile", "groups", "offline_access") if scope == "openid" or scope in scopes
     ]
@@ -228,6 +232,6 @@ async def how_to_log_in(provider: Provider | None) -> Mapping[str, Any]:
             "client_id": terms.client,
             "audience": terms.audience,
             "scope": " ".join(wanted),
-            **told,
+            **addresses,
         }
     }

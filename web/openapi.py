@@ -128,17 +128,17 @@ _ABOUT = (
 
 
 def _adapters(every: tuple[Operation, ...]) -> dict[tuple[str, _Mode], TypeAdapter[Any]]:
-    found: dict[tuple[str, _Mode], TypeAdapter[Any]] = {}
+    adapters: dict[tuple[str, _Mode], TypeAdapter[Any]] = {}
     for one in every:
         if one.question:
-            found[f"?{one.question}", "validation"] = TypeAdapter(QUESTIONS[one.question])
-            found[f"!?{one.question}", "serialization"] = QUESTIONS[one.question].answers()
+            adapters[f"?{one.question}", "validation"] = TypeAdapter(QUESTIONS[one.question])
+            adapters[f"!?{one.question}", "serialization"] = QUESTIONS[one.question].answers()
             continue
         declared = hints(one.method)
-        found[f"!{one.method}", "serialization"] = declared.answer
+        adapters[f"!{one.method}", "serialization"] = declared.answer
         for name in one.arguments:
-            found[f"{one.method}.{name}", "validation"] = declared.adapter(name)
-    return found
+            adapters[f"{one.method}.{name}", "validation"] = declared.adapter(name)
+    return adapters
 
 
 def _operation(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def _operation(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> dict[st
         "description": "A refusal or a failure, in one sentence.",
         "content": {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }
-    made: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "operationId": f"desk_{name}" if one.question else name,
         "summary": _summary(one),
         "x-backstop-command": one.command,
@@ -161,8 +161,8 @@ def _operation(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> dict[st
         "responses": answers,
     }
     if one.verb == "POST":
-        made["requestBody"] = {"required": True, "content": {"application/json": {"schema": _body(one, schemas)}}}
-    return made
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _body(one, schemas)}}}
+    return operation
 
 
 def _summary(one: Operation) -> str:
@@ -191,18 +191,20 @@ def _body(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> Any:
 
 
 def _parameters(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> list[dict[str, Any]]:
-    found = [
+    parameters = [
         {"name": name, "in": "path", "required": True, "schema": schemas[f"{one.method}.{name}", "validation"]}
         for name in one.in_path
     ]
     if one.method in _ROWS:
         rows = _ROWS[one.method].values()
-        found[-1]["description"] = "\n".join(f"- `{row.name}`: {row.summary}" for row in rows)
+        parameters[-1]["description"] = "\n".join(f"- `{row.name}`: {row.summary}" for row in rows)
     if one.verb == "GET":
-        found += [{"name": n, "in": "query", "schema": schemas[f"{one.method}.{n}", "validation"]} for n in one.fields]
-    found += [{"name": name, "in": "query", "schema": {"type": "string"}} for name in one.in_query]
+        parameters += [
+            {"name": n, "in": "query", "schema": schemas[f"{one.method}.{n}", "validation"]} for n in one.fields
+        ]
+    parameters += [{"name": name, "in": "query", "schema": {"type": "string"}} for name in one.in_query]
     if one.paged:
-        found += [
+        parameters += [
             {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 0, "maximum": MOST_ROWS}},
             {
                 "name": "after",
@@ -212,13 +214,17 @@ def _parameters(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> list[d
             },
         ]
     if one.watched:
-        found.append({"name": WATCH, "in": "query", "schema": {"type": "string"}, "description": _WATCH})
+        parameters.append({"name": WATCH, "in": "query", "schema": {"type": "string"}, "description": _WATCH})
     if one.tagged:
-        found.append({"name": "If-None-Match", "in": "header", "schema": {"type": "string"}})
+        parameters.append({"name": "If-None-Match", "in": "header", "schema": {"type": "string"}})
     if one.verb == "POST":
-        found.append({"name": "Idempotency-Key", "in": "header", "schema": {"type": "string"}, "description": _KEY})
-        found.append({"name": "Backstop-Emergency", "in": "header", "schema": {"const": "1"}, "description": _ALONE})
-    return found
+        parameters.append(
+            {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string"}, "description": _KEY}
+        )
+        parameters.append(
+            {"name": "Backstop-Emergency", "in": "header", "schema": {"const": "1"}, "description": _ALONE}
+        )
+    return parameters
 
 
 _AFTER = "How many rows to skip. The header `Link` has the address of the next part."

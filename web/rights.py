@@ -70,8 +70,8 @@ class Everybody:
 
 def message_of(found: Mapping[str, Any]) -> Any:
     """Return the argument that says most: a command, a launch, a question."""
-    given = (found.get(name) for name in ("request", "order", "ask", "start", "question"))
-    return next((one for one in given if isinstance(one, Model)), None)
+    subjects = (found.get(name) for name in ("request", "order", "ask", "start", "question"))
+    return next((one for one in subjects if isinstance(one, Model)), None)
 
 
 def reason_of(found: Mapping[str, Any]) -> str:

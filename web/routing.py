@@ -34,12 +34,12 @@ class Routes:
         fitting = [asked for one in self._operations if (asked := _fits(one, segments)) is not None]
         if not fitting:
             raise not_found(f"there is nothing at this path: {API}/openapi.json lists the paths")
-        found = [asked for asked in fitting if asked.operation.verb == verb]
-        if not found:
+        matches = [asked for asked in fitting if asked.operation.verb == verb]
+        if not matches:
             verbs = ", ".join(sorted({asked.operation.verb for asked in fitting}))
             text = f"this path does not take {verb}: use {verbs}"
             raise Problem("not-allowed", 405, "The method is not allowed.", text, {"allow": verbs})
-        return min(found, key=lambda asked: len(asked.in_path))
+        return min(matches, key=lambda asked: len(asked.in_path))
 
     def _segments(self, raw_path: bytes) -> tuple[str, ...]:
         prefix = f"{API}/".encode()
@@ -56,15 +56,15 @@ class Routes:
 def _fits(operation: Operation, segments: tuple[str, ...]) -> Asked | None:
     if len(segments) != len(operation.parts):
         return None
-    found: dict[str, str] = {}
+    arguments: dict[str, str] = {}
     for part, segment in zip(operation.parts, segments, strict=True):
         if part.startswith("{"):
             if not segment:
                 return None
-            found[part[1:-1]] = segment
+            arguments[part[1:-1]] = segment
         elif part != segment:
             return None
-    return Asked(operation, found)
+    return Asked(operation, arguments)
 
 
 def all_routes() -> Routes:

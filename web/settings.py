@@ -155,16 +155,16 @@ def _secret(path: str) -> str:
     if not path:
         return ""
     try:
-        found = Path(path).read_text(encoding="utf-8").strip()
+        secret = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         raise BadInput(f"BACKSTOP_OIDC_CLIENT_SECRET_FILE {brief(path)} cannot be read") from None
-    if not found:
+    if not secret:
         raise BadInput(f"BACKSTOP_OIDC_CLIENT_SECRET_FILE {brief(path)} is empty")
-    return found
+    return secret
 
 
 def _address(text: str) -> Address:
-    found = re.fullmatch(r"(\[[0-9a-fA-F:]{2,45}\]|[A-Za-z0-9.-]{1,253}):([0-9]{1,5})", text)
-    if found is None or int(found[2]) > 65535:
+    match = re.fullmatch(r"(\[[0-9a-fA-F:]{2,45}\]|[A-Za-z0-9.-]{1,253}):([0-9]{1,5})", text)
+    if match is None or int(match[2]) > 65535:
         raise BadInput(f"--listen takes HOST:PORT, such as 127.0.0.1:8443, not {brief(text)}")
-    return Address(found[1].strip("[]"), int(found[2]))
+    return Address(match[1].strip("[]"), int(match[2]))

@@ -101,10 +101,10 @@ class Console:
     async def _answer(self, request: Request) -> Response:
         path = _segments(request)
         if path[0] == "static":
-            found = static("/".join(path[1:]), compressed="gzip" in request.headers.get("accept-encoding", ""))
-            if found is None:
+            file = static("/".join(path[1:]), compressed="gzip" in request.headers.get("accept-encoding", ""))
+            if file is None:
                 raise not_found("there is no such file")
-            return found
+            return file
         if path[0] == "open" and len(path) == 2:
             return self._by_link(request, path[1])
         session = await self._session(request)
@@ -126,16 +126,16 @@ class Console:
         key = form.get("once", "")
         visit = Visit(self.giving, principal, path, query, session, form, key)
         mark = "" if session is None or form else await self.live.mark_now()
-        made = await make(visit)
-        if isinstance(made, Elsewhere):
-            response = RedirectResponse(made.path, 303, headers=HEADERS)
+        answer = await make(visit)
+        if isinstance(answer, Elsewhere):
+            response = RedirectResponse(answer.path, 303, headers=HEADERS)
             if session is not None and session.said:
-                said = self.sessions.seal_sentences(session)
-                response.headers["set-cookie"] = self._cookie(request, said, _SAID_SECONDS, _SAID)
+                sentences = self.sessions.seal_sentences(session)
+                response.headers["set-cookie"] = self._cookie(request, sentences, _SAID_SECONDS, _SAID)
             return response
-        if isinstance(made, Download):
-            return download(made)
-        return self._render(request, made, session, principal, bool(visit.missed), mark)
+        if isinstance(answer, Download):
+            return download(answer)
+        return self._render(request, answer, session, principal, bool(visit.missed), mark)
 
     async def _session(self, request: Request) -> Session | None:
         session = self.sessions.session_of(self._secret(request))
@@ -160,14 +160,14 @@ class Console:
         mark: str = "",
     ) -> Response:
         """Render the page. `principal` None: nobody is logged in. `mark`: the ledger's, from before the reading."""
-        told = [] if session is None or _is_reload(request) else self._read_messages(request, session)
+        messages = [] if session is None or _is_reload(request) else self._read_messages(request, session)
         values = {
             "title": made.title,
             "who": "" if principal is None else principal.name,
             "how": "" if principal is None else principal.how,
             "form_token": "" if session is None else session.form_token,
             "once": secrets.token_urlsafe(16),
-            "said": told,
+            "said": messages,
             "missed": missed,
             "mark": mark,
             "navigation": [] if principal is None else NAVIGATION,
@@ -175,7 +175,7 @@ class Console:
             **made.values,
         }
         response = page(made.template, values, made.status)
-        if told:
+        if messages:
             response.headers.append("set-cookie", self._cookie(request, "", 0, _SAID))
         return response
 
@@ -186,8 +186,8 @@ class Console:
 
     def _render_failure(self, request: Request, status: int, title: str, detail: str) -> Response:
         session = self.sessions.session_of(self._secret(request))
-        made = Page("failure.html", title, {"detail": detail}, status)
-        return self._render(request, made, session, None if session is None else session.principal)
+        failure = Page("failure.html", title, {"detail": detail}, status)
+        return self._render(request, failure, session, None if session is None else session.principal)
 
     def _secure(self, request: Request) -> bool:
         return request.url.scheme == "https" or bool(self.public_url)
@@ -240,10 +240,10 @@ class Console:
             fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=200, errors="strict")
         except ValueError:
             raise Problem("not-a-form", 400, "This is not a form.", "its fields are not valid text") from None
-        found = {name: values[-1] for name, values in fields.items()}
-        if not session.is_own_form(found.pop("form_token", "")):
+        form = {name: values[-1] for name, values in fields.items()}
+        if not session.is_own_form(form.pop("form_token", "")):
             raise forbidden_problem("this form is from another session: reload the page, and send it again from there")
-        return {"given": "1", **found}
+        return {"given": "1", **form}
 
 
 def _is_reload(request: Request) -> bool:

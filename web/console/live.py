@@ -55,15 +55,15 @@ class Live:
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.create_task(self._look())
             try:
-                seen = told = ""
+                seen = notice = ""
                 while not stopping.is_set():
-                    if self.mark and not self.away and (self.mark != seen or told):
-                        seen, told = self.mark, ""
+                    if self.mark and not self.away and (self.mark != seen or notice):
+                        seen, notice = self.mark, ""
                         yield f"event: mark\ndata: {seen}\n\n".encode()
                         continue
-                    if self.away and not told:
-                        told = " ".join(self.away.split())
-                        yield f"event: away\ndata: {told}\n\n".encode()
+                    if self.away and not notice:
+                        notice = " ".join(self.away.split())
+                        yield f"event: away\ndata: {notice}\n\n".encode()
                         continue
                     if not await self._changes(stopping):
                         yield b": still the same\n\n"

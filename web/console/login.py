@@ -113,12 +113,12 @@ class Login:
         if len(begun.cookie) > _COOKIE_CHARS:
             begun = begun._replace(to="/")
         scopes = (await self._provider.endpoints()).get("scopes_supported")
-        known = scopes if isinstance(scopes, list) else []
+        supported = scopes if isinstance(scopes, list) else []
         asked = {
             "response_type": "code",
             "client_id": self.terms.client,
             "redirect_uri": self._redirect,
-            "scope": " ".join(["openid", *(scope for scope in ("profile", "groups") if scope in known)]),
+            "scope": " ".join(["openid", *(scope for scope in ("profile", "groups") if scope in supported)]),
             "state": begun.state,
             "nonce": begun.nonce,
             "code_challenge": _challenge(begun.verifier),
@@ -130,18 +130,18 @@ class Login:
         return response
 
     async def _back(self, request: Request) -> Response:
-        said = {name: values[-1] for name, values in parse_qs(request.url.query, max_num_fields=20).items()}
+        parameters = {name: values[-1] for name, values in parse_qs(request.url.query, max_num_fields=20).items()}
         begun = _Begun.read(request.cookies.get(cookie_name(secure=self._secure, name=_COOKIE), ""))
-        state = said.get("state", "").encode()
+        state = parameters.get("state", "").encode()
         if begun is None or not hmac.compare_digest(begun.state.encode(), state) or not self._is_soon(begun):
             raise forbidden_problem(_AGAIN)
-        if said.get("iss", self.terms.issuer) != self.terms.issuer:
+        if parameters.get("iss", self.terms.issuer) != self.terms.issuer:
             raise forbidden_problem(
                 "the answer came from another provider than the one that was asked: begin again at /login"
             )
-        if "error" in said or "code" not in said:
-            raise forbidden_problem(_denial_text(said.get("error", "")))
-        token = await self._token(said["code"], begun.verifier)
+        if "error" in parameters or "code" not in parameters:
+            raise forbidden_problem(_denial_text(parameters.get("error", "")))
+        token = await self._token(parameters["code"], begun.verifier)
         try:
             principal = await self._provider.principal(token, nonce=begun.nonce)
         except Refusal as refusal:
@@ -155,7 +155,7 @@ class Login:
     async def _token(self, code: str, verifier: str) -> str:
         """Return the identity token. Errors: Problem 403, Unavailable."""
         where = _endpoint(await self._provider.endpoints(), "token_endpoint")
-        given = {
+        fields = {
             "grant_type": "authorization_code",
             "code": code,
             "redirect_uri": self._redirect,
@@ -166,16 +166,16 @@ class Login:
             pair = f"{quote(self.terms.client, safe='')}:{quote(self.secret, safe='')}"  # RFC 6749, 2.3.1
             headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
         else:
-            given["client_id"] = self.terms.client
+            fields["client_id"] = self.terms.client
         try:
             async with httpx.AsyncClient(timeout=_HTTP_SECONDS, follow_redirects=False) as client:
-                answer = await client.post(where, data=given, headers=headers)
-            found = answer.json() if len(answer.content) <= _MOST_BYTES else None
+                answer = await client.post(where, data=fields, headers=headers)
+            document = answer.json() if len(answer.content) <= _MOST_BYTES else None
         except (httpx.HTTPError, ValueError):
             raise Unavailable("the provider does not answer: log in again later") from None
-        token = found.get("id_token") if isinstance(found, dict) else None
+        token = document.get("id_token") if isinstance(document, dict) else None
         if answer.status_code != 200 or not isinstance(token, str):
-            why = str(found.get("error", "")) if isinstance(found, dict) else ""
+            why = str(document.get("error", "")) if isinstance(document, dict) else ""
             raise forbidden_problem(_denial_text(why))
         return token
 
@@ -196,12 +196,12 @@ class Login:
 
 
 def _endpoint(known: Mapping[str, object], name: str) -> str:
-    found = known.get(name)
-    if not isinstance(found, str) or not is_safe_address(found):
+    address = known.get(name)
+    if not isinstance(address, str) or not is_safe_address(address):
         raise Problem(
             "unavailable", 503, "The provider cannot be used.", f"it names no safe address (https) as its {name}"
         )
-    return found
+    return address
 
 
 def _page(request: Request) -> str:

@@ -29,14 +29,14 @@ _FOR_GOOD = "public, max-age=31536000, immutable"
 
 @cache
 def _environment() -> jinja2.Environment:
-    made = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("web.console"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
+    environment.filters |= {
         "moment": moment,
         "number": _number,
         "count_of": count,
@@ -47,8 +47,8 @@ def _environment() -> jinja2.Environment:
         "parts": markup,
         "sentence": lambda text: sentence(line(text)),
     }
-    made.globals |= {"place": place, "static": static_path, "at_most": AT_MOST}
-    return made
+    environment.globals |= {"place": place, "static": static_path, "at_most": AT_MOST}
+    return environment
 
 
 def page(template: str, values: Mapping[str, Any], status: int = 200) -> Response:

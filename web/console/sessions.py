@@ -70,10 +70,10 @@ class Session:
 
     def is_own_form(self, form_token: str) -> bool:
         try:
-            given = bytes.fromhex(form_token)
+            token = bytes.fromhex(form_token)
         except ValueError:
             return False
-        return len(given) == 2 * _BYTES and hmac.compare_digest(_under(given[:_BYTES], given[_BYTES:]), self._token)
+        return len(token) == 2 * _BYTES and hmac.compare_digest(_under(token[:_BYTES], token[_BYTES:]), self._token)
 
     @property
     def hashes(self) -> tuple[str, str]:
@@ -177,10 +177,10 @@ class Sessions:
 
     def sentences(self, session: Session, cookie: str) -> list[str]:
         try:
-            whose, said = self._unseal(b"sentences", cookie)
+            whose, sentences = self._unseal(b"sentences", cookie)
         except (ValueError, TypeError):
             return []
-        return list(map(str, said)) if whose == session.hashes[0] else []
+        return list(map(str, sentences)) if whose == session.hashes[0] else []
 
     # --- links ----------------------------------------------------------------------------------
 
@@ -196,8 +196,8 @@ class Sessions:
 
     def by_link(self, word: str) -> Principal | None:
         """Use up the link; return its owner, or None if it is not valid any more."""
-        found = self._links.pop(hash_of(word), None)
-        return found[0] if found is not None and self._clock() < found[1] else None
+        owner = self._links.pop(hash_of(word), None)
+        return owner[0] if owner is not None and self._clock() < owner[1] else None
 
     # --- seals ----------------------------------------------------------------------------------
 

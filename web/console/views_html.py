@@ -135,16 +135,16 @@ def sentence(text: Text) -> Markup:
 
 def _runs(text: Text) -> Sequence[tuple[int, int, str]]:
     """Return its pieces in order, each with its style. Our styles never overlap."""
-    found, at = list[tuple[int, int, str]](), 0
+    pieces, at = list[tuple[int, int, str]](), 0
     for span in sorted(text.spans):
         if span.start > at:
-            found.append((at, span.start, str(text.style)))
+            pieces.append((at, span.start, str(text.style)))
         if span.end > max(at, span.start):
-            found.append((max(at, span.start), span.end, str(span.style)))
+            pieces.append((max(at, span.start), span.end, str(span.style)))
         at = max(at, span.end)
     if at < len(text.plain):
-        found.append((at, len(text.plain), str(text.style)))
-    return found
+        pieces.append((at, len(text.plain), str(text.style)))
+    return pieces
 
 
 def _with_code(plain: str, start: int, end: int) -> Markup:

@@ -207,8 +207,8 @@ class Acts:
         parts = summary(answers, flexes or [], hint=False)
         if cluster:
             status, _ = await who.visit.try_call("status", cluster=cluster)
-            known = {cluster: status} if status is not None else {}
-            parts = [*parts, line(), *in_full(answers, known, flexes or [])]
+            statuses = {cluster: status} if status is not None else {}
+            parts = [*parts, line(), *in_full(answers, statuses, flexes or [])]
         return messages.to_one(
             *messages.print_blocks(parts), *self._link("teams", team), text=f"Why {team} cannot use its quota"
         )
@@ -259,11 +259,11 @@ def _split(text: str, most: int) -> tuple[list[str], str]:
     """Return the first words, and the rest as it was typed. Slack turns straight quotes into curled ones."""
     rest, words = text.replace("“", '"').replace("”", '"').strip(), list[str]()
     while rest and len(words) < most:
-        found = _WORD.match(rest)
-        if found is None:
+        match = _WORD.match(rest)
+        if match is None:
             break
-        words.append(found[1] if found[1] is not None else found[2])
-        rest = rest[found.end() :].strip()
+        words.append(match[1] if match[1] is not None else match[2])
+        rest = rest[match.end() :].strip()
     return words, rest
 
 

@@ -92,9 +92,9 @@ class SlackDesk:
         if form.get("ssl_check") == "1":  # Slack looks whether somebody listens
             return Response(status_code=200)
         read = read_press if request.scope["path"] == INTERACTIVE else read_typed
-        given = read(form, self.terms.replies)
-        self.rate.take(f"{given.who.user} of Slack workspace {given.who.workspace}")
-        return await self._begin_work(given, mark)
+        press = read(form, self.terms.replies)
+        self.rate.take(f"{press.who.user} of Slack workspace {press.who.workspace}")
+        return await self._begin_work(press, mark)
 
     async def _begin_work(self, given: Pressed | Typed, mark: str) -> Response:
         if len(self._working) >= _MOST_AT_ONCE:

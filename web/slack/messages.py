@@ -127,7 +127,7 @@ class Answered(NamedTuple):
     @property
     def message(self) -> Message:
         """The message that replaces the notice."""
-        done = [plain_block(said, f"{_DONE}.{number}") for number, said in enumerate(self.done)]
+        done = [plain_block(sentence, f"{_DONE}.{number}") for number, sentence in enumerate(self.done)]
         colour = {"color": self.words["color"]} if "color" in self.words else {}
         below = {**colour, "blocks": [*done, *blocks_of(self.rows)]}
         return {"replace_original": True, "attachments": [dict(self.words), below]}
@@ -146,9 +146,9 @@ def answered_notice(message: Mapping[str, Any]) -> Answered | None:
     blocks = below.get("blocks")
     if "text" not in words or not isinstance(blocks, list):
         return None
-    found = [one for one in blocks if isinstance(one, dict)]
-    done = [_text_of(one) for one in found if str(one.get("block_id", "")).startswith(_DONE)]
-    rows = [_row_of(one) for one in found if one.get("type") == "actions"]
+    parts = [one for one in blocks if isinstance(one, dict)]
+    done = [_text_of(one) for one in parts if str(one.get("block_id", "")).startswith(_DONE)]
+    rows = [_row_of(one) for one in parts if one.get("type") == "actions"]
     return Answered(words, tuple(done), tuple(row for row in rows if row is not None))
 
 

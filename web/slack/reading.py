@@ -100,17 +100,17 @@ def read_press(form: Mapping[str, str], replies: tuple[str, ...]) -> Pressed:
         kind = _Payload.model_validate_json(text).type
         if kind != "block_actions":
             raise BadInput(f"{brief(kind)} is not supported: Backstop has buttons only in messages")
-        found = _Pressed.model_validate_json(text)
+        press = _Pressed.model_validate_json(text)
     except ValidationError as error:
         raise BadInput(f"payload: {in_one_sentence(error)}") from None
-    action = found.actions[0]
+    action = press.actions[0]
     if action.type != "button":
         raise BadInput(f"{brief(action.type)} is not a button")
-    team = found.user.team_id or (found.team.id if found.team is not None else "")
-    fields = {} if found.state is None else {k: v for block in found.state.values.values() for k, v in block.items()}
+    team = press.user.team_id or (press.team.id if press.team is not None else "")
+    fields = {} if press.state is None else {k: v for block in press.state.values.values() for k, v in block.items()}
     typed = {name: one.value or "" for name, one in fields.items()}
-    who = SlackPerson(team, found.user.id)
-    return Pressed(who, action.action_id, action.value, typed, found.message, _ours(found.response_url, replies))
+    who = SlackPerson(team, press.user.id)
+    return Pressed(who, action.action_id, action.value, typed, press.message, _ours(press.response_url, replies))
 
 
 def read_typed(form: Mapping[str, str], replies: tuple[str, ...]) -> Typed:
@@ -140,7 +140,7 @@ def form_of(content_type: str, body: bytes) -> Mapping[str, str]:
             f"Slack sends {_FORM}, {f'not {kind[:80]}' if kind else 'and this request has no Content-Type'}",
         )
     try:
-        found = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=100, errors="strict")
+        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=100, errors="strict")
     except ValueError:
         raise Problem("not-a-form", 400, "This is not a form.", "its fields are not valid text") from None
-    return {name: values[-1] for name, values in found.items()}
+    return {name: values[-1] for name, values in fields.items()}

@@ -47,18 +47,18 @@ def sure_of(value: str, secret: str, who: SlackPerson, now: float) -> Sure:
     if not hmac.compare_digest(_mac(secret, text).encode(), mac.encode(errors="replace")):
         raise BadInput("this button is not from Backstop")
     try:
-        found = Sure.model_validate_json(text)
+        confirmation = Sure.model_validate_json(text)
     except ValidationError:
         raise BadInput(
             "Backstop was upgraded since this button was sent: begin again with the newest message"
         ) from None
-    if (found.workspace, found.user) != who:
+    if (confirmation.workspace, confirmation.user) != who:
         raise Refusal(
             "this question was put to somebody else: to give the command, press the button in the original message"
         )
-    if now > found.until:
+    if now > confirmation.until:
         raise Refusal(f"this confirmation is more than {SECONDS // 60} minutes old: begin again from the message")
-    return found
+    return confirmation
 
 
 def _mac(secret: str, text: str) -> str:

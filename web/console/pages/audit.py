@@ -66,15 +66,15 @@ async def audit(visit: Visit) -> Page | Download:
     page = ArchivePage(rows=(), head=None)
     if not failed:
         page = await visit.ask(Archived(cluster=wanted.cluster, limit=_SHOWN, newest=True))
-    found, head = page.rows, page.head
+    entries, head = page.rows, page.head
     values = {
         "asked": wanted,
         "chain": _CHAINS.get(wanted.cluster, wanted.cluster),
         "fleet_chain": FLEET,
         "access_chain": ACCESS_CHAIN,
         "kinds": [kind.value for kind in AuditKind],
-        "entries": [_line(row, page.seal_of(row.seq)) for row in reversed(found) if wanted.holds(row)],
-        "looked": len(found),
+        "entries": [_line(row, page.seal_of(row.seq)) for row in reversed(entries) if wanted.holds(row)],
+        "looked": len(entries),
         "all": 0 if head is None else head.length,
         "head": "" if head is None else head.hash,
         "failed": failed,

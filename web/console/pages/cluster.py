@@ -65,7 +65,7 @@ async def _show_cluster(visit: Visit, name: str) -> Page:
         tallied_points(visit, _CURVE, _POINTS, name),
         visit.try_ask(SnapshotNow(cluster=name)),
     )
-    known, no_curve = tallies
+    points, no_curve = tallies
     tracked = status is not None and status.stage in _TRACK[:-1]  # what it waits for stands there
     bands = bands_of(archived, [e.window for e in declared or ()], visit.now - _CURVE, visit.now)
     values: dict[str, Any] = {
@@ -85,7 +85,7 @@ async def _show_cluster(visit: Visit, name: str) -> Page:
         **hardware,
         "windows": _windows([e for e in declared or () if e.window.ends > visit.now], name, status, visit.now),
         "no_windows": no_windows,
-        "curve": cluster_curve(known, archived, plannable, bands),
+        "curve": cluster_curve(points, archived, plannable, bands),
         "no_curve": no_curve,
         "bands": bands,
     }
@@ -106,7 +106,7 @@ def _track(status: RolloutStatus, could: Sequence[str] | None, openers: Openers)
     """Return the four stages, each with its place, what its gate waits for, and who may give the next command."""
     here = status.stage if status.stage in _TRACK else None
     at = _TRACK.index(here) if here is not None else -1
-    found = []
+    track = []
     for number, stage in enumerate(_TRACK):
         state = "ahead" if number > at else "here" if number == at else "behind"
         waits = (
@@ -114,8 +114,8 @@ def _track(status: RolloutStatus, could: Sequence[str] | None, openers: Openers)
             if number == at + 1 and here is not None
             else []
         )
-        found.append({"stage": stage.value, "state": state, "waits": waits})
-    return found
+        track.append({"stage": stage.value, "state": state, "waits": waits})
+    return track
 
 
 def _describe_wait(
@@ -168,8 +168,8 @@ async def _why_not(visit: Visit, status: RolloutStatus, ahead: Ahead | None, com
 
 async def _hardware(visit: Visit, name: str) -> dict[str, Any]:
     """Return the cluster's islands, and how large a block each could take."""
-    found, why = await visit.try_ask(FlexOf(cluster=name))
-    one = found[0] if found else None
+    offers, why = await visit.try_ask(FlexOf(cluster=name))
+    one = offers[0] if offers else None
     if one is None or one.health_at is None:
         return {"islands": [], "no_islands": why or "its health is unknown"}
     rows = table("=ISLAND", ">HEALTHY", ">TOTAL", ">HEALTHY BLOCK", ">LARGEST FREE BLOCK")
@@ -233,10 +233,10 @@ def _consequence(command: Command, ahead: Ahead, now: datetime) -> Sequence[Any]
 
 
 async def _give(visit: Visit, name: str, command: Command) -> Page | Elsewhere:
-    said = given_fields(visit.form, "reason", "plan_hash", "team", "hold", "how")
-    done, failed = await try_work(visit, _send_command(visit, name, command, said))
+    fields = given_fields(visit.form, "reason", "plan_hash", "team", "hold", "how")
+    done, failed = await try_work(visit, _send_command(visit, name, command, fields))
     if failed:
-        return await _before(visit.without_form, name, command, failed, said["reason"], said["hold"])
+        return await _before(visit.without_form, name, command, failed, fields["reason"], fields["hold"])
     if done is not None:
         visit.add_sentence(f"{done.said}.{f' {done.undo}' if done.undo else ''}")
     return Elsewhere(place("clusters", name))

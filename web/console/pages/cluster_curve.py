@@ -48,14 +48,14 @@ def bands_of(archive: ArchivePage | None, windows: Iterable[Window], since: date
 
 def _breaches(entries: Sequence[AuditEntry], now: datetime) -> list[Band]:
     """Return the breaches: each begins where the guard reports it, and ends where it is over or the stage changes."""
-    found, begun = list[Band](), list[AuditEntry]()
+    bands, begun = list[Band](), list[AuditEntry]()
     for entry in entries:
         if entry.kind is AuditKind.GUARD and entry.data.get("breach"):
             begun.append(entry)
         elif begun and (entry.kind is AuditKind.TRANSITION or entry.text.startswith(BACKED_AGAIN)):
-            found.append(Band("breach", begun[0].at, entry.at, begun[0].text, over=True))
+            bands.append(Band("breach", begun[0].at, entry.at, begun[0].text, over=True))
             begun.clear()
-    return [*found, *(Band("breach", first.at, now, first.text, over=False) for first in begun[:1])]
+    return [*bands, *(Band("breach", first.at, now, first.text, over=False) for first in begun[:1])]
 
 
 def cluster_curve(

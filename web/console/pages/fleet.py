@@ -240,13 +240,13 @@ def _grid(rows: Sequence[Row], waves: Sequence[str]) -> list[tuple[str, list[int
     """Return a row for each stage: clusters by wave and without one, their sum, and GPUs without healthy hardware."""
     count = Counter((row.stage, row.wave if row.wave in waves else "") for row in rows)
     stages = [*_STAGES, *sorted({row.stage for row in rows} - {*_STAGES})]
-    found = []
+    grid = []
     for stage in stages:
         counts = [count[stage, wave] for wave in (*waves, "")]
         if any(counts):
             theirs = [row for row in rows if row.stage == stage and row.open]
-            found.append((stage, counts, sum(counts), sum(row.unbacked or 0 for row in theirs)))
-    return found
+            grid.append((stage, counts, sum(counts), sum(row.unbacked or 0 for row in theirs)))
+    return grid
 
 
 def _map(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
@@ -254,16 +254,16 @@ def _map(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     order = {wave: number for number, wave in enumerate(_WAVES)}
     squares = sorted(rows, key=lambda row: (order.get(row.wave, len(order)), row.cluster))
     stages = [*_STAGES, *sorted({row.stage for row in rows} - {*_STAGES})]
-    found = [(stage, [row for row in squares if row.stage == stage]) for stage in stages]
-    return [(stage, theirs) for stage, theirs in found if theirs]
+    by_stage = [(stage, [row for row in squares if row.stage == stage]) for stage in stages]
+    return [(stage, theirs) for stage, theirs in by_stage if theirs]
 
 
 async def _burn_down(visit: Visit) -> Mapping[str, Any]:
     """Draw phantom GPUs of the whole fleet, four weeks back, with a table."""
-    known, why = await tallied_points(visit, _CURVE, _POINTS)
+    points, why = await tallied_points(visit, _CURVE, _POINTS)
     return {
-        "burn_down": burn_down_of(known),
-        "curve": curve_of(known),
+        "burn_down": burn_down_of(points),
+        "curve": curve_of(points),
         "no_curve": why,
-        "phantom": known[-1] if known else None,
+        "phantom": points[-1] if points else None,
     }

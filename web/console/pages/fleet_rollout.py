@@ -38,8 +38,8 @@ async def fleet_rollout(visit: Visit) -> Page | Elsewhere:
         case ():
             return await _show_status(visit)
         case (command,) if command in FLEET_COMMANDS:
-            known = next(one for one in FLEET_COMMANDS if one == command)
-            return await _give(visit, known) if visit.form else await _before(visit, known)
+            name = next(one for one in FLEET_COMMANDS if one == command)
+            return await _give(visit, name) if visit.form else await _before(visit, name)
     raise not_found("there is no such page of the fleet rollout")
 
 
@@ -119,8 +119,10 @@ async def _ending(visit: Visit, status: FleetStatus) -> list[Any]:
     """Return what an abort ends, without `undo` and with it. Undo adds rollouts that have changed something."""
     ending = set(status.would_end)
     names = [name for name in status.would_undo if name not in ending]
-    found = await asyncio.gather(*(visit.try_call("ahead", cluster=name) for name in names[:_ASKED]))
-    aheads: list[Ahead] = [one for one, _ in found if one is not None and not one.refusal(Command.ABORT, "asked ahead")]
+    answers = await asyncio.gather(*(visit.try_call("ahead", cluster=name) for name in names[:_ASKED]))
+    aheads: list[Ahead] = [
+        one for one, _ in answers if one is not None and not one.refusal(Command.ABORT, "asked ahead")
+    ]
     ends = f"An abort would also end {count(len(status.would_end), 'rollout')} without changes so far."
     undone = f"With undo, Backstop would also undo {count(len(names), 'rollout')}, the newest first."
     return [
@@ -153,10 +155,10 @@ def _text(value: Any) -> str:
 
 
 async def _give(visit: Visit, command: FleetCommand) -> Page | Elsewhere:
-    said = given_fields(visit.form, *_FIELDS, *Pace.model_fields)
-    done, failed = await try_work(visit, _send_command(visit, command, said))
+    fields = given_fields(visit.form, *_FIELDS, *Pace.model_fields)
+    done, failed = await try_work(visit, _send_command(visit, command, fields))
     if failed:
-        return await _before(visit.without_form, command, failed, said)
+        return await _before(visit.without_form, command, failed, fields)
     if done is not None:
         visit.add_sentence(f"{done.said}.{f' {done.undo}' if done.undo else ''}")
     return Elsewhere(place("rollout"))
@@ -180,16 +182,16 @@ async def _send_command(visit: Visit, command: FleetCommand, said: Mapping[str, 
 
 def _split_names(text: str, members: Sequence[str]) -> tuple[str, ...]:
     """Return the names between blanks and commas; members whose names contain these are looked for first."""
-    found = []
+    names = []
     for name in sorted((m for m in members if set(m) & set(", ")), key=len, reverse=True):
         text, times = re.subn(rf"(?<![^\s,]){re.escape(name)}(?![^\s,])", ",", text)
-        found += [name] if times else []
-    return (*text.replace(",", " ").split(), *found)
+        names += [name] if times else []
+    return (*text.replace(",", " ").split(), *names)
 
 
 def _changes(form: Mapping[str, str], stands: Mapping[str, str]) -> dict[str, str | int]:
     """Return the settings that the form changes. Errors: BadInput if it changes none."""
-    found = {name: text for name, now in stands.items() if (text := form.get(name, "").strip()) and text != now}
-    if not found:
+    changes = {name: text for name, now in stands.items() if (text := form.get(name, "").strip()) and text != now}
+    if not changes:
         raise BadInput("nothing would change: write another value into a field")
-    return {name: int(text) if text.isascii() and text.isdigit() else text for name, text in found.items()}
+    return {name: int(text) if text.isascii() and text.isdigit() else text for name, text in changes.items()}

@@ -53,17 +53,17 @@ async def _fleet(visit: Visit) -> Page:
         block = number("The least block", asked.least) if asked.least else 0
     except BackstopError as error:
         failed = error.message
-    found = by_free_flex(one for one in offers if asked.has(one, block))
+    matches = by_free_flex(one for one in offers if asked.has(one, block))
     none = [none_of(len(offers), "cluster")] if offers else fleet_parts((), ())
     values = {
         "offers": len(offers),
-        "parts": fleet_summary(found, await _record(visit), len(offers)) if found else none,
+        "parts": fleet_summary(matches, await _record(visit), len(offers)) if matches else none,
         "models": sorted({one.gpu_model for one in offers if one.gpu_model}),
         "name": asked.name,
         "model": asked.model,
         "block": asked.least,
         "failed": failed,
-        **_page(found, asked, query.get("page", "")),
+        **_page(matches, asked, query.get("page", "")),
     }
     return Page("flex.html", "Flex", values, 400 if failed else 200)
 
@@ -122,5 +122,5 @@ async def _one(visit: Visit, cluster: str) -> Page:
 
 
 async def _record(visit: Visit, cluster: str = "") -> list[FlexOffered]:
-    known, _ = await tallied_points(visit, *FLEX_CURVE, cluster)
-    return [FlexOffered(at=p.at, flex_gpus=p.flex_gpus, healthy_gpus=p.healthy_gpus) for p in known]
+    points, _ = await tallied_points(visit, *FLEX_CURVE, cluster)
+    return [FlexOffered(at=p.at, flex_gpus=p.flex_gpus, healthy_gpus=p.healthy_gpus) for p in points]

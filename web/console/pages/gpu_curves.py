@@ -26,8 +26,8 @@ async def tallied_points(visit: Visit, length: timedelta, points: int, cluster: 
     curve, why = await visit.try_ask(curve_question(visit.now, length, points, cluster))
     if curve is None:
         return [], why
-    known = [point for point in curve.points if point.known]
-    return known, "" if known else "no tally is known yet"
+    known_points = [point for point in curve.points if point.known]
+    return known_points, "" if known_points else "no tally is known yet"
 
 
 def over_text(points: Sequence[Point]) -> str:

@@ -66,8 +66,8 @@ async def _launch_and_show(visit: Visit, name: str) -> Page | Elsewhere:
         return await _form(visit, name, failed)
     if answer is not None:
         resolves, _ = await try_work(visit, name_other_lifters(visit.ask, answer, visit.principal.name))
-        said = f"A rollout of {name} is open, and its plan waits for an approval."
-        visit.add_sentence(f"{said} {resolves}" if resolves else said)
+        sentence = f"A rollout of {name} is open, and its plan waits for an approval."
+        visit.add_sentence(f"{sentence} {resolves}" if resolves else sentence)
     return Elsewhere(place("clusters", name))
 
 

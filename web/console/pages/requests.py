@@ -31,13 +31,13 @@ async def requests(visit: Visit) -> Page | Elsewhere:
 
 async def _all(visit: Visit) -> Page:
     cluster, ended = visit.query.get("cluster", "")[:200], bool(visit.query.get("ended"))
-    found = await visit.ask(RequestsOf(cluster=cluster, ended=ended))
-    waiting = [one for one in found if one.stage is RequestStage.ASKED]
+    requests = await visit.ask(RequestsOf(cluster=cluster, ended=ended))
+    waiting = [one for one in requests if one.stage is RequestStage.ASKED]
     values = {
         "cluster": cluster,
         "ended": ended,
-        "requests": found[-_SHOWN:],
-        "more": max(0, len(found) - _SHOWN),
+        "requests": requests[-_SHOWN:],
+        "more": max(0, len(requests) - _SHOWN),
         "waiting": len(waiting),
         "able": any(one.could for one in waiting),
     }

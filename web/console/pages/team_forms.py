@@ -81,10 +81,10 @@ async def ask(visit: Visit, team: str) -> Page | Elsewhere:
     """Return the form with what fits, or the result; one that does not fit is refused at once, with alternatives."""
     if not visit.form:
         return await _show_form(visit, team)
-    said = given_fields(visit.form, *_ASKED)
-    state, failed = await try_work(visit, _request_quota(visit, team, said))
+    fields = given_fields(visit.form, *_ASKED)
+    state, failed = await try_work(visit, _request_quota(visit, team, fields))
     if failed or (state is not None and state.stage is RequestStage.REFUSED):
-        return await _show_form(visit.without_form, team, said, failed, state)
+        return await _show_form(visit.without_form, team, fields, failed, state)
     if state is None:
         return Elsewhere(place("teams", team))
     news = state.said[:1].upper() + state.said[1:].rstrip(".")
@@ -110,13 +110,13 @@ async def _request_quota(visit: Visit, team: str, said: dict[str, str]) -> Reque
 
 
 async def _show_form(
-    visit: Visit, team: str, said: dict[str, str] | None = None, failed: str = "", state: RequestState | None = None
+    visit: Visit, team: str, fields: dict[str, str] | None = None, failed: str = "", state: RequestState | None = None
 ) -> Page:
-    said = said or {**dict.fromkeys(_ASKED, ""), "cluster": visit.query.get("cluster", "")[:200]}
+    fields = fields or {**dict.fromkeys(_ASKED, ""), "cluster": visit.query.get("cluster", "")[:200]}
     (answers, no_why), (sums, _) = await asyncio.gather(visit.try_ask(WhyNot(team=team)), visit.try_ask(FlexSums()))
     spare = {one.cluster: one.healthy_gpus - one.promised_gpus for one in sums or ()}
     clusters = [] if answers is None else [(one.cluster, one.quota_gpus) for one in answers.teams]
-    clusters.sort(key=lambda pair: (pair[0] != said["cluster"], -spare.get(pair[0], 0)))
+    clusters.sort(key=lambda pair: (pair[0] != fields["cluster"], -spare.get(pair[0], 0)))
     looked_at = [name for name, _ in clusters[:_LOOKED_AT]]
     opened = await statuses_of(visit, looked_at)
     rooms = await asyncio.gather(*(_room(visit, name, team, opened.get(name)) for name in looked_at))
@@ -127,7 +127,7 @@ async def _show_form(
         "no_why": no_why if answers is None else nowhere(answers, team),
         "refused": [] if state is None else request_parts(state),
         "failed": failed,
-        "typed": said,
+        "typed": fields,
     }
     return Page("team_ask.html", f"{team}: ask for more", values, 409 if failed or state is not None else 200)
 
@@ -143,16 +143,16 @@ def _rows(
     clusters: Sequence[tuple[str, int]], rooms: Sequence[tuple[Room | None, str]]
 ) -> list[tuple[str, int, Room | None, str]]:
     unknown: list[tuple[Room | None, str]] = [(None, "")] * (len(clusters) - len(rooms))
-    found = [(name, quota, *known) for (name, quota), known in zip(clusters, [*rooms, *unknown], strict=True)]
-    return sorted(found, key=lambda row: -1 if row[2] is None else row[2].fits_gpus, reverse=True)
+    rows = [(name, quota, *room) for (name, quota), room in zip(clusters, [*rooms, *unknown], strict=True)]
+    return sorted(rows, key=lambda row: -1 if row[2] is None else row[2].fits_gpus, reverse=True)
 
 
 async def statuses_of(visit: Visit, clusters: Sequence[str]) -> dict[str, RolloutStatus]:
     """Return the status of the rollouts that are open in these clusters, if they answer in time."""
     if not clusters:
         return {}
-    found, _ = await visit.try_call("ask_rollouts", clusters=list(clusters), seconds=_ROLLOUT_SECONDS)
-    return {name: status for name, status in (found or {}).items() if status is not None and not status.stage.has_ended}
+    statuses, _ = await visit.try_call("ask_rollouts", clusters=list(clusters), seconds=_ROLLOUT_SECONDS)
+    return {name: status for name, status in (statuses or {}).items() if status is not None and not status.stage.has_ended}
 
 
 async def _room(visit: Visit, cluster: str, team: str, status: RolloutStatus | None) -> tuple[Room | None, str]:

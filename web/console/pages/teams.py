@@ -48,11 +48,11 @@ async def teams(visit: Visit) -> Page | Elsewhere:
 
 async def _list(visit: Visit) -> Page:
     asked = visit.query.get("name", "")[:200]
-    known, told = await asyncio.gather(visit.ask(AllTeams()), visit.ask(TeamSums()))
-    sums = {one.team: (one.clusters, one.gpus) for one in told}
-    names = sorted({*sums, *(team.name for team in known)})
-    found = [(name, *sums.get(name, (0, 0))) for name in names if is_like(name, asked)]
-    values = {"teams": found[:_SHOWN], "more": max(0, len(found) - _SHOWN), "name": asked, "all": len(names)}
+    teams, team_sums = await asyncio.gather(visit.ask(AllTeams()), visit.ask(TeamSums()))
+    sums = {one.team: (one.clusters, one.gpus) for one in team_sums}
+    names = sorted({*sums, *(team.name for team in teams)})
+    rows = [(name, *sums.get(name, (0, 0))) for name in names if is_like(name, asked)]
+    values = {"teams": rows[:_SHOWN], "more": max(0, len(rows) - _SHOWN), "name": asked, "all": len(names)}
     return Page("teams.html", "Teams", values)
 
 
@@ -143,18 +143,18 @@ def _short(one: TeamWhy) -> int | None:
 def _lead(answers: WhyAnswers) -> list[str]:
     """Say how much the team has in all, and what keeps the most of what is short."""
     teams = answers.teams
-    known = [one for one in teams if one.use_known]
-    quota, held = sum(one.quota_gpus for one in teams), sum(one.used_gpus for one in known)
-    idle, start = sum(one.idle_gpus or 0 for one in known), sum(one.startable_gpus for one in teams)
+    measured = [one for one in teams if one.use_known]
+    quota, held = sum(one.quota_gpus for one in teams), sum(one.used_gpus for one in measured)
+    idle, start = sum(one.idle_gpus or 0 for one in measured), sum(one.startable_gpus for one in teams)
     short = sum(_short(one) or 0 for one in teams)
     where = f"in {teams[0].cluster}" if len(teams) == 1 else f"in {len(teams)} clusters"
-    looked_at = f" in the {count(len(known), 'cluster')} whose use is known" if len(known) < len(teams) else ""
+    looked_at = f" in the {count(len(measured), 'cluster')} whose use is known" if len(measured) < len(teams) else ""
     has = f"its jobs hold {held:,} of these{looked_at}, {idle:,} of them idle"
     rest = f"{start:,} more could start now, and {short:,} {verb_of(short)} short"
-    if not known:
+    if not measured:
         has, rest = "it is unknown what its jobs hold, so all of it counts as used", f"{start:,} more could start now"
     lead = [f"Its quota is {gpus(quota)} {where}: {has}; {rest}."]
-    held_anyway = [one for one in known if one.backed_gpus is not None and not _short(one)]
+    held_anyway = [one for one in measured if one.backed_gpus is not None and not _short(one)]
     covered = {one.cluster: one.quota_gpus - (one.backed_gpus or 0) for one in held_anyway}
     if missing := sum(max(0, number) for number in covered.values()):
         there = [cluster for cluster, number in covered.items() if number > 0]
@@ -164,7 +164,7 @@ def _lead(answers: WhyAnswers) -> list[str]:
             f"{gpus(missing)} of this quota{inside} {have} no healthy hardware, and can be used only while "
             "other teams leave part of their quotas unused."
         )
-    others = [(reason, one) for one in known if one.short_gpus for reason in one.reasons if not reason.cause.own]
+    others = [(reason, one) for one in measured if one.short_gpus for reason in one.reasons if not reason.cause.own]
     if others:
         most, one = max(others, key=lambda pair: pair[0].gpus)
         lead.append(f"The main cause, for {gpus(most.gpus)} in {one.cluster}: {most.text}.")
