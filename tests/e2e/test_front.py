@@ -170,7 +170,7 @@ async def test_backstop_serve_answers_and_leaves_nothing(temporal: Client, tmp_p
         (["--listen", "0.0.0.0:0"], "plain HTTP would show tokens to everybody"),
         (["--listen", "nowhere"], "--listen takes HOST:PORT"),
         (["--listen", "127.0.0.1:0", "--tls-cert", "/nowhere.pem"], "there is no such file"),
-        (["--tls-cert", __file__, "--tls-key", __file__], "give that too"),
+        (["--tls-cert", __file__, "--tls-key", __file__], "--tls-cert needs --listen HOST:PORT: give both"),
     ],
 )
 @pytest.mark.nightly
