@@ -152,7 +152,8 @@ async def statuses_of(visit: Visit, clusters: Sequence[str]) -> dict[str, Rollou
     if not clusters:
         return {}
     statuses, _ = await visit.try_call("ask_rollouts", clusters=list(clusters), seconds=_ROLLOUT_SECONDS)
-    return {name: status for name, status in (statuses or {}).items() if status is not None and not status.stage.has_ended}
+    every = (statuses or {}).items()
+    return {name: status for name, status in every if status is not None and not status.stage.has_ended}
 
 
 async def _room(visit: Visit, cluster: str, team: str, status: RolloutStatus | None) -> tuple[Room | None, str]:
