@@ -43,22 +43,7 @@ async def ticketed(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> 
 
 
 @pytest.fixture
-async def ticketed_on_each(temporal: Client, ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
-    """The same on SQLite and on PostgreSQL in turn."""
-    async with world_of(temporal, ledger_url, tmp_path, keys=(FRONT_KEY, public_keys)) as found:
-        yield found
-
-
-@pytest.fixture
 async def world_on_each(temporal: Client, ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
     """Yield a world, on SQLite and on PostgreSQL in turn."""
     async with world_of(temporal, ledger_url, tmp_path, replays=ledger_url.startswith("sqlite")) as found:
-        yield found
-
-
-@pytest.fixture
-async def world_by_url(temporal: Client, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    """Yield a world on the database that the test's parameter names."""
-    url = request.getfixturevalue("sqlite_ledger_url" if request.param == "sqlite" else "postgres_ledger_url")
-    async with world_of(temporal, url, tmp_path) as found:
         yield found
