@@ -118,7 +118,9 @@ def blocks_of(rows: tuple[ButtonRow, ...]) -> list[dict[str, Any]]:
         blocks.append({"type": "actions", "block_id": f"backstop.{number}", "elements": _elements(row)})
     if len(rows) > MOST_ANSWERED:
         left = len(rows) - MOST_ANSWERED
-        blocks.append(_words(f"To answer {count_text(left, 'more notice')}, send: /backstop status CLUSTER"))
+        blocks.append(
+            _words(f"{count_text(left, 'more notice')} can be answered: send /backstop status CLUSTER for the buttons")
+        )
     return blocks
 
 

@@ -72,7 +72,7 @@ def audit(
     since: Annotated[
         str, opt("TIME", "From this time on: an age such as 7d, or a day or time such as 2026-11-01T12:00Z.")
     ] = "",
-    until: Annotated[str, opt("TIME", "Before this time, in the forms of --since; a day is included.")] = "",
+    until: Annotated[str, opt("TIME", "Up to this time, written as for --since. A day counts as a whole.")] = "",
     actor: Annotated[
         list[str] | None,
         opt(

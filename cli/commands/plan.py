@@ -52,8 +52,8 @@ def plan(
         str,
         opt(
             "DIALECT",
-            "Print the plan as a change of quota files: yaml, kueue, kai, volcano or yunikorn, or git: the files of "
-            "the cluster's Git branch, which your own git clones (docs/git.md).",
+            "Print the plan as a change of quota files: yaml, kueue, kai, volcano, yunikorn or git. For git, Backstop "
+            "clones the cluster's branch with this machine's git (docs/git.md).",
         ),
     ] = "",
     manifests: Annotated[

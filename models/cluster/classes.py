@@ -19,7 +19,7 @@ _Item = TypeVar("_Item")
 def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if "," in name:
-            raise ValueError(f"classes has the name {name!r}, and commas separate their names")
+            raise ValueError(f"the name {name!r} in classes has a comma: commas separate names")
         if names.count(name) > 1:
             raise ValueError(f"classes names {name!r} twice")
     return names

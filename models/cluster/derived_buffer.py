@@ -128,12 +128,12 @@ def step_promise(asked: Derived, standing: int | None, of: int | None = None) ->
         return asked
     now = scale_promise(standing, of, asked.total)
     if now == standing:
-        text = f"the promise rises from {standing} to {promise} at first"
+        text = f"the promise rises from {standing} only to {promise} for now"
         text = text if promise != standing else f"the promise stays at {standing}, as health now allows about as much"
     else:
         grows = f"the cluster has grown from {of} to {asked.total}, and the promise with it from {standing} to {now}"
         text = (
-            f"{grows}; at first it rises to {promise}"
+            f"{grows}; for now it rises only to {promise}"
             if promise != now
             else f"{grows}; health now allows about as much"
         )

@@ -185,7 +185,7 @@ def _overlay(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePla
 HOLDERS = ("slurm", "git", "kueue")
 SOURCES = (*HOLDERS, "prometheus", "kubernetes")
 _THEIRS = "{0} holds this value, so a file cannot set it: change it in {0}"
-_ONLY_FOR_NOW = "{0} holds its quotas, so the quotas in the file apply only until Backstop reads {0}"
+_ONLY_FOR_NOW = "{0} holds the cluster's quotas, so those in the file apply only until Backstop reads {0}"
 _OLDER = "a rollout or a grant has changed this value; --reset takes the value of the file"
 
 

@@ -103,7 +103,7 @@ class PlacementSolver(Ground):
         placement = self._best_placement(bounds, placed)
         if placement is None:
             raise SolverFailed(
-                f"cluster {self.snapshot.cluster}: the solver could not place the same blocks twice, a bug in Backstop"
+                f"cluster {self.snapshot.cluster}: the solver placed these blocks once and not again: a bug in Backstop"
             )
         self._remember(placement)
         total = self.with_placement(bounds, placement)

@@ -111,7 +111,10 @@ def test_order(rollout: Rollout, now: datetime) -> Rollout:
     if not has_tested_all(rollout.seen, values):
         return rollout
     return _answer_order(
-        rollout, order, GrantOutcome.NO, "today's healthy GPUs cannot back these GPUs and the present quotas"
+        rollout,
+        order,
+        GrantOutcome.NO,
+        "today's healthy GPUs cannot back the requested GPUs on top of the present quotas",
     )
 
 

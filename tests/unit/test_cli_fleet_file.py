@@ -222,7 +222,7 @@ def test_the_first_import_of_a_cluster_says_who_holds_the_quotas_that_the_file_h
     Path(file).write_text(FILE.replace("- name: h\n", f"- name: h\n  {source}\n"))
     added = (
         "+ cluster h: 1 island, 100 GPUs installed; 2 quotas, 70 GPUs in all: "
-        f"{title} holds its quotas, so the quotas in the file apply only until Backstop reads {title}"
+        f"{title} holds the cluster's quotas, so those in the file apply only until Backstop reads {title}"
     )
     for options in (["--dry-run"], []):
         code, out, _ = told(capsys, "import", file, *options)

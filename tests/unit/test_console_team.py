@@ -31,11 +31,11 @@ def a_team(team: str, cluster: str, healthy: int, other_uses: int) -> TeamWhy:
     ("healthy", "other_uses", "lead"),
     [
         # 60 and 60 are promised on 119: one of these has no hardware, and 39 of the other team's are unused.
-        (119, 21, ["1 GPU of this quota has no healthy hardware, and can be used only while other teams leave part"]),
+        (119, 21, ["1 GPU of this quota has no healthy GPU behind it: its jobs can use that part"]),
         (
             100,
             21,
-            ["10 GPUs of this quota have no healthy hardware, and can be used only while other teams leave part"],
+            ["10 GPUs of this quota have no healthy GPU behind them: its jobs can use that part"],
         ),
         (120, 21, []),
         (100, 60, ["The main cause, for 20 GPUs in lab:"]),
@@ -67,7 +67,7 @@ def test_the_clusters_are_named_where_a_promise_without_hardware_is_not_short() 
     teams = (a_team("ours", "lab", 100, 21), a_team("ours", "full", 60, 60), a_team("ours", "well", 120, 21))
     (_, unbacked, _) = _lead(WhyAnswers(teams=teams))
     assert unbacked.startswith(
-        "10 GPUs of this quota in lab have no healthy hardware, and can be used only while other teams"
+        "10 GPUs of this quota in lab have no healthy GPU behind them: its jobs can use that part only on"
     )
 
 

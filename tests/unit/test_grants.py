@@ -141,7 +141,7 @@ def test_hardware_that_does_not_back_it_refuses_it_and_no_clock_starts() -> None
     world = monitored((quota("a", 20, islands=("x",)), quota("b", 20)), islands={"x": (25, 25), "y": (75, 75)})
     answer = world.grant("a", 6)
     assert answer.outcome is GrantOutcome.NO
-    assert "cannot back these GPUs" in answer.said
+    assert "cannot back the requested GPUs" in answer.said
     world.wait("2h")
     assert (world.r.stage, world.r.clocks.at_risk) == (Stage.MONITORED, {})
     assert world.grant("a", 5, "r-2").outcome is GrantOutcome.DONE

@@ -197,11 +197,11 @@ GROWN = "the cluster has grown from 20 to 200, and the promise with it"
 @pytest.mark.parametrize(
     ("standing", "of", "total", "said"),
     [
-        (300, 400, 400, "the promise rises from 300 to 320 at first"),
+        (300, 400, 400, "the promise rises from 300 only to 320 for now"),
         (386, 400, 400, "the promise stays at 386, as health now allows about as much"),
         (
             *(16, 20, 200),
-            f"{GROWN} from 16 to 160; at first it rises to 170",
+            f"{GROWN} from 16 to 160; for now it rises only to 170",
         ),
         (
             *(19, 20, 200),

@@ -110,7 +110,7 @@ def test_more_comes_by_itself_and_by_steps() -> None:
         seen.append(promised(world))
     assert seen == [319, 337, 341, 341], "a twentieth of 361 in a week"
     assert world.status.proposal is None
-    assert any("the promise rises from 301 to 319 at first" in text for text in world.story)
+    assert any("the promise rises from 301 only to 319 for now" in text for text in world.story)
 
 
 @pytest.mark.parametrize("needed", [59, 57, 61])
@@ -137,7 +137,7 @@ def test_a_cluster_that_has_grown_may_be_promised_more_than_a_step_at_once() -> 
     assert [None if one is None else one.promise for one in said] == [3190]
     assert said[0] is not None
     grown = "the cluster has grown from 361 to 3610, and the promise with it from 301 to 3010"
-    assert f"{grown}; at first it rises to 3190" in said[0].text
+    assert f"{grown}; for now it rises only to 3190" in said[0].text
 
 
 def test_when_nothing_can_be_promised_any_more_a_person_is_called_and_nothing_is_written() -> None:

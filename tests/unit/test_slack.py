@@ -138,7 +138,7 @@ def test_of_several_notices_those_can_be_answered_that_still_ask() -> None:
     assert [row.cluster for row in rows] == [f"c{n}" for n in range(MOST_ANSWERED + 3)]
     blocks = blocks_of(rows)
     assert len([b for b in blocks if b["type"] == "actions"]) == MOST_ANSWERED
-    assert blocks[-1]["text"]["text"].startswith("To answer 3 more notices, send: ")
+    assert blocks[-1]["text"]["text"].startswith("3 more notices can be answered: send /backstop status CLUSTER")
     assert len(blocks) <= 50
     assert len({b["block_id"] for b in blocks if b["type"] == "actions"}) == MOST_ANSWERED
 

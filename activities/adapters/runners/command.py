@@ -48,7 +48,7 @@ class CommandRunner:
     def start(self, order: RunOrder) -> RunReport:
         self._allowed.check_program(order.run)
         if not (self._here.boot and self._here.table):
-            raise BadInput("commands run only on Linux: this host does not list its processes in /proc")
+            raise BadInput("the command runner works only on Linux: this host does not list its processes in /proc")
         run = RunDirectory(self._runs_dir, order.key)
         ours = run.claim(self._order_document(order))
         if not ours and self._has_begun(run, _OTHERS_BEGIN):

@@ -161,8 +161,8 @@ def _lead(answers: WhyAnswers) -> list[str]:
         inside = "" if len(teams) == 1 else f" in {some_of(there, 3)}"
         have = verb_of(missing, "has", "have")
         lead.append(
-            f"{gpus(missing)} of this quota{inside} {have} no healthy hardware, and can be used only while "
-            "other teams leave part of their quotas unused."
+            f"{gpus(missing)} of this quota{inside} {have} no healthy GPU behind {verb_of(missing, 'it', 'them')}: its "
+            "jobs can use that part only on hardware that other teams' quotas leave unused."
         )
     others = [(reason, one) for one in measured if one.short_gpus for reason in one.reasons if not reason.cause.own]
     if others:
