@@ -227,7 +227,7 @@ def health_source_checks(ledger: LedgerCheck) -> list[Check]:
     if ledger.kubernetes and not any(ledger.kubernetes.values()):
         summary = f"reports the health of {count_text(len(ledger.kubernetes), 'cluster')}"
         checks.append(Check.good("kubernetes", summary))
-    remedy = "declare the window again with `backstop hold`, and delete its row by SQL"
+    remedy = "delete the row of this window from the table windows by SQL, then declare the window with `backstop hold`"
     return checks + [
         Check.bad("calendar", f"{cluster}: {text}", remedy) for cluster, text in sorted(ledger.windows.items())
     ]

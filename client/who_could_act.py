@@ -88,7 +88,7 @@ async def name_other_lifters(ask: AskDesk, answer: LaunchAnswer, launcher: str) 
             f"Objections can be resolved by {may}; {launcher}, who launched the rollout, can resolve only other holds."
         )
     others = [name for name in answer.deciders if name not in answer.lifters]
-    more = f" (holds other than objections also by {some_of(others, _NAMED)})" if others else ""
+    more = f" (and a hold that is no objection also by {some_of(others, _NAMED)})" if others else ""
     return f"Holds can be resolved by {may}{more}, not by {launcher}, who launched the rollout."
 
 

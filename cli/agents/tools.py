@@ -131,7 +131,7 @@ TOOLS = (
     Tool(
         why,
         ("desk.why",),
-        "Why a team cannot use its quota: how many GPUs could start now, and each reason for the rest with its GPUs.",
+        "Why a team cannot use its quota: how many GPUs its jobs could get now, and what keeps how many of the rest.",
     ),
     Tool(flex, ("desk.flex",), "Flex by cluster: healthy GPUs that no quota promises or that a quota leaves unused."),
     Tool(calendar, ("desk.calendar",), "Declared maintenance, incidents and freezes that are not over."),

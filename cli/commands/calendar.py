@@ -89,7 +89,7 @@ class _Calendar(Otherwise):
     "backstop hold h100-worked --kind sev --until 4h --reason 'fabric is flapping'",
     "backstop hold h100-worked --kind maintenance --from 2026-12-01T06:00Z --until 2026-12-01T18:00Z "
     "--gpus 64 --reason 'new firmware'",
-    "backstop hold --fleet --kind freeze --from 2026-12-20T00:00Z --until 15d --reason 'year end'",
+    "backstop hold --fleet --kind freeze --from 2026-12-20T00:00Z --for 15d --reason 'year end'",
 )
 def hold(
     kind: Kind,
@@ -97,7 +97,7 @@ def hold(
         str,
         opt(
             "TIME",
-            "The end: a time such as 2026-12-01T18:00Z, or a length such as 4h. --for means the same.",
+            "The end: a time such as 2026-12-01T18:00Z, or a length from the start such as 4h. --for means the same.",
             "--until",
             "--for",
             show_default=False,

@@ -472,7 +472,7 @@ def _unmask(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str]:
 def _unclear_text(mask: str, in_file: int, have: int) -> str:
     times = "once" if in_file == 1 else f"{in_file} times"
     kept = "the contact that you keep" if in_file == 1 else "each contact that you keep"
-    about = f"*** in {mask} can stand for {have} contacts, but the file has it {times}"
+    about = f"the file has {mask} {times}, but *** can hide {have} contacts of the ledger"
     return f"{about}: write the whole address of {kept}, so that Backstop knows which to remove"
 
 

@@ -460,7 +460,7 @@ TWO = [HOOK.format("A"), HOOK.format("B")]
         (
             ["slack://***", "log"],
             TWO,
-            "can stand for 2 contacts, but the file has it once: write the whole address of the contact",
+            "once, but *** can hide 2 contacts of the ledger: write the whole address of the contact",
         ),
         ([HOOK.format("B"), "log"], [HOOK.format("B"), "log"], ""),
         ([HOOK.format("A"), "slack://***"], TWO, ""),
