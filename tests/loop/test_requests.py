@@ -158,7 +158,7 @@ async def test_what_breaks_the_ceiling_is_refused_at_once_with_what_else_there_i
     assert quota(world, name) == 40
     with pytest.raises(Refusal, match=r"is refused: full"):
         await say(world, refused, RequestCommand.APPROVE)
-    late = f"approve of request {refused.ask.request} refused: request {refused.ask.request} is refused: {found.why}"
+    late = f"approve for request {refused.ask.request} refused: request {refused.ask.request} is refused: {found.why}"
     assert world.sql.refusals(name)[1:] == [f"capacity: {late}"], "a refusal by an ended request is archived too"
 
 
