@@ -30,7 +30,7 @@ PACE_WORDS = {
     "budget_per_hour": "Most GPUs that may move in an hour",
     "budget_per_day": "Most GPUs that may move in a day",
     "max_failed": "Largest share of clusters that may be rolled back before the fleet rollout stops",
-    "breaker_clusters": "Fewest clusters from which the share of rolled-back clusters is computed",
+    "breaker_clusters": "The share of rolled-back clusters divides by at least this many",
     "recheck": "Time until clusters that cannot start are tried again",
 }
 """The labels of a fleet rollout's pace settings, where people change them."""
@@ -155,7 +155,8 @@ def pace_text(pace: Pace) -> str:
     return (
         f"pace: {count(pace.parallel, 'cluster')} at once, at most {gpus(pace.budget_per_hour)} an hour and "
         f"{pace.budget_per_day:,} a day; pilots soak {duration_text(pace.pilot_soak)}, waves bake "
-        f"{duration_text(pace.bake)}; stops above {float(pace.max_failed):.0%} rolled back"
+        f"{duration_text(pace.bake)}; the fleet rollout stops if more than "
+        f"{float(pace.max_failed):.0%} of the clusters have rolled back"
     )
 
 

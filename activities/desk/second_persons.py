@@ -193,7 +193,10 @@ class SecondPersonsDesk:
         if question.refused and self._tickets_checked:
             return self._book.mark_refused(question.refused, chain, by)
         if question.refused:
-            raise Refusal("without keys nobody knows which commands workers took up, so an admin has to review it")
+            raise Refusal(
+                "without signing keys Backstop cannot tell whether a worker accepted the command, so an admin has to "
+                "review the emergency"
+            )
         emergency = self._book.record_emergency(question.command, deed_of(question.command, question.target), chain, by)
         self._tell_admins(emergency, file, chain)
         return emergency

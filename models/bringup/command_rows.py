@@ -73,8 +73,8 @@ BRINGUP_ROWS = rows_of(
     ),
     _Row(
         "cancel",
-        "Tear down what the steps built, the latest first, and end the bring-up. Backstop names what stays, "
-        "because its step has no undo.",
+        "Tear down what the steps built, the latest first, and end the bring-up. Backstop names what "
+        "stays: the results of steps without an undo.",
         "backstop bringup cancel h100-new --reason 'the order was withdrawn'",
         (CommandField("stop", "Stop running steps. Without --stop, Backstop waits for them."),),
         asks=Asks.STATUS,

@@ -152,7 +152,7 @@ def cycle_in(parents: Mapping[str, str | None]) -> list[str]:
 
 def why_no_jobs(team: str, *, has_children: bool) -> str:
     """Explain why the team holds no jobs in a cluster."""
-    return f"{team} has sub-quotas there, which hold the jobs" if has_children else f"{team} has no quota there"
+    return f"{team} has sub-quotas there, and only these hold jobs" if has_children else f"{team} has no quota there"
 
 
 class QuotaTree:

@@ -55,7 +55,7 @@ def _never_text(rollout: Rollout) -> str:
 def _undo_approve(before: Rollout, after: Rollout, request: CommandRequest) -> str:
     if after.effects_stand:
         return f"Undo: {_line(after, Command.ROLLBACK, REASON)} (every quota back to its value without the rollout)"
-    return f"Undo: {_line(after, Command.ABORT, REASON)} (nothing is written before its gate opens)"
+    return f"Undo: {_line(after, Command.ABORT, REASON)} (Backstop writes no quota before the next gate opens)"
 
 
 def _undo_object(before: Rollout, after: Rollout, request: CommandRequest) -> str:
