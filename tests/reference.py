@@ -12,7 +12,7 @@ Where docs/design.md leaves room the choice is written at the function that make
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from itertools import chain, combinations, product
@@ -445,6 +445,8 @@ class ReferencePlan:
     to_flex: dict[str, int]
     backed: bool
     wave: Tier
+    scoped: dict[str, int] = field(default_factory=dict, compare=False)
+    """What each leaf gave for scope quota, before anything else."""
 
     @property
     def cut_gpus(self) -> int:
@@ -452,13 +454,14 @@ class ReferencePlan:
 
 
 def plan(snapshot: Snapshot, policy: Policy, max_tier: Tier | None = None) -> ReferencePlan:
-    """The ladder, and never deeper than a tier limit under which as small a cut suffices."""
+    """The ladder, and never deeper than a tier limit under which each leaf's share and as small a cut suffice."""
     by_limit = {limit: _plan_at(snapshot, policy, limit) for limit in (Tier.UNALLOCATED, *LADDER)}
 
     def chosen(deepest: Tier) -> ReferencePlan:
         asked = by_limit[deepest]
         limits = [limit for limit in by_limit if limit.depth < deepest.depth]
         enough = [by_limit[n] for n in limits if by_limit[n].backed and not by_limit[n].short]
+        enough = [p for p in enough if p.scoped == asked.scoped]
         return next((p for p in enough if p.cut_gpus <= asked.cut_gpus), asked)
 
     cut = {tier for by_tier in chosen(Tier.BUSY).cuts.values() for tier in by_tier}
@@ -485,6 +488,7 @@ def _plan_at(snapshot: Snapshot, policy: Policy, deepest: Tier) -> ReferencePlan
         wish[leaf] = min(wished[leaf], *(now[team] for team in cluster.line[leaf]))
         ladder.take(wished[leaf], partial(eq, leaf))
     target = cluster.lowered(cluster.values, wish)
+    scoped = dict(ladder.cuts)
 
     ladder.start()
     ladder.until_backed()
@@ -509,6 +513,7 @@ def _plan_at(snapshot: Snapshot, policy: Policy, deepest: Tier) -> ReferencePlan
         to_flex={leaf: cut - phantom[leaf] for leaf, cut in ladder.cuts.items()},
         backed=cluster.is_backed(after),
         wave=Tier.UNALLOCATED,
+        scoped=scoped,
     )
 
 

@@ -242,7 +242,11 @@ def make_plan(snapshot: Snapshot, policy: Policy) -> Plan:
             if sketches[tier].ladder.mends:  # GPU by GPU it may have gone deeper than it had to
                 shallower = (at(t) for t in TIERS if t.depth < sketches[tier].deepest.depth)
                 enough = (
-                    sketch for sketch in shallower if sketch.sufficient and sketch.cut_gpus <= sketches[tier].cut_gpus
+                    sketch
+                    for sketch in shallower
+                    if sketch.sufficient
+                    and sketch.cut_gpus <= sketches[tier].cut_gpus
+                    and sketch.scoped == sketches[tier].scoped
                 )
                 sketches[tier] = next(enough, sketches[tier])
         return sketches[tier]
@@ -287,7 +291,7 @@ class _Sketch:
 
     def _cut(self) -> None:
         self.ladder.cut_each(self._wishes())
-        scoped = self.ladder.cuts()
+        self.scoped = self.ladder.cuts()
         self.ladder.cut_reach()
         values = self.ladder.values()
         moved = values != self.before
@@ -296,7 +300,7 @@ class _Sketch:
         if demand > 0:
             self.ladder.cut_backing(demand, total, placed)
         now = self.ladder.cuts()
-        self.backing_cuts = {leaf: now[leaf] - scoped[leaf] for leaf in now}
+        self.backing_cuts = {leaf: now[leaf] - self.scoped[leaf] for leaf in now}
         above = self.tree.assigned_gpus(self.ladder.values()) - self.ceiling
         if above > 0:
             self.ladder.cut_all(above)

@@ -145,8 +145,26 @@ BLOCKS_UNDER_A_TIGHT_PARENT = Snapshot(
 )
 
 
+# The reference once took all six from `e`, as they are held by no job: `scope: quota` takes three from each.
+EACH_GIVES_ITS_SHARE = Snapshot(
+    cluster="c",
+    gpus_per_node=1,
+    islands=(island("x", 40),),
+    quotas=(Quota(team="b", gpus=20), Quota(team="e", gpus=20, scheduled_gpus=0)),
+)
+# The planner once let Z, which is mended, give the share of `a` too.
+EACH_GIVES_ITS_SHARE_BESIDE_A_MENDED_ONE = Snapshot(
+    cluster="c",
+    gpus_per_node=1,
+    islands=(island("x", 2),),
+    quotas=(Quota(team="a", gpus=1), Quota(team="P", gpus=4), Quota(team="Z", gpus=4, scheduled_gpus=0, parent="P")),
+)
+
+
 @settings(AGREE, max_examples=examples(300))
 @given(small_snapshots(), policies())
+@example(EACH_GIVES_ITS_SHARE, Policy.model_validate({"buffer": 0.15, "scope": "quota", "spare_gpus": 0}))
+@example(EACH_GIVES_ITS_SHARE_BESIDE_A_MENDED_ONE, Policy.model_validate({"buffer": 0.05, "scope": "quota"}))
 @example(BLOCK_FILLS_THE_ISLAND, Policy.model_validate({"buffer": 0.34, "scope": "quota", "spare_gpus": 0}))
 @example(BLOCKS_UNDER_A_TIGHT_PARENT, Policy.model_validate({"buffer": 0}))
 def test_a_plan_cuts_whom_the_ladder_cuts(snapshot: Snapshot, policy: Policy) -> None:
