@@ -131,7 +131,8 @@ TOOLS = (
     Tool(
         why,
         ("desk.why",),
-        "Why a team cannot use its quota: how many GPUs its jobs could get now, and what keeps how many of the rest.",
+        "Why a team cannot use its quota: how many GPUs its jobs could get now, and each reason why not the rest, "
+        "with its number of GPUs.",
     ),
     Tool(flex, ("desk.flex",), "Flex by cluster: healthy GPUs that no quota promises or that a quota leaves unused."),
     Tool(calendar, ("desk.calendar",), "Declared maintenance, incidents and freezes that are not over."),

@@ -44,7 +44,7 @@ class Job(Model):
         if self.ended is not None and self.ended < self.started:
             raise ValueError(f"ended {self.ended.isoformat()} is before started {self.started.isoformat()}")
         if self.preempted and self.ended is None:
-            raise ValueError("preempted is true for a job that has not ended: give ended too")
+            raise ValueError("preempted is true, but the job has no ended: give its end too")
         return self
 
 

@@ -151,7 +151,7 @@ def test_a_file_of_jobs_is_read(tmp_path: Path) -> None:
         (HEAD + "c1,j,a,1,,,,2026-01-31,,\n", "line 2: started"),
         (
             HEAD + "c1,j,a,1,,,,2026-01-31T00:00Z,,yes\n",
-            "line 2: preempted is true for a job that has not ended: give ended too",
+            "line 2: preempted is true, but the job has no ended: give its end too",
         ),
         (HEAD + "c1,j,a,1,,,,2026-01-31T02:00Z,2026-01-31T01:00Z,\n", "is before started"),
         (HEAD, "has no rows below its header"),
