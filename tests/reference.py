@@ -543,13 +543,25 @@ def _phantom_parts(cluster: Cluster, cuts: Values, amount: int) -> dict[str, int
         lowered = cluster.lowered(cluster.values, with_one_more(name))
         return parts[name] < cuts[name] and cluster.backed_gpus(lowered) == cluster.backed_gpus(cluster.values)
 
-    for _ in range(amount):
+    for done in range(amount):
         name = give_next(cuts, parts, costs_nothing)
         if name is None:
             name = give_next(cuts, parts, leaves_b)
-        assert name is not None, "the cuts hold as many phantom GPUs as phantom shrank by"
+        if name is None:  # two cut GPUs lessen phantom by one together, and neither alone
+            more = _shared({each: cuts[each] - parts[each] for each in cuts}, amount - done)
+            return {each: parts[each] + more[each] for each in parts}
         parts[name] += 1
     return parts
+
+
+def _shared(left: Values, amount: int) -> dict[str, int]:
+    """The amount divided by what is left of each, GPU by GPU."""
+    more = dict.fromkeys(left, 0)
+    for _ in range(amount):
+        name = give_next(left, more, lambda each: more[each] < left[each])
+        assert name is not None, "the cuts hold as many phantom GPUs as phantom shrank by"
+        more[name] += 1
+    return more
 
 
 # Breach

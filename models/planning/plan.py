@@ -239,7 +239,7 @@ def make_plan(snapshot: Snapshot, policy: Policy) -> Plan:
     def at(tier: Tier) -> _Sketch:
         if tier not in sketches:
             sketches[tier] = _Sketch(snapshot, policy, tier)
-            if sketches[tier].ladder.mends:  # GPU by GPU it may have gone deeper than it had to
+            if sketches[tier].may_be_too_deep:
                 shallower = (at(t) for t in TIERS if t.depth < sketches[tier].deepest.depth)
                 enough = (
                     sketch
@@ -252,7 +252,7 @@ def make_plan(snapshot: Snapshot, policy: Policy) -> Plan:
         return sketches[tier]
 
     chosen = at(policy.max_tier)
-    if chosen.sufficient and policy.scope is Scope.CLUSTER and not chosen.ladder.mends:
+    if chosen.sufficient and policy.scope is Scope.CLUSTER and not chosen.may_be_too_deep:
         suffices: Tier | None = chosen.deepest  # the ladder cuts no deeper than needed
     else:
         suffices = next((t for t in TIERS if at(t).sufficient), None)
@@ -339,6 +339,11 @@ class _Sketch:
     @property
     def sufficient(self) -> bool:
         return self.is_backed and self.short_gpus == 0
+
+    @property
+    def may_be_too_deep(self) -> bool:
+        """Whether a shallower limit may do with as small a cut: GPU by GPU, neither mending nor blocks can tell."""
+        return bool(self.ladder.mends or (self.placed and any(self.backing_cuts.values())))
 
     @property
     def deepest(self) -> Tier:

@@ -152,6 +152,17 @@ EACH_GIVES_ITS_SHARE = Snapshot(
     islands=(island("x", 40),),
     quotas=(Quota(team="b", gpus=20), Quota(team="e", gpus=20, scheduled_gpus=0)),
 )
+# The planner once took a busy GPU of `a`, though two of b's that no job holds do as well: then Z's block lies in y.
+BLOCK_IN_THE_OTHER_ISLAND = Snapshot(
+    cluster="c",
+    gpus_per_node=1,
+    islands=(island("x", 3), island("y", 3)),
+    quotas=(
+        Quota(team="a", gpus=1, islands=("x",)),
+        Quota(team="Z", gpus=4, protected_blocks=(3,)),
+        Quota(team="b", gpus=2, scheduled_gpus=0, islands=("y",)),
+    ),
+)
 # The planner once let Z, which is mended, give the share of `a` too.
 EACH_GIVES_ITS_SHARE_BESIDE_A_MENDED_ONE = Snapshot(
     cluster="c",
@@ -164,6 +175,7 @@ EACH_GIVES_ITS_SHARE_BESIDE_A_MENDED_ONE = Snapshot(
 @settings(AGREE, max_examples=examples(300))
 @given(small_snapshots(), policies())
 @example(EACH_GIVES_ITS_SHARE, Policy.model_validate({"buffer": 0.15, "scope": "quota", "spare_gpus": 0}))
+@example(BLOCK_IN_THE_OTHER_ISLAND, Policy.model_validate({"buffer": 0}))
 @example(EACH_GIVES_ITS_SHARE_BESIDE_A_MENDED_ONE, Policy.model_validate({"buffer": 0.05, "scope": "quota"}))
 @example(BLOCK_FILLS_THE_ISLAND, Policy.model_validate({"buffer": 0.34, "scope": "quota", "spare_gpus": 0}))
 @example(BLOCKS_UNDER_A_TIGHT_PARENT, Policy.model_validate({"buffer": 0}))
