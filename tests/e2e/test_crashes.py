@@ -299,6 +299,8 @@ async def test_a_server_that_was_left_behind_is_taken_over_or_ended(
 
     silent = await left_behind(tmp_path)
     os.kill(silent.pid, signal.SIGSTOP)
+    state = Path(f"/proc/{silent.pid}/stat")  # its threads stop a moment later: until then it may answer
+    await eventually(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", "the server has stopped")
     monkeypatch.setattr(embedded, "_ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(embedded, "_STOP_SECONDS", 0.5)
     port, ui_port = free_ports()

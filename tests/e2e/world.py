@@ -526,7 +526,7 @@ async def world_of(
             finally:
                 rollouts = [rollout_workflow_id(cluster) for cluster in sorted(world.launched)]
                 asked = [request_workflow_id(request) for request in sorted(world.asked)]
-                await _silence(client, [WATCH_ID, *([FLEET_ID] if world.fleet_launched else []), *rollouts, *asked])
+                await _silence(client, [WATCH_ID, FLEET_ID, *rollouts, *asked])  # a front may have launched a fleet too
     if replays and in_memory is None:
         await replayed(client, [*rollouts, *asked])
         if world.fleet_launched and world.fleet_replays:
