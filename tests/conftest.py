@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
+import anyio.abc  # noqa: F401 - parses itself: in a thread beside pytest's parsing CPython 3.11 fails (gh-106905)
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
