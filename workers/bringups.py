@@ -39,6 +39,7 @@ def bringup_parts(ledger: Ledger, slurms: Slurms, settings: Settings) -> Bringup
     prometheuses = Prometheuses(ledger, settings.prometheus, slurms.every, secrets=secrets)
     kuberneteses = Kuberneteses(ledger, settings.kubernetes, slurms.every)
     outside = OutsideChecks(allowed, settings.prometheus, ledger.now)
-    checks = OwnHealth(slurms.describe, prometheuses.islands, kuberneteses.islands, health, outside, ledger.now)
+    own = slurms.describe, prometheuses.read_islands, kuberneteses.read_islands
+    checks = OwnHealth(*own, health, outside, ledger.now)
     host = here.host if settings.runners is not None else ""
     return BringupParts(Runners(allowed, settings.runs_dir, here, ledger.now), checks, host=host)

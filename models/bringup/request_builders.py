@@ -91,8 +91,12 @@ def _order_reading(bringup: Bringup, name: str, kind: CheckKind, reading: Readin
 def check_order(bringup: Bringup, name: str) -> CheckOrder:
     """Build the order for a check, or for the capacity check, by name."""
     entry, capacity = bringup.entry, bringup.recipe.capacity
-    sources = {"slurm": entry.slurm, "prometheus": entry.prometheus, "kubernetes": entry.kubernetes}
-    source = {**sources, "islands": entry.planned_islands}
+    source = {
+        "slurm": entry.slurm,
+        "prometheus": entry.prometheus,
+        "kubernetes": entry.kubernetes,
+        "islands": entry.planned_islands,
+    }
     if name == CAPACITY:
         nodes = math.ceil(bringup.recipe.accept_at_least * entry.nodes)
         order = CheckOrder(cluster=bringup.cluster, name=name, kind=CheckKind.CAPACITY)

@@ -456,7 +456,7 @@ def own_certificate(path: Path) -> Path:
 def test_the_checks_of_a_bring_up_ask_the_prometheus_of_its_entry(server: Server, world: World) -> None:
     """The cluster is not in the fleet yet, so the ledger has no sample of it."""
     checks = OwnHealth(
-        cannot, world.sources.islands, cannot, world.ledger.health, OutsideChecks(Allowed(RunnerSettings()))
+        cannot, world.sources.read_islands, cannot, world.ledger.health, OutsideChecks(Allowed(RunnerSettings()))
     )
 
     def answer(kind: CheckKind, asked: str, connection: str = "here", **more: Any) -> tuple[Colour, str]:

@@ -301,7 +301,7 @@ def test_the_checks_of_a_bring_up_ask_the_api_server_of_its_entry(server: Cluste
     world = make()
     source = KubernetesSource.model_validate(IN_BLOCKS)
     health = world.ledger.health
-    checks = OwnHealth(cannot, cannot, world.adapter.islands, health, OutsideChecks(Allowed(RunnerSettings())))
+    checks = OwnHealth(cannot, cannot, world.adapter.read_islands, health, OutsideChecks(Allowed(RunnerSettings())))
 
     def answer(kind: CheckKind, by: KubernetesSource = source, **more: Any) -> tuple[Colour, str]:
         found = checks.check(CheckOrder(cluster="new", name="a", kind=kind, kubernetes=by, **more))

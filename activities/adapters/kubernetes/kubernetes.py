@@ -253,15 +253,11 @@ class Kuberneteses:
         SourceThreads(wrong, _CHECK).read({c: partial(look, c, source) for c, source in sources.items()})
         return sentences
 
-    def islands(self, cluster: str, source: KubernetesSource) -> tuple[Island, ...]:
+    def read_islands(self, cluster: str, source: KubernetesSource) -> tuple[Island, ...]:
         """Return the cluster's islands as its API server reports them now. Nothing is kept. Errors: Unavailable."""
-
-        async def look() -> Follower:
-            async with asyncio.timeout(_CHECK.total_seconds()):
-                return await self._list_once(cluster, source.but(use=KubernetesUse.OFF))
-
+        listed = self._list_once(cluster, source.but(use=KubernetesUse.OFF))
         try:
-            follower = asyncio.run(look())
+            follower = asyncio.run(asyncio.wait_for(listed, _CHECK.total_seconds()))
         except TimeoutError:
             raise Unavailable(f"Kubernetes {source.connection} did not answer in time") from None
         sample = follower.sample()

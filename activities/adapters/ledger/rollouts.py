@@ -259,11 +259,13 @@ def parse_note(column: str | None) -> RolloutNote | None:
 
 def _noted_ceiling(column: str | None) -> dict[str, Any]:
     note = parse_note(column)
+    if note is None:
+        return {}
     try:
-        Policy.model_validate({} if note is None else note.ceiling)
+        Policy.model_validate(note.ceiling)
     except ValueError:
         return {}
-    return {} if note is None else note.ceiling
+    return note.ceiling
 
 
 def _noted_holds(column: str | None) -> tuple[Hold, ...] | None:

@@ -119,7 +119,7 @@ class Prometheuses:
         SourceThreads(wrong, timedelta(seconds=25)).read({n: partial(look, n, its) for n, its in by_connection.items()})
         return sentences
 
-    def islands(self, cluster: str, source: PrometheusSource) -> tuple[Island, ...]:
+    def read_islands(self, cluster: str, source: PrometheusSource) -> tuple[Island, ...]:
         """Return the cluster's islands as Prometheus reports them now. Nothing is kept. Errors: Unavailable."""
         reading = self._query_all(source.connection, {cluster: source})
         if not reading.samples:
